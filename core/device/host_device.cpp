@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "core/device/cores.h"
@@ -32,12 +34,14 @@ void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std
   }
 }
 
-/// Everything is done when it is given, so that events are always past.
+/// Everything is done when it is given, so that events are always past. Behind a gate that is closed, whoever gives
+/// work waits.
 class HostQueue final : public Queue {
  public:
   HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}
 
   void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override {
+    pass_gates();
     run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
                                 .inputs = kernel.inputs,
                                 .outputs = kernel.outputs,
@@ -47,27 +51,64 @@ class HostQueue final : public Queue {
                                 .threads = threads_,
                                 .prepared = kernel.prepared.get()});
   }
-  void copy(const StridedCopy& copy) override { copy_on_host(copy); }
+  void copy(const StridedCopy& copy) override {
+    pass_gates();
+    copy_on_host(copy);
+  }
   void read(const void* from, std::span<std::byte> to) override { move(from, to.data(), to.size()); }
   void write(std::span<const std::byte> from, void* to) override { move(from.data(), to, from.size()); }
-  void fill(const TensorView& tensor, double value) override { fill_on_host(tensor, value, threads_); }
-  void check_finite(const TensorView& tensor, bool& finite) override { finite = !has_non_finite(tensor); }
+  void fill(const TensorView& tensor, double value) override {
+    pass_gates();
+    fill_on_host(tensor, value, threads_);
+  }
+  void check_finite(const TensorView& tensor, bool& finite) override {
+    pass_gates();
+    finite = !has_non_finite(tensor);
+  }
   void stamp(std::int64_t& time) override {
+    pass_gates();
     time = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
                .count();
   }
   [[nodiscard]] Event record() override { return {this, 0}; }
   void wait(const Event&) override {}
-  void finish(const Event&) override {}
+  void finish(const Event&) override { pass_gates(); }
+  using Queue::finish;
+
+  void call(void (*act)(void* argument), void* argument) override {
+    pass_gates();
+    act(argument);
+  }
+  [[nodiscard]] std::uint64_t add_gate() override { return ++gates_; }
+  void open_gate(std::uint64_t) noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++opened_;
+    changed_.notify_all();
+  }
 
  private:
-  static void move(const void* from, void* to, std::size_t bytes) noexcept {
+  /// Each gate is opened once, so the number of those that are open tells whether all are.
+  void pass_gates() {
+    if (passed_ != gates_) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return opened_ == gates_; });
+      passed_ = gates_;
+    }
+  }
+
+  void move(const void* from, void* to, std::size_t bytes) {
+    pass_gates();
     if (bytes > 0) {
       std::memcpy(to, from, bytes);
     }
   }
 
   Threads& threads_;
+  std::uint64_t gates_ = 0;   ///< added so far
+  std::uint64_t passed_ = 0;  ///< of them, known to be open
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t opened_ = 0;
 };
 
 }  // namespace

@@ -21,7 +21,9 @@ constexpr graph::DType dtype_of() noexcept {
 
 HostAccess HostAccess::without(const TensorView& tensor) const noexcept {
   const std::uint64_t used = memory::align_up(tensor.bytes());
-  return {queue, used < room.size() ? room.subspan(used) : std::span<std::byte>()};
+  HostAccess rest = *this;
+  rest.room = used < room.size() ? room.subspan(used) : std::span<std::byte>();
+  return rest;
 }
 
 HostTensor::HostTensor(const HostAccess& host, const TensorView& tensor, Access access)
@@ -30,16 +32,26 @@ HostTensor::HostTensor(const HostAccess& host, const TensorView& tensor, Access 
     const bool fits = tensor.bytes() <= host.room.size();
     own_.resize(fits ? 0 : tensor.bytes());
     view_.data = fits ? host.room.data() : own_.data();
+    writes_ = fits ? host.writes : nullptr;
     if (access == Access::read) {
       queue_.read(tensor.data, bytes());
     }
   }
-  queue_.finish();
+  if (access == Access::read || writes_ == nullptr) {
+    queue_.finish();
+  } else if (writes_->queue != nullptr) {
+    queue_.finish(*writes_);
+  }
 }
 
 void HostTensor::store() {
-  if (view_.data != tensor_.data) {
-    queue_.write(bytes(), tensor_.data);
+  if (view_.data == tensor_.data) {
+    return;
+  }
+  queue_.write(bytes(), tensor_.data);
+  if (writes_ != nullptr) {
+    *writes_ = queue_.record();
+  } else {
     queue_.finish();
   }
 }

@@ -17,20 +17,25 @@ enum class Access : std::uint8_t {
 
 /// How the host reaches tensors: through a queue of their device, with host memory for copies.
 struct HostAccess {
-  HostAccess(Queue& with_queue, std::span<std::byte> with_room = {}) : queue(with_queue), room(with_room) {}
+  HostAccess(Queue& with_queue) : queue(with_queue) {}
+  /// `with_writes` outlives the copies.
+  HostAccess(Queue& with_queue, std::span<std::byte> with_room, Event& with_writes)
+      : queue(with_queue), room(with_room), writes(&with_writes) {}
 
   /// Without the room that a copy of the tensor takes.
   [[nodiscard]] HostAccess without(const TensorView& tensor) const noexcept;
 
   Queue& queue;
   std::span<std::byte> room;  ///< a copy that does not fit has memory of its own
+  Event* writes = nullptr;    ///< when the room has been read that tensors were last given values from
 };
 
 /// A tensor's elements where the host may use them: in the device's memory if the host can address that, else in a
 /// copy.
 class HostTensor {
  public:
-  /// Waits for the queue's work. `host`: of the tensor's device; outlives this.
+  /// Waits for the queue's work; for a copy in the room that is to be written only until the room is free. `host`: of
+  /// the tensor's device; outlives this.
   HostTensor(const HostAccess& host, const TensorView& tensor, Access access);
 
   /// The tensor, with an address that the host may use. A copy that is to be written begins as anything.
@@ -39,13 +44,14 @@ class HostTensor {
     return {static_cast<std::byte*>(view_.data), view_.bytes()};
   }
 
-  /// Gives the tensor what was written. REQUIRES: Access::write.
+  /// Gives the tensor what was written, and waits for that unless the copy is in the room. REQUIRES: Access::write.
   void store();
 
  private:
   Queue& queue_;
   TensorView tensor_;  ///< on the device
   TensorView view_;
+  Event* writes_ = nullptr;  ///< of the room that the copy is in
   std::vector<std::byte> own_;
 };
 

@@ -62,6 +62,14 @@ class Queue {
   virtual void finish(const Event& event) = 0;
   void finish() { finish(record()); }
 
+  /// Calls `act(argument)` once the work before is done: on any thread, perhaps before this returns. `act` returns
+  /// soon, gives the queue nothing and does not throw.
+  virtual void call(void (*act)(void* argument), void* argument) = 0;
+  /// Later work waits until the gate is open. Returns its number.
+  [[nodiscard]] virtual std::uint64_t add_gate() = 0;
+  /// Any thread, once for each gate.
+  virtual void open_gate(std::uint64_t gate) noexcept = 0;
+
  private:
   const Device& device_;
 };

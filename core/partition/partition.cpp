@@ -144,7 +144,7 @@ std::uint64_t touched(const Programs& programs) {
 
 /// The same of staging memory.
 std::uint64_t touched_staging(const Programs& programs) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{0, programs.host_bytes}};
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{programs.host_offset, programs.host_bytes}};
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
       if (program.buffers[b].is_staged) {
@@ -344,8 +344,9 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     }
   }
   if (!settings.device.is_addressable()) {
+    programs.host_offset = memory::align_up(programs.staging_bytes);
     programs.host_bytes = host_room(programs, graph);
-    programs.staging_bytes = std::max(programs.staging_bytes, programs.host_bytes);
+    programs.staging_bytes = programs.host_offset + programs.host_bytes;
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

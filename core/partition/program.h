@@ -198,7 +198,9 @@ struct Programs {
   IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   std::uint64_t staging_bytes = 0;
-  std::uint64_t host_bytes = 0;  ///< of staging memory: room for what the host writes or reads between two programs
+  // The last bytes of staging memory: room for what the host writes or reads between two programs.
+  std::uint64_t host_offset = 0;
+  std::uint64_t host_bytes = 0;
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
 

@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/device/host_memory.h"
 #include "core/runtime/executor.h"
+#include "core/runtime/queued.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
@@ -73,7 +74,11 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   }
 }
 
-Executor::~Executor() = default;
+Executor::~Executor() {
+  if (queued_ != nullptr) {
+    queued_->transfers.free_all();  // the queues may wait for them, and are gone next
+  }
+}
 
 std::unique_ptr<const device::PreparedKernel> Executor::prepare(
     const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const {
@@ -110,8 +115,13 @@ void Executor::bind_hook(Call& call) {
 
 void Executor::bind(Communicator& communicator) {
   communicator_ = &communicator;
+  std::size_t transfers = 0;
   for (std::size_t p = 0; p < programs_.programs.size(); ++p) {
     bind_transfers(p);
+    transfers += programs_.programs[p].transfers.size();
+  }
+  if (QueuedTransfers* const queued = communicator.queued(); queued != nullptr && copies_ != nullptr) {
+    queued_ = std::make_unique<Queued>(*queued, *copies_, transfers);
   }
 }
 
@@ -163,6 +173,7 @@ void Executor::bind_transfers(std::size_t p) {
   const partition::Program& program = programs_.programs[p];
   const mesh::Coordinates at = mesh::coordinates_of(programs_.mesh, programs_.rank);
   IdVector<partition::TransferId, Communicator::Handle> handles(program.transfers.size());
+  IdVector<partition::TransferId, Call*> starts(program.transfers.size());
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const partition::Instruction& instruction = program.instructions[i];
     if (instruction.kind == partition::Instruction::Kind::start) {
@@ -177,8 +188,14 @@ void Executor::bind_transfers(std::size_t p) {
       calls_[p][i].bytes = partition::sent_bytes(transfer, at[transfer.axis], programs_.mesh.size(transfer.axis));
     }
     if (instruction.transfer.exists()) {
-      calls_[p][i].transfer = handles[instruction.transfer];
-      bind_copies(calls_[p][i], program.transfers[instruction.transfer]);
+      Call& call = calls_[p][i];
+      call.transfer = handles[instruction.transfer];
+      bind_copies(call, program.transfers[instruction.transfer]);
+      if (instruction.kind == partition::Instruction::Kind::start) {
+        starts[instruction.transfer] = &call;
+      } else {
+        starts[instruction.transfer]->waiter = &call;
+      }
     }
   }
 }

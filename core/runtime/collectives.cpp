@@ -151,10 +151,11 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
   groups_.push_back({axis, link, std::move(group), recorded});
 }
 
-void Collectives::start(Op& op) {
+template <typename Act>
+void Collectives::start_by(Op& op, const Act& act) {
   record_.started(op.recorded);
   try {
-    op.op.start(deadline());
+    act();
   } catch (...) {
     record_.ended(op.recorded, true);
     throw;
@@ -204,7 +205,7 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Transf
 void Collectives::start(Handle transfer) {
   const std::int64_t begin = plugins::transport_clock();
   Op& op = ops_[transfer];
-  start(op);
+  start_by(op, [&] { op.op.start(deadline()); });
   exposed_ns_ += plugins::transport_clock() - begin;
   op.exposed_before = exposed_ns_;
 }
@@ -215,14 +216,32 @@ void Collectives::wait(Handle transfer) {
   const std::int64_t waited_from = plugins::transport_clock();
   Op& op = ops_[transfer];
   finish(op);
+  count(op, {waited_from, plugins::transport_clock()});
+}
+
+void Collectives::count(Op& op, const Times& waited) {
   op.times.reset();
   if (const std::optional<plugins::OpTimes> times = op.op.times()) {
-    const std::int64_t under_way = std::min(times->ended, waited_from) - times->begun;
+    const std::int64_t under_way = std::min(times->ended, waited.begun) - times->begun;
     const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
     op.times = Times{times->begun, times->ended};
   }
-  exposed_ns_ += plugins::transport_clock() - waited_from;
+  exposed_ns_ += waited.ended - waited.begun;
+}
+
+void Collectives::start(Handle transfer, const plugins::TransportQueue& queue) {
+  Op& op = ops_[transfer];
+  start_by(op, [&] { op.op.enqueue(queue, timeout_ns_); });
+  op.exposed_before = exposed_ns_;
+}
+
+void Collectives::join(Handle transfer, const plugins::TransportQueue& queue) { ops_[transfer].op.join(queue); }
+
+void Collectives::finish(Handle transfer, const Times& waited) {
+  Op& op = ops_[transfer];
+  finish(op);
+  count(op, waited);
 }
 
 void Collectives::abort(const std::string& reason) noexcept {

@@ -27,7 +27,7 @@ struct TransportSet {
 
 /// Runs a rank's transfers over open transports. There is one group along each mesh axis, and one for each link to or
 /// from another stage.
-class Collectives final : public Communicator {
+class Collectives final : public Communicator, private QueuedTransfers {
  public:
   /// Registers the memory that transfers use and connects the groups, which waits for the other ranks. `timeout_s`: for
   /// connecting, for preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record`
@@ -41,6 +41,7 @@ class Collectives final : public Communicator {
   [[nodiscard]] bool test(Handle transfer) override;
   void wait(Handle transfer) override;
   [[nodiscard]] std::optional<Times> times(Handle transfer) const override { return ops_[transfer].times; }
+  [[nodiscard]] QueuedTransfers* queued() noexcept override { return this; }
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
@@ -68,8 +69,17 @@ class Collectives final : public Communicator {
                  const std::vector<std::int64_t>& members, std::int64_t rank);
   [[nodiscard]] Group& group_of(const partition::Transfer& transfer);
   [[nodiscard]] std::int64_t deadline() const noexcept;
-  void start(Op& op);
+  void start(Handle transfer, const plugins::TransportQueue& queue) override;
+  void join(Handle transfer, const plugins::TransportQueue& queue) override;
+  void finish(Handle transfer, const Times& waited) override;
+  void free_all() noexcept override { ops_.clear(); }
+
+  /// `act` starts it.
+  template <typename Act>
+  void start_by(Op& op, const Act& act);
   void finish(Op& op);
+  /// The host or a queue stood still for a complete op.
+  void count(Op& op, const Times& waited);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;

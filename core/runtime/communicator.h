@@ -6,7 +6,13 @@
 
 #include "core/partition/program.h"
 
+namespace shardrun::plugins {
+class TransportQueue;
+}  // namespace shardrun::plugins
+
 namespace shardrun::runtime {
+
+class QueuedTransfers;
 
 /// Runs the transfers of one rank's programs. Used by the thread that runs the programs.
 class Communicator {
@@ -42,11 +48,32 @@ class Communicator {
     std::int64_t ended = 0;
   };
   [[nodiscard]] virtual std::optional<Times> times(Handle /*transfer*/) const { return std::nullopt; }
+  /// The same transfers in the order of a device's queue; null: only the host starts them and waits for them.
+  [[nodiscard]] virtual QueuedTransfers* queued() noexcept { return nullptr; }
   /// Seconds that this rank spent so far only on starting transfers and waiting for them.
   [[nodiscard]] virtual double exposed_seconds() const noexcept { return 0; }
   /// Seconds that transfers were under way while this rank neither started transfers nor waited for them; a lower
   /// bound. Concurrent transfers are counted each. 0 for transports that do not say when.
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
+};
+
+/// Starts transfers when a device's queue comes to them and holds the queue until they are complete, while the host
+/// goes on. Used by the thread that runs the programs.
+class QueuedTransfers {
+ public:
+  QueuedTransfers() = default;
+  QueuedTransfers(const QueuedTransfers&) = delete;
+  QueuedTransfers& operator=(const QueuedTransfers&) = delete;
+  virtual ~QueuedTransfers() = default;
+
+  virtual void start(Communicator::Handle transfer, const plugins::TransportQueue& queue) = 0;
+  /// Work that the queue is given later waits for the transfer. A transfer that fails does not hold it.
+  virtual void join(Communicator::Handle transfer, const plugins::TransportQueue& queue) = 0;
+  /// Throws the transfer's error. Call it before the transfer is started again. REQUIRES: the queue has gone on from
+  /// its join. `waited`: when that queue, or one that waits for it, stood there only for the transfer.
+  virtual void finish(Communicator::Handle transfer, const Communicator::Times& waited) = 0;
+  /// Ends and frees all transfers, those that are under way with an error. Call it before the queues are gone.
+  virtual void free_all() noexcept = 0;
 };
 
 }  // namespace shardrun::runtime

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/partition/agreements.h"
+#include "core/runtime/queued.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::runtime {
@@ -117,6 +118,58 @@ std::uint64_t Executor::touched_bytes() const {
   return arena_->touched_bytes() + (staging_ == nullptr ? 0 : staging_->touched_bytes());
 }
 
+Executor::Queued::Queued(QueuedTransfers& of, device::Queue& in, std::size_t waits) : transfers(of), queue(in) {
+  joined.reserve(waits);
+}
+
+void Executor::start(Call& call) {
+  *call.sent += call.bytes;
+  if (queued_ == nullptr) {
+    copy_before(call);
+    communicator_->start(call.transfer);
+    return;
+  }
+  if (call.waiter->joined) {
+    finish_transfer(*call.waiter);
+  }
+  copies_->wait(queue_->record());
+  for (const Copied& copy : call.before) {
+    copies_->read(copy.in_arena, copy.staged);
+  }
+  queued_->transfers.start(call.transfer, queued_->queue);
+}
+
+void Executor::wait(Call& call) {
+  if (queued_ == nullptr) {
+    communicator_->wait(call.transfer);
+    copy_after(call);
+    return;
+  }
+  queue_->stamp(call.waited.begun);
+  queued_->transfers.join(call.transfer, queued_->queue);
+  for (const Copied& copy : call.after) {
+    copies_->write(copy.staged, copy.in_arena);
+  }
+  queue_->wait(copies_->record());  // also where nothing arrives: what was sent may be overwritten from here on
+  queue_->stamp(call.waited.ended);
+  call.passed = queue_->record();
+  call.joined = true;
+  queued_->joined.push_back(&call);
+}
+
+void Executor::finish_transfer(Call& call) const {
+  queue_->finish(call.passed);
+  std::erase(queued_->joined, &call);
+  call.joined = false;
+  queued_->transfers.finish(call.transfer, call.waited);
+}
+
+void Executor::finish_transfers() const {
+  while (queued_ != nullptr && !queued_->joined.empty()) {
+    finish_transfer(*queued_->joined.front());
+  }
+}
+
 void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
   switch (call.instruction->kind) {
     case partition::Instruction::Kind::compute:
@@ -124,19 +177,13 @@ void Executor::perform(Call& call, std::span<const device::Scalars> scalars) {
       break;
     case partition::Instruction::Kind::move: move(call); break;
     case partition::Instruction::Kind::hook:
+      finish_transfers();
       copy_before(call);
       call_hook(call, scalars.front());
       copy_after(call);
       break;
-    case partition::Instruction::Kind::start:
-      *call.sent += call.bytes;
-      copy_before(call);
-      communicator_->start(call.transfer);
-      break;
-    case partition::Instruction::Kind::wait:
-      communicator_->wait(call.transfer);
-      copy_after(call);
-      break;
+    case partition::Instruction::Kind::start: start(call); break;
+    case partition::Instruction::Kind::wait: wait(call); break;
   }
 }
 
@@ -173,6 +220,7 @@ void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run)
   try {
     run();
     queue_->finish();
+    finish_transfers();
   } catch (...) {
     note_all();
     if (at < calls.size()) {
@@ -193,11 +241,17 @@ void Executor::run(std::size_t program, std::span<const device::Scalars> scalars
   });
 }
 
-device::HostAccess Executor::host() const noexcept {
-  if (staging_ == nullptr) {
-    return *queue_;
+device::Queue& Executor::queue() const {
+  finish_transfers();
+  return *queue_;
+}
+
+device::HostAccess Executor::host(device::Access access) const {
+  if (access == device::Access::read) {
+    finish_transfers();
   }
-  return {*queue_, {staging_->data(), programs_.host_bytes}};
+  return staging_ == nullptr ? device::HostAccess(*queue_)
+                             : device::HostAccess(*queue_, {staging_->data() + programs_.host_offset, programs_.host_bytes}, input_copies_);
 }
 
 void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
@@ -208,6 +262,7 @@ void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
   }
   queue_->read(values.data, std::as_writable_bytes(numbers));
   queue_->finish();
+  finish_transfers();
 }
 
 /// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was
@@ -219,6 +274,7 @@ std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::s
   noting(calls, at, [&] {
     for (; at < calls.size(); ++at) {
       execute(calls[at], scalars);
+      finish_transfers();
       check(calls[at], first);
     }
   });
@@ -230,7 +286,8 @@ std::size_t Executor::advance(std::size_t program, std::span<const device::Scala
   noting(calls, at, [&] {
     for (; at < calls.size(); ++at) {
       Call& call = calls[at];
-      if (call.instruction->kind == partition::Instruction::Kind::wait && !communicator_->test(call.transfer)) {
+      const bool is_wait = call.instruction->kind == partition::Instruction::Kind::wait;
+      if (is_wait && queued_ == nullptr && !communicator_->test(call.transfer)) {
         return;
       }
       execute(call, scalars);

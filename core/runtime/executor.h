@@ -49,7 +49,9 @@ struct NonFiniteResult {
 };
 
 /// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. On the cpu a
-/// call allocates nothing. A call returns when all its work was given to the queue, which may do it later.
+/// call allocates nothing. A call returns when all its work was given to the queue, which may do it later, transfers
+/// included. Hooks are waited for. Whoever asks for the queue, or for what the host reads, gets the error of a
+/// transfer.
 class Executor {
  public:
   /// Allocates the arena and prepares every instruction's kernel for its addresses. `bind` prepares transfers; programs
@@ -60,7 +62,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
   ~Executor();
 
-  /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call.
+  /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call; if it has transfers in
+  /// queues, it outlives this.
   void bind(Communicator& communicator);
 
   /// The program for a name and row count; for `run` and the ports. `last`: the function's last call in a step. Throws
@@ -142,11 +145,11 @@ class Executor {
   [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
-  /// Where the programs run. Tensors are read and written through it.
-  [[nodiscard]] device::Queue& queue() const noexcept { return *queue_; }
+  /// Where the programs run. Tensors are read and written through it. Waits for transfers.
+  [[nodiscard]] device::Queue& queue() const;
   /// The same, with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use it between
-  /// programs.
-  [[nodiscard]] device::HostAccess host() const noexcept;
+  /// programs. For writing it does not wait.
+  [[nodiscard]] device::HostAccess host(device::Access access) const;
 
  private:
   /// Memory of the arena and its copy in staging memory.
@@ -161,6 +164,10 @@ class Executor {
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
     Communicator::Handle transfer = 0;
+    Call* waiter = nullptr;      ///< of a start: the call that waits for its transfer
+    bool joined = false;         ///< of a wait in a queue: the transfer's end is not known yet
+    device::Event passed;        ///< the queue has gone on from it
+    Communicator::Times waited;  ///< when the queue stood there
     std::vector<Copied> before;  ///< copied to staging memory before the instruction
     std::vector<Copied> after;   ///< copied to the arena after it
     std::vector<void*> hook_buffers;
@@ -184,8 +191,13 @@ class Executor {
   void execute(Call& call, std::span<const device::Scalars> scalars);
   void compute(Call& call, const device::Scalars& scalars);
   void move(const Call& call);
+  void start(Call& call);
+  void wait(Call& call);
   void copy_before(const Call& call);
   void copy_after(const Call& call);
+  void finish_transfer(Call& call) const;
+  /// Waits for all transfers that queues wait for.
+  void finish_transfers() const;
   void bind_hook(Call& call);
   void bind_copies(Call& call, const partition::Transfer& transfer);
   void call_hook(const Call& call, const device::Scalars& scalars);
@@ -215,6 +227,9 @@ class Executor {
   // Their work uses the above.
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
+  struct Queued;
+  std::unique_ptr<Queued> queued_;      ///< null: the host starts transfers and waits for them
+  mutable device::Event input_copies_;  ///< of what host(Access::write) last gave
   partition::SentBytes sent_;
   std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
   bool profiling_ = false;

@@ -55,8 +55,8 @@ struct FlightRecord {
 
 /// A line for each operation that ranks have not finished, in the order of the ranks: "ranks 0 and 1 wait for rank 2 in
 /// all_gather of W (operation 613 over data)". They wait for the members that have not started the operation; if all
-/// have, for the members that are still in an earlier operation or in one of another group. Leaves out rank `but`, which
-/// is reported elsewhere.
+/// have, for the members that are still in an earlier operation or in one of another group. Leaves out rank `but`,
+/// which is reported elsewhere.
 [[nodiscard]] std::vector<std::string> waits_among(const std::vector<FlightRecord>& records, int but = -1);
 
 /// "rank 2", "ranks 0, 1 and 3".

@@ -62,7 +62,7 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
   }
   for (std::int64_t n = 0; n < settings.tokens && (!settings.goes_on || settings.goes_on()); ++n) {
     const std::size_t used = std::min(tokens.size(), context);
-    device::HostTensor read(executor.host(), inputs, device::Access::write);
+    device::HostTensor read(executor.host(device::Access::write), inputs, device::Access::write);
     const std::span<std::int32_t> row = device::elements_of<std::int32_t>(read.view());
     if (!row.empty()) {  // a rank may have no part of the row
       // Positions after the last token are never attended to.
@@ -72,7 +72,7 @@ void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const
     read.store();
     executor.run(program, {.position = static_cast<std::int64_t>(used) - 1});
     const PhiloxBlock bits = philox({static_cast<std::uint32_t>(n), 0, 0, 0}, key);
-    const device::HostTensor found(executor.host(), logits, device::Access::read);
+    const device::HostTensor found(executor.host(device::Access::read), logits, device::Access::read);
     const std::span<const float> values = device::elements_of<float>(found.view());
     tokens.push_back(
         draw_token(values.first(static_cast<std::size_t>(drawable)), settings, static_cast<double>(bits[0]) * 0x1p-32));

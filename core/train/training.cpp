@@ -88,7 +88,8 @@ void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, ex
 
 double Training::read_scalar(std::string_view state) const {
   const device::TensorView scalar = executor_.state(compiled_.graph.find_state(state));
-  return device::read_element(device::HostTensor(executor_.host(), scalar, device::Access::read).view(), 0);
+  return device::read_element(
+      device::HostTensor(executor_.host(device::Access::read), scalar, device::Access::read).view(), 0);
 }
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
@@ -102,7 +103,7 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   for (std::size_t call = 0; call < rows.size(); ++call) {
     const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs", call);
     if (inputs) {
-      data::feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.host(), *inputs,
+      data::feed_training(*compiled_.dataset, job_.seed, first_sample, executor_.host(device::Access::write), *inputs,
                           *executor_.find_input(program, "targets", call));
     }
     scalars_.push_back(
@@ -243,7 +244,8 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
       return std::nullopt;
     }
     if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
-      data::feed_evaluation(*compiled_.dataset, first, executor_.host(), *inputs, executor_.input(program, "targets"));
+      data::feed_evaluation(*compiled_.dataset, first, executor_.host(device::Access::write), *inputs,
+                            executor_.input(program, "targets"));
     }
     executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
     first += compiled_.evaluation_rows[call];

@@ -62,9 +62,11 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
   const device::TensorView& inputs = *found;
   const device::TensorView targets = *executor.find_input(program, "targets", number);
   if (workload.graph.find(call.function, call.rows)->role == graph::Role::repeated) {
-    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample, executor.host(), inputs, targets);
+    data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample,
+                        executor.host(device::Access::write), inputs, targets);
   } else {
-    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, executor.host(), inputs, targets);
+    data::feed_evaluation(*workload.dataset, call.scalars.first_sample, executor.host(device::Access::write), inputs,
+                          targets);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "plugins/loader/background.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/transport_queue.h"
 
@@ -24,20 +25,6 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
   (opcode == SR_OP_SEND ? op.send : op.recv) = buffer;
   return op;
 }
-
-/// A short task for the worker, which the caller waits for.
-template <class Act>
-class Errand final : public sdk::Worker::Task {
- public:
-  Errand(std::string what, Act act) : what_(std::move(what)), act_(std::move(act)) {}
-
- private:
-  void run(std::int64_t deadline) override { act_(deadline); }
-  [[nodiscard]] std::string what() const override { return what_; }
-
-  std::string what_;
-  Act act_;
-};
 
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
@@ -90,22 +77,22 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     is_on_worker_ = !batches_.empty() || (group_->composed() != nullptr && group_->composed()->worker().is_busy());
     if (!is_on_worker_) {
       require_alive();
-      run(deadline);
+      run(sdk::from_border(deadline));
       return;
     }
     (void)naming([&] {
       group_->composed()->check_parent();
-      worker().start(*this, deadline);
+      worker().start(*this, sdk::from_border(deadline));
       return true;
     });
   }
 
-  void enqueue(const TransportQueue& queue, std::int64_t deadline) override {
+  void enqueue(const TransportQueue& queue, std::int64_t timeout) override {
     is_on_worker_ = true;
-    ComposedGroup& composed = group_->composing(deadline);
+    ComposedGroup& composed = group_->composing(sdk::deadline_after(transport_clock(), timeout));
     (void)naming([&] {
       composed.check_parent();
-      worker().start_in(sdk::Queue(queue.raw()), *this, deadline);
+      worker().start_in(sdk::Queue(queue.raw()), *this, timeout);
       return true;
     });
   }
@@ -122,7 +109,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     return naming([&] { return !is_on_worker_ || worker().test(*this); });
   }
   bool wait(std::int64_t deadline) override {
-    return naming([&] { return !is_on_worker_ || worker().wait(*this, deadline); });
+    return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::from_border(deadline)); });
   }
   std::optional<OpTimes> times() override {
     if (!is_on_worker_) {
@@ -158,7 +145,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   template <class Act>
   void wait_for(Errand<Act>& errand, std::int64_t deadline) {
     try {
-      worker().start(errand, deadline);
+      worker().start(errand, sdk::from_border(deadline));
       (void)worker().wait(errand, INT64_MAX);
     } catch (const TransportError&) {
       worker().drop(errand);
@@ -225,7 +212,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   void run(std::int64_t deadline) override {
     for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
       if (!batches_.empty() && batches_[i] != 0) {
-        group_->composed()->start_and_wait(batches_[i], deadline);
+        group_->composed()->start_and_wait(batches_[i], sdk::to_border(deadline));
       }
       for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
         buffers_.run(step);
@@ -246,9 +233,6 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 
 /// Ids from here on belong to groups that run composed collectives.
 constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
-
-/// How often a wait checks the parent group.
-constexpr std::int64_t check_interval = 100'000'000;
 
 }  // namespace
 
@@ -306,34 +290,12 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
 }
 
 void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
-  sr_error error = empty_error();
-  std::int32_t status = transport_.functions.op_start(transport_.self, batch, nullptr, deadline, &error);
-  bool is_pending = status == SR_OK;
-  while (is_pending) {
-    const std::int64_t now = transport_clock();
-    error = empty_error();
-    status = transport_.functions.op_wait(transport_.self, batch, std::min(deadline, now + check_interval), &error);
-    worker_.clean_up_meanwhile();  // freeing an op does not wait for another
-    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
-    // pending.
-    is_pending = status == SR_TIMEOUT && now < deadline;
-    if (is_pending) {
-      status = transport_.functions.op_test(transport_.self, batch, &error);
-      is_pending = status == SR_PENDING;
-    }
-    if (const auto failure = is_pending ? parent_error() : std::nullopt) {
-      throw TransportError(*failure);
-    }
-  }
-  if (status != SR_OK) {
-    throw failure_of(status, error);
-  }
+  run_in_background(transport_, batch, deadline, worker_, [this] { return parent_error(); });
 }
 
 void ComposedGroup::free(std::uint64_t batch) noexcept {
-  sr_error error = empty_error();
   if (batch != 0) {
-    (void)transport_.functions.op_free(transport_.self, batch, &error);
+    free_op(transport_, batch);
     scratch_.erase(batch);
   }
 }

@@ -24,7 +24,7 @@ struct TransportProps {
   bool own_launcher_only = false;  ///< opens only in ranks that a launcher of its own started
   bool moves_host_memory = false;
   std::uint32_t memory_kinds = 0;  ///< that it moves: 1 << SR_MEMORY_... for each
-  std::uint32_t queue_kinds = 0;   ///< of queues that its ops can be enqueued in: 1 << SR_QUEUE_... for each
+  std::uint32_t queue_kinds = 0;   ///< of queues that it takes by itself: 1 << SR_QUEUE_... for each
 };
 
 /// A buffer of host memory by default.
@@ -115,10 +115,12 @@ class TransportOp {
 
   // Each throws Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
-  /// Starts it in a queue: see sr_transport::op_enqueue. The transport takes queues of this kind. The queue outlives
-  /// the op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
-  /// composed. An op of one sort does not wait for one of the other.
-  void enqueue(const TransportQueue& queue, std::int64_t deadline);
+  /// Starts it in a queue: see sr_transport::op_enqueue. Where the transport does not take queues of the host, a thread
+  /// starts the op when the queue has come to it; it takes queues of other kinds only by itself. The queue outlives the
+  /// op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
+  /// composed. An op of one sort does not wait for one of the other. `timeout`: nanoseconds from when the queue has
+  /// come to it.
+  void enqueue(const TransportQueue& queue, std::int64_t timeout);
   /// The queue waits for the op, and the host does not: see sr_transport::op_join. The same of the queue.
   void join(const TransportQueue& queue);
   [[nodiscard]] bool test();

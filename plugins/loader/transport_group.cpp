@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <shardrun/sdk/collectives.hpp>
 
+#include <type_traits>
 #include <utility>
 
+#include "plugins/loader/background.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/composed.h"
 #include "plugins/loader/transport_queue.h"
@@ -11,23 +13,32 @@
 namespace shardrun::plugins {
 namespace {
 
-/// An op that the plugin provides. Nothing here allocates unless it fails.
-class NativeOp final : public TransportOp::State {
+/// An op that the plugin provides. Nothing here allocates unless it fails, except the first op of a group in a queue
+/// that the transport does not take.
+class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
   NativeOp(std::shared_ptr<TransportGroup::State> group, std::string what, std::vector<std::byte> scratch)
       : group_(std::move(group)),
         functions_(group_->transport->functions),
         self_(group_->transport->self),
+        queue_kinds_(group_->transport->props().queue_kinds),
         what_(std::move(what)),
         scratch_(std::move(scratch)) {}
   NativeOp(const NativeOp&) = delete;
   NativeOp& operator=(const NativeOp&) = delete;
 
   ~NativeOp() override {
-    if (handle_ != 0) {
-      sr_error error = empty_error();
-      (void)functions_.op_free(self_, handle_, &error);
+    if (handle_ == 0) {
+      return;
     }
+    sdk::Worker* const worker = group_->worker();
+    if (worker == nullptr) {
+      free_op(*group_->transport, handle_);
+      return;
+    }
+    worker->drop(*this);
+    Errand free("freeing", [&](std::int64_t) { free_op(*group_->transport, handle_); });
+    worker->clean_up(free);
   }
 
   void prepare(const std::vector<sdk::OpSpec>& specs, std::int64_t deadline) {
@@ -40,6 +51,12 @@ class NativeOp final : public TransportOp::State {
   }
 
   void start(std::int64_t deadline) override {
+    sdk::Worker* const worker = group_->worker();
+    is_on_worker_ = worker != nullptr && worker->is_busy();
+    if (is_on_worker_) {
+      naming([&] { worker->start(*this, sdk::from_border(deadline)); });
+      return;
+    }
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_start(self_, handle_, nullptr, deadline, &error);
     if (status != SR_OK) {
@@ -47,17 +64,27 @@ class NativeOp final : public TransportOp::State {
     }
   }
 
-  void enqueue(const TransportQueue& queue, std::int64_t deadline) override {
-    require_queues(functions_.op_enqueue != nullptr);
+  void enqueue(const TransportQueue& queue, std::int64_t timeout) override {
+    is_on_worker_ = !takes(queue);
+    if (is_on_worker_) {
+      naming([&] { group_->background().start_in(sdk::Queue(queue.raw()), *this, timeout); });
+      return;
+    }
     sr_error error = empty_error();
-    const std::int32_t status = functions_.op_enqueue(self_, handle_, &queue.raw(), deadline, &error);
+    const std::int32_t status = functions_.op_enqueue(self_, handle_, &queue.raw(), timeout, &error);
     if (status != SR_OK) {
       fail_as_group(status, error);
     }
   }
 
   void join(const TransportQueue& queue) override {
-    require_queues(functions_.op_join != nullptr);
+    if (is_on_worker_) {
+      naming([&] { group_->background().join(*this, sdk::Queue(queue.raw())); });
+      return;
+    }
+    if (!takes(queue)) {
+      fail(what_, {SR_UNIMPLEMENTED, "an op that was started without a queue cannot be joined into one"});
+    }
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_join(self_, handle_, &queue.raw(), &error);
     if (status != SR_OK) {
@@ -66,6 +93,9 @@ class NativeOp final : public TransportOp::State {
   }
 
   bool test() override {
+    if (is_on_worker_) {
+      return naming([&] { return group_->background().test(*this); });
+    }
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_test(self_, handle_, &error);
     if (status != SR_OK && status != SR_PENDING) {
@@ -75,6 +105,9 @@ class NativeOp final : public TransportOp::State {
   }
 
   bool wait(std::int64_t deadline) override {
+    if (is_on_worker_) {
+      return naming([&] { return group_->background().wait(*this, sdk::from_border(deadline)); });
+    }
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_wait(self_, handle_, deadline, &error);
     if (status == SR_OK) {
@@ -88,7 +121,36 @@ class NativeOp final : public TransportOp::State {
     fail_as_group(status, error);
   }
 
-  std::optional<OpTimes> times() override {
+  std::optional<OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
+
+ private:
+  /// Whether the transport takes this queue, or `fail`s where no one does.
+  [[nodiscard]] bool takes(const TransportQueue& queue) const {
+    const std::uint32_t kind = queue.raw().kind;
+    const bool is_taken = kind < 32 && (queue_kinds_ >> kind & 1U) != 0;
+    if (!is_taken && kind != SR_QUEUE_HOST) {
+      fail(what_, {SR_UNIMPLEMENTED, fmt::format("queues of kind {} are not offered", kind)});
+    }
+    return is_taken;
+  }
+
+  template <class Act>
+  std::invoke_result_t<Act> naming(Act act) {
+    try {
+      return act();
+    } catch (const sdk::TransportError& error) {
+      fail(what_, error);
+    }
+  }
+
+  void run(std::int64_t deadline) override {
+    run_in_background(*group_->transport, handle_, sdk::to_border(deadline), group_->background(),
+                      [] { return std::nullopt; });
+    times_on_worker_ = native_times();
+  }
+  [[nodiscard]] std::string what() const override { return what_; }
+
+  [[nodiscard]] std::optional<OpTimes> native_times() const {
     if (functions_.op_times == nullptr) {
       return std::nullopt;
     }
@@ -99,17 +161,9 @@ class NativeOp final : public TransportOp::State {
     return is_known ? std::optional(OpTimes{times.begun, times.ended}) : std::nullopt;
   }
 
- private:
-  void require_queues(bool are_offered) const {
-    if (!are_offered) {
-      fail(what_, {SR_UNIMPLEMENTED, "the transport does not offer ops in queues"});
-    }
-  }
-
-  /// Where a composed collective of the group failed first, that failure is the reason for this one.
+  /// Where another op of the group failed first, on a worker, that failure is the reason for this one.
   [[noreturn]] void fail_as_group(std::int32_t status, const sr_error& error) const {
-    ComposedGroup* const composed = group_->composed();
-    if (const auto first = composed != nullptr ? composed->worker().failure() : std::nullopt) {
+    if (const auto first = group_->failure_of_workers()) {
       fail(what_, *first);
     }
     fail(what_, failure_of(status, error));
@@ -119,8 +173,11 @@ class NativeOp final : public TransportOp::State {
   const sr_transport& functions_;
   void* self_;
   std::uint64_t handle_ = 0;
+  std::uint32_t queue_kinds_;
   std::string what_;
   std::vector<std::byte> scratch_;  ///< where the host provides none
+  bool is_on_worker_ = false;       ///< the latest run
+  std::optional<OpTimes> times_on_worker_;
 };
 
 void require_valid(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs) {
@@ -184,6 +241,7 @@ TransportGroup::State::State(std::shared_ptr<TransportState> of, const GroupRequ
 
 TransportGroup::State::~State() {
   composed_group_.reset();
+  background_.reset();
   sr_error error = empty_error();
   (void)transport->functions.group_destroy(transport->self, handle, &error);
 }
@@ -196,12 +254,30 @@ ComposedGroup& TransportGroup::State::composing(std::int64_t deadline) {
     composed_group_ = std::make_unique<ComposedGroup>(*this, deadline);
   } catch (const Error& failure) {
     // Another attempt would find the members elsewhere.
-    sr_error error = empty_error();
-    (void)transport->functions.group_abort(transport->self, handle, failure.message().c_str(), &error);
+    abort_native(failure.message());
     throw;
   }
   composed_.store(composed_group_.get(), std::memory_order_release);
   return *composed_group_;
+}
+
+sdk::Worker& TransportGroup::State::background() {
+  if (background_ == nullptr) {
+    background_ = std::make_unique<sdk::Worker>([this] { abort_native(worker()->failure()->what()); });
+    worker_.store(background_.get(), std::memory_order_release);
+  }
+  return *background_;
+}
+
+std::optional<sdk::TransportError> TransportGroup::State::failure_of_workers() const {
+  ComposedGroup* const composing = composed();
+  std::optional<sdk::TransportError> failure = composing != nullptr ? composing->worker().failure() : std::nullopt;
+  return failure || worker() == nullptr ? failure : worker()->failure();
+}
+
+void TransportGroup::State::abort_native(const std::string& reason) const noexcept {
+  sr_error error = empty_error();
+  (void)transport->functions.group_abort(transport->self, handle, reason.c_str(), &error);
 }
 
 std::vector<std::byte> provide_scratch(std::vector<sdk::OpSpec>& ops, const std::vector<std::uint64_t>& needed) {
@@ -259,18 +335,18 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
 }
 
 void TransportGroup::abort(const std::string& reason) noexcept {
-  sr_error error = empty_error();
-  (void)state_->transport->functions.group_abort(state_->transport->self, state_->handle, reason.c_str(), &error);
+  state_->abort_native(reason);
   if (ComposedGroup* const composed = state_->composed()) {
     composed->worker().fail({SR_ABORTED, reason});
+  }
+  if (sdk::Worker* const worker = state_->worker()) {
+    worker->fail({SR_ABORTED, reason});
   }
 }
 
 std::optional<std::string> TransportGroup::error() const {
-  if (ComposedGroup* const composed = state_->composed()) {
-    if (const std::optional<sdk::TransportError> failure = composed->worker().failure()) {
-      return failure->what();
-    }
+  if (const std::optional<sdk::TransportError> failure = state_->failure_of_workers()) {
+    return failure->what();
   }
   const TransportState& transport = *state_->transport;
   sr_error error = empty_error();
@@ -286,7 +362,7 @@ TransportOp& TransportOp::operator=(TransportOp&& other) noexcept = default;
 TransportOp::~TransportOp() = default;
 
 void TransportOp::start(std::int64_t deadline) { state_->start(deadline); }
-void TransportOp::enqueue(const TransportQueue& queue, std::int64_t deadline) { state_->enqueue(queue, deadline); }
+void TransportOp::enqueue(const TransportQueue& queue, std::int64_t timeout) { state_->enqueue(queue, timeout); }
 void TransportOp::join(const TransportQueue& queue) { state_->join(queue); }
 bool TransportOp::test() { return state_->test(); }
 bool TransportOp::wait(std::int64_t deadline) { return state_->wait(deadline); }

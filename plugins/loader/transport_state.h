@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <shardrun/sdk/worker.hpp>
 #include <shardrun/transport.h>
 
 #include <atomic>
@@ -108,6 +109,17 @@ struct TransportGroup::State {
   /// The same; null before the first call. Any thread.
   [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }
 
+  /// Runs the plugin's ops in queues of the host that the transport does not take. From the first op on, it runs all
+  /// of the group's that are started while it is busy, and frees them.
+  [[nodiscard]] sdk::Worker& background();
+  /// The same; null before the first call. Any thread.
+  [[nodiscard]] sdk::Worker* worker() const noexcept { return worker_.load(std::memory_order_acquire); }
+
+  /// Why one of the two failed. Any thread.
+  [[nodiscard]] std::optional<sdk::TransportError> failure_of_workers() const;
+  /// Fails the plugin's group. Any thread.
+  void abort_native(const std::string& reason) const noexcept;
+
   std::shared_ptr<TransportState> transport;
   std::string name;
   std::uint64_t id = 0;
@@ -119,6 +131,8 @@ struct TransportGroup::State {
  private:
   std::unique_ptr<ComposedGroup> composed_group_;
   std::atomic<ComposedGroup*> composed_ = nullptr;
+  std::unique_ptr<sdk::Worker> background_;
+  std::atomic<sdk::Worker*> worker_ = nullptr;
 };
 
 /// A prepared op, of the plugin's or composed. It keeps its group alive.
@@ -129,7 +143,7 @@ struct TransportOp::State {
   virtual ~State() = default;
 
   virtual void start(std::int64_t deadline) = 0;
-  virtual void enqueue(const TransportQueue& queue, std::int64_t deadline) = 0;
+  virtual void enqueue(const TransportQueue& queue, std::int64_t timeout) = 0;
   virtual void join(const TransportQueue& queue) = 0;
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;

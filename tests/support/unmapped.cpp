@@ -127,6 +127,7 @@ class Worker {
   }
   [[nodiscard]] std::mutex& mutex() noexcept { return mutex_; }
   void finish(LateQueue& queue, std::uint64_t number);
+  void open(LateQueue& queue, std::uint64_t gate) noexcept;
 
  private:
   void run();
@@ -207,17 +208,26 @@ class LateQueue final : public Queue {
   void wait(const Event& event) override { give({}, event); }
   void finish(const Event& event) override { worker().finish(*this, event.number); }
   using Queue::finish;
+  void call(void (*act)(void* argument), void* argument) override {
+    give([act, argument] { act(argument); });
+  }
+  [[nodiscard]] std::uint64_t add_gate() override {
+    give({}, {}, ++gates_);
+    return gates_;
+  }
+  void open_gate(std::uint64_t gate) noexcept override { worker().open(*this, gate); }
 
  private:
   friend class Worker;
   struct Work {
     std::function<void()> run;
     Event after;
+    std::uint64_t gate = 0;  ///< that must be open; 0: none
   };
 
-  void give(std::function<void()> run, const Event& after = {}) {
+  void give(std::function<void()> run, const Event& after = {}, std::uint64_t gate = 0) {
     const std::lock_guard lock(worker().mutex());
-    work_.push_back({std::move(run), after});
+    work_.push_back({std::move(run), after, gate});
     ++given_;
   }
   static void move(const void* from, void* to, std::size_t bytes) {
@@ -230,6 +240,8 @@ class LateQueue final : public Queue {
   std::deque<Work> work_;
   std::uint64_t given_ = 0;
   std::uint64_t done_ = 0;
+  std::uint64_t gates_ = 0;
+  std::set<std::uint64_t> open_;
   std::exception_ptr error_;
 };
 
@@ -242,8 +254,11 @@ bool Worker::is_past(const Event& event) const {
 LateQueue* Worker::any_ready() {
   std::vector<LateQueue*> ready;
   std::copy_if(queues_.begin(), queues_.end(), std::back_inserter(ready), [&](const LateQueue* queue) {
-    return !queue->work_.empty() &&
-           (queue->work_.front().after.queue == nullptr || is_past(queue->work_.front().after));
+    if (queue->work_.empty()) {
+      return false;
+    }
+    const LateQueue::Work& next = queue->work_.front();
+    return (next.after.queue == nullptr || is_past(next.after)) && (next.gate == 0 || queue->open_.contains(next.gate));
   });
   return ready.empty() ? nullptr : ready[random_() % ready.size()];
 }
@@ -257,6 +272,12 @@ void Worker::finish(LateQueue& queue, std::uint64_t number) {
   if (queue.error_ != nullptr) {
     std::rethrow_exception(std::exchange(queue.error_, nullptr));
   }
+}
+
+void Worker::open(LateQueue& queue, std::uint64_t gate) noexcept {
+  const std::lock_guard lock(mutex_);
+  queue.open_.insert(gate);
+  changed_.notify_all();
 }
 
 void Worker::run() {

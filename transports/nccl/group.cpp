@@ -101,6 +101,21 @@ bool Launch::has_ended() {
 }
 
 void Launch::begin(CUstream stream, std::int64_t deadline) {
+  timeout_.reset();
+  launch(stream, deadline);
+}
+
+void Launch::begin_in_turn(CUstream stream, std::int64_t timeout) {
+  const Cuda& cuda = group_.device_.cuda();
+  if (turn_ == nullptr) {
+    turn_ = make_event(cuda);
+  }
+  check(cuda, cuda.event_record(turn_->get(), stream), what_);
+  timeout_ = timeout;
+  launch(stream, INT64_MAX);
+}
+
+void Launch::launch(CUstream stream, std::int64_t deadline) {
   const Cuda& cuda = group_.device_.cuda();
   Launch* const before = group_.last_;
   if (before != nullptr && before->state_ == State::running && before->stream_ != stream) {
@@ -155,7 +170,12 @@ Launch::State Launch::advance() {
       }
     }
   }
-  if (sdk::steady_now() >= deadline_) {
+  const std::int64_t now = sdk::steady_now();
+  if (timeout_ && group_.device_.cuda().event_query(turn_->get()) == CUDA_SUCCESS) {
+    deadline_ = sdk::deadline_after(now, *timeout_);
+    timeout_.reset();
+  }
+  if (now >= deadline_) {
     group_.fail(SR_TIMEOUT, what_ + " is past its deadline; NCCL does not say which member it lacks");
   }
   return state_;

@@ -62,6 +62,8 @@ class Launch {
 
   /// REQUIRES: the group's previous launch is in its stream.
   void begin(CUstream stream, std::int64_t deadline);
+  /// The same. The deadline is `timeout` nanoseconds after the stream has come to the launch.
+  void begin_in_turn(CUstream stream, std::int64_t timeout);
   /// Updates the state and returns it.
   State advance();
   /// Call before destroying it: the device may still be running it. Unlocks while it waits.
@@ -73,6 +75,7 @@ class Launch {
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:
+  void launch(CUstream stream, std::int64_t deadline);
   void record();
   [[nodiscard]] bool has_ended();
 
@@ -81,8 +84,10 @@ class Launch {
   std::string what_;
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
+  std::unique_ptr<Owned<CUevent>> turn_;  ///< the stream has come to the launch; made by the first `begin_in_turn`
   CUstream stream_ = nullptr;
   std::int64_t deadline_ = INT64_MAX;
+  std::optional<std::int64_t> timeout_;  ///< until the stream has come to the launch
   State state_ = State::idle;
 };
 

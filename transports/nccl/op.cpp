@@ -28,11 +28,13 @@ void NcclOp::start(void* queue, std::int64_t deadline) {
   launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
 }
 
-void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t deadline) {
+void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t timeout) {
   require_device(queue);
-  start(queue.native(), deadline);
   std::unique_lock lock(group_.mutex_);
   const Device::Use use(group_.device_);
+  group_.throw_failure();
+  group_.await_launched(lock);
+  launch_->begin_in_turn(static_cast<CUstream>(queue.native()), timeout);
   group_.await_launched(lock);
 }
 

@@ -17,7 +17,7 @@ class NcclOp final : public sdk::Op {
 
   void start(void* queue, std::int64_t deadline) override;
   /// Waits in the group's first op: NCCL connects the members in it, and gives it to the stream only then.
-  void enqueue(const sdk::Queue& queue, std::int64_t deadline) override;
+  void enqueue(const sdk::Queue& queue, std::int64_t timeout) override;
   void join(const sdk::Queue& queue) override;
   bool test() override;
   bool wait(std::int64_t deadline) override;

@@ -325,9 +325,10 @@ typedef struct sr_transport {
   /// GROUP. Since 1.6; may be NULL, and is then without op_join. Starts an op in a queue: it begins once the work is
   /// done that the queue was given before. The call does not wait for that work; it may wait until the members have
   /// connected, in their first op. Work that the queue is given later need not wait for the op; op_join makes it wait.
-  /// Ops of a group begin in the order in which they were started or enqueued, whatever their queues. `deadline` is the
-  /// op's own. SR_INVALID for a queue of a kind that is not in `queue_kinds`.
-  int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t deadline, sr_error* error);
+  /// Ops of a group begin in the order in which they were started or enqueued, whatever their queues. `timeout`:
+  /// nanoseconds that the op may take from when the queue has come to it; INT64_MAX: no limit. SR_INVALID for a queue of
+  /// a kind that is not in `queue_kinds`.
+  int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t timeout, sr_error* error);
   /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host
   /// does not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts
   /// the op again or uses the result.

@@ -48,7 +48,8 @@ struct Model {
 
 class Generator {
  public:
-  Generator(std::uint64_t seed, const std::vector<std::string>& transports) : random_(seed), transports_(transports) {}
+  Generator(std::uint64_t seed, const std::vector<std::string>& transports)
+      : random_(seed), types_(~seed), transports_(transports) {}
 
   RandomJob make(std::uint64_t seed) {
     what("job.output", "run");
@@ -96,6 +97,10 @@ class Generator {
     batches();
     optimizer();
     split(model);
+    if (types_.chance(25)) {
+      what("train.precision", "mixed");
+      what("train.gradients", types_.one_of<std::string>({"float32", "bfloat16"}));
+    }
   }
 
   Model transformer() {
@@ -122,11 +127,13 @@ class Generator {
     } else {
       std::string& file = job_.files["data.bin"];
       const std::int64_t vocabulary = random_.number(2, 60);
+      const bool wide = types_.chance(40);
       for (std::int64_t i = 0; i < tokens; ++i) {
         file += static_cast<char>(random_.number(0, vocabulary - 1));
-        file += '\0';
+        file.append(wide ? 3 : 1, '\0');
       }
       what("data.tokens", "data.bin");
+      what("data.token_type", wide ? "uint32" : "uint16");
       what("model.vocab", std::to_string(vocabulary + random_.number(0, 5)));
     }
     return {.name = "gpt", .layers = layers};
@@ -328,6 +335,7 @@ class Generator {
   }
 
   Random random_;
+  Random types_;  ///< for element types
   const std::vector<std::string>& transports_;
   RandomJob job_;
 };

@@ -42,16 +42,21 @@ Outcome wrong(std::string what, const std::string& more) {
   return {Outcome::Kind::wrong, std::move(text), std::move(what)};
 }
 
-/// A sum of floats in another order differs by so much, relative to the number; later losses follow from earlier sums.
-constexpr double first_tolerance = 2e-5;
-constexpr double later_tolerance = 2e-3;
+/// A sum in another order differs by so much, relative to the number; later losses follow from earlier sums.
+struct Tolerances {
+  double first;
+  double later;
+};
+constexpr Tolerances float32_tolerances = {2e-5, 2e-3};
+constexpr Tolerances mixed_tolerances = {2e-2, 5e-2};
 
 bool is_close(double one, double other, double tolerance) {
   return std::abs(one - other) <= tolerance * std::max({std::abs(one), std::abs(other), 1e-3});
 }
 
 /// What of the lines of metrics.jsonl is not what one rank wrote; empty: nothing.
-std::string difference(const std::vector<json::object>& split, const std::vector<json::object>& single) {
+std::string difference(const std::vector<json::object>& split, const std::vector<json::object>& single,
+                       const Tolerances& tolerances) {
   if (split.size() != single.size()) {
     return fmt::format("{} lines, not {}", split.size(), single.size());
   }
@@ -64,7 +69,7 @@ std::string difference(const std::vector<json::object>& split, const std::vector
       }
       const bool is_first = i == 0 && std::string(name) != "val_loss";
       if (one != nullptr && !is_close(one->to_number<double>(), other->to_number<double>(),
-                                      is_first ? first_tolerance : later_tolerance)) {
+                                      is_first ? tolerances.first : tolerances.later)) {
         return fmt::format("{} of step {} is {}, on one rank {}", name, i + 1, one->to_number<double>(),
                            other->to_number<double>());
       }
@@ -141,7 +146,8 @@ Outcome run(const RandomJob& job, const std::filesystem::path& folder) {
   }
   if (!iterates) {
     const std::string differs =
-        difference(read_json_lines(folder / "run/metrics.jsonl"), read_json_lines(alone / "run/metrics.jsonl"));
+        difference(read_json_lines(folder / "run/metrics.jsonl"), read_json_lines(alone / "run/metrics.jsonl"),
+                   value_of(job.what, "train.precision") == "mixed" ? mixed_tolerances : float32_tolerances);
     if (!differs.empty()) {
       return wrong("it learned something else than one rank", differs);
     }

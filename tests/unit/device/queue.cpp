@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "core/device/host_tensor.h"
@@ -132,6 +134,50 @@ TEST_CASE("work of a queue follows the event of another that it waits for", "[de
       CHECK(last == 50);
     }
   }
+}
+
+TEST_CASE("a queue makes a call in its turn, and stands at a gate until another thread opens it", "[device]") {
+  for (const auto& device : Device::all()) {
+    DYNAMIC_SECTION(device->name()) {
+      Place at(*device);
+      struct Seen {
+        std::atomic<int> calls = 0;
+        std::thread opener;
+      } seen;
+      const auto count = [](void* of) { ++static_cast<Seen*>(of)->calls; };
+      at.queue->call(count, &seen);
+      at.queue->finish();
+      CHECK(seen.calls == 1);
+
+      const std::uint64_t gate = at.queue->add_gate();
+      seen.opener = std::thread([&] {
+        seen.calls = 10;
+        at.queue->open_gate(gate);
+      });
+      at.queue->call(count, &seen);
+      at.queue->finish();
+      CHECK(seen.calls == 11);
+      seen.opener.join();
+
+      at.queue->open_gate(at.queue->add_gate());
+      at.queue->fill(at.floats(0, 1), 5);
+      CHECK(at.read(0, 1) == std::vector<float>{5});
+    }
+  }
+}
+
+TEST_CASE("a copy in the room is reused once the device has read it", "[device]") {
+  Place at(Device::find("unmapped"));
+  std::vector<std::byte> room(64);
+  Event writes;
+  for (int round = 1; round <= 3; ++round) {
+    HostTensor written(HostAccess(*at.queue, room, writes), at.floats(round, 1), Access::write);
+    elements_of<float>(written.view())[0] = static_cast<float>(round);
+    written.store();
+  }
+  const HostTensor read(HostAccess(*at.queue, room, writes), at.floats(1, 3), Access::read);
+  const std::span<float> found = elements_of<float>(read.view());
+  CHECK(std::vector<float>(found.begin(), found.end()) == std::vector<float>{1, 2, 3});
 }
 
 TEST_CASE("the host has a tensor's elements in place where it can address them, else a copy", "[device]") {

@@ -74,6 +74,15 @@ class CountingTask final : public Worker::Task {
   [[nodiscard]] std::string what() const override { return "a queued job"; }
 };
 
+class DeadlineTask final : public Worker::Task {
+ public:
+  std::int64_t deadline = 0;
+
+ private:
+  void run(std::int64_t given) override { deadline = given; }
+  [[nodiscard]] std::string what() const override { return "a job with a deadline"; }
+};
+
 std::int64_t from_now(std::int64_t ns) { return steady_now() + ns; }
 
 }  // namespace
@@ -183,22 +192,24 @@ TEST_CASE("a task that ends while it is joined leaves the queue open", "[sdk]") 
   CHECK(other.opened == std::vector<std::uint64_t>{1});
 }
 
-TEST_CASE("the deadline of a task whose queue does not come to it fails the worker, whether anyone waits or not",
-          "[sdk]") {
+TEST_CASE("the time of a task that was started in a queue begins when the queue comes to it", "[sdk]") {
   ManualQueue queue;
-  ManualQueue other;
-  other.awaited = 1;
   Worker worker;
-  CountingTask task;
-  worker.start_in(Queue(queue.raw()), task, from_now(1'000'000));
-  worker.join(task, Queue(other.raw()));
+  DeadlineTask task;
+  constexpr std::int64_t timeout = 1'000'000'000;
+  worker.start_in(Queue(queue.raw()), task, timeout);
+  CHECK_FALSE(worker.wait(task, from_now(2'000'000)));
 
-  other.has_opened.get_future().wait();
-
-  CHECK_THAT(worker.failure()->what(), Contains("a queued job is past its deadline, and its queue has not come to it"));
-  CHECK(worker.failure()->status() == SR_TIMEOUT);
+  const std::int64_t before = steady_now();
   queue.advance();
-  worker.drop(task);
+  CHECK(worker.wait(task, INT64_MAX));
+  CHECK(task.deadline >= before + timeout);
+  CHECK(task.deadline <= steady_now() + timeout);
+
+  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+  queue.advance();
+  CHECK(worker.wait(task, INT64_MAX));
+  CHECK(task.deadline == INT64_MAX);
 }
 
 TEST_CASE("a queue that refuses a call fails the worker", "[sdk]") {

@@ -229,10 +229,10 @@ class StreamQueue final : public plugins::TransportQueue {
   CUstream stream_;
 };
 
-/// A queue of a kind that NCCL does not take.
+/// A queue of a kind that no one takes.
 class OtherQueue final : public plugins::TransportQueue {
  public:
-  OtherQueue() : TransportQueue(SR_QUEUE_HOST) {}
+  OtherQueue() : TransportQueue(3) {}
   void call(void (*)(void*), void*) override {}
   std::uint64_t add_gate() override { return 1; }
   void open_gate(std::uint64_t) noexcept override {}
@@ -251,7 +251,7 @@ TEST_CASE("nccl: an op is enqueued in a stream, and another stream waits for it"
     std::vector<float> data(3, 1.0F + static_cast<float>(rank.rank()));
     plugins::TransportOp op = group.prepare({device_request(rank, SR_OP_ALL_REDUCE, 1, data)}, after(30));
     if (rank.rank() == 0) {
-      op.enqueue(first, after(30));
+      op.enqueue(first, 30'000'000'000);
       op.join(second);
       CHECK_FALSE(first.is_done());
       CHECK_FALSE(second.is_done());
@@ -259,7 +259,7 @@ TEST_CASE("nccl: an op is enqueued in a stream, and another stream waits for it"
     }
     rank.meet("enqueued");
     if (rank.rank() == 1) {
-      op.enqueue(first, after(30));
+      op.enqueue(first, 30'000'000'000);
       op.join(second);
     }
     rank.meet("both");
@@ -280,9 +280,9 @@ TEST_CASE("nccl: queues of other kinds and of other devices are refused") {
     const OtherQueue host;
     const StreamQueue elsewhere(1);
 
-    CHECK_THAT(error_of([&] { op.enqueue(host, after(30)); }), Contains("queues of kind 1 are not offered"));
-    CHECK_THAT(error_of([&] { op.join(host); }), Contains("queues of kind 1 are not offered"));
-    CHECK_THAT(error_of([&] { op.enqueue(elsewhere, after(30)); }),
+    CHECK_THAT(error_of([&] { op.enqueue(host, 30'000'000'000); }), Contains("queues of kind 3 are not offered"));
+    CHECK_THAT(error_of([&] { op.join(host); }), Contains("queues of kind 3 are not offered"));
+    CHECK_THAT(error_of([&] { op.enqueue(elsewhere, 30'000'000'000); }),
                Contains("its queue is of device 1, and this rank's is 0"));
   });
 }

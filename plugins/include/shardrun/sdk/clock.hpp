@@ -115,6 +115,11 @@ inline RunningClock<>& running_clock() noexcept {
   return detail::running_clock().to_border(deadline);
 }
 
+/// The deadline of what may take `timeout` nanoseconds from `time` on. INT64_MAX: it has none.
+[[nodiscard]] inline std::int64_t deadline_after(std::int64_t time, std::int64_t timeout) noexcept {
+  return timeout > INT64_MAX - time ? INT64_MAX : time + timeout;
+}
+
 /// How long a single wait may take, for something due by `deadline`.
 [[nodiscard]] inline std::chrono::nanoseconds slice_until(std::int64_t deadline) noexcept {
   const std::int64_t now = steady_now();

@@ -70,7 +70,7 @@ class Op {
   /// failed by its own deadline.
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
   /// For transports whose Props have kinds of queues: sr_transport::op_enqueue and op_join.
-  virtual void enqueue(const Queue&, std::int64_t /*deadline*/) { refuse_queues(); }
+  virtual void enqueue(const Queue&, std::int64_t /*timeout*/) { refuse_queues(); }
   virtual void join(const Queue&) { refuse_queues(); }
   /// Of a complete op. Nothing where it is not known.
   [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
@@ -544,10 +544,10 @@ struct TransportTable {
     return Queue(*queue);
   }
 
-  static std::int32_t op_enqueue(void* self, std::uint64_t op, const sr_queue* queue, std::int64_t deadline,
+  static std::int32_t op_enqueue(void* self, std::uint64_t op, const sr_queue* queue, std::int64_t timeout,
                                  sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      object_of<Op>(op).enqueue(queue_of(self, queue), from_border(deadline));
+      object_of<Op>(op).enqueue(queue_of(self, queue), timeout);
       return SR_OK;
     });
   }

@@ -66,9 +66,9 @@ class LinkOp final : public Op, private Worker::Task {
     }
     run(deadline);
   }
-  void enqueue(const Queue& queue, std::int64_t deadline) override {
+  void enqueue(const Queue& queue, std::int64_t timeout) override {
     is_on_worker_ = true;
-    group_.worker().start_in(queue, *this, deadline);
+    group_.worker().start_in(queue, *this, timeout);
   }
   void join(const Queue& queue) override { group_.worker().join(*this, queue); }
   bool test() override { return !is_on_worker_ || group_.worker().test(*this); }

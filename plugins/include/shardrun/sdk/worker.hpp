@@ -88,14 +88,15 @@ class Worker {
     changed_.notify_all();
   }
 
-  /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it.
-  void start_in(const Queue& queue, Task& task, std::int64_t deadline) {
-    const auto turn = std::make_shared<PendingCall>([this, &task] { release(task); });
+  /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it. Its
+  /// deadline is `timeout` nanoseconds after that; INT64_MAX: it has none.
+  void start_in(const Queue& queue, Task& task, std::int64_t timeout) {
+    const auto turn = std::make_shared<PendingCall>([this, &task, timeout] { release(task, timeout); });
     {
       const std::lock_guard lock(mutex_);
       throw_failure();
       task.turn_ = turn;
-      enqueue(task, deadline, tasks_);
+      enqueue(task, INT64_MAX, tasks_);
     }
     changed_.notify_all();
     try {
@@ -165,12 +166,15 @@ class Worker {
   [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
-    const std::int64_t until = deadline < task.deadline_ ? deadline : latest_end(task);
-    if (until == INT64_MAX) {
-      changed_.wait(lock, over);
-    } else {
-      while (!over() && steady_now() < until) {
-        changed_.wait_for(lock, slice_until(until), over);
+    while (!over()) {
+      // A task gets its deadline when its queue comes to it.
+      const std::int64_t until = deadline < task.deadline_ ? deadline : latest_end(task);
+      if (until == INT64_MAX) {
+        changed_.wait(lock);
+      } else if (steady_now() < until) {
+        changed_.wait_for(lock, slice_until(until));
+      } else {
+        break;
       }
     }
     return is_done(task, lock);
@@ -259,7 +263,7 @@ class Worker {
 
   /// The time at which the worker fails because this task has not ended.
   [[nodiscard]] static std::int64_t latest_end(const Task& task) noexcept {
-    return task.deadline_ > INT64_MAX - report_time ? INT64_MAX : task.deadline_ + report_time;
+    return deadline_after(task.deadline_, report_time);
   }
 
   /// An op past its own deadline fails its group, even while it is queued behind others.
@@ -276,38 +280,23 @@ class Worker {
   }
 
   /// The queue has come to the task. Once this has unlocked, the task may be dropped.
-  void release(Task& task) {
+  void release(Task& task, std::int64_t timeout) {
     const std::lock_guard lock(mutex_);
     task.turn_.reset();
+    task.deadline_ = deadline_after(steady_now(), timeout);
     changed_.notify_all();
   }
 
-  /// Waits for something to do. The deadline of a task whose queue does not come to it fails the worker.
-  void await_work(std::unique_lock<std::mutex>& lock) {
-    const auto is_held = [&] { return tasks_.first != nullptr && tasks_.first->turn_ != nullptr && !failure_; };
-    const auto has_work = [&] {
-      return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held());
-    };
-    while (!has_work()) {
-      const Task* const held = tasks_.first;
-      const std::int64_t until = held != nullptr ? latest_end(*held) : INT64_MAX;
-      if (until == INT64_MAX) {
-        changed_.wait(lock);
-      } else if (steady_now() < until) {
-        changed_.wait_for(lock, slice_until(until));
-      } else {
-        const std::string what = held->what();
-        lock.unlock();
-        fail({SR_TIMEOUT, what + " is past its deadline, and its queue has not come to it"});
-        lock.lock();
-      }
-    }
+  /// Whether there is something to do. The first task may still wait for its queue.
+  [[nodiscard]] bool has_work() const noexcept {
+    const bool is_held = tasks_.first != nullptr && tasks_.first->turn_ != nullptr && !failure_;
+    return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held);
   }
 
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      await_work(lock);
+      changed_.wait(lock, [&] { return has_work(); });
       if (Task* const clean_up = clean_ups_.pop()) {
         carry_out(*clean_up, lock);
       } else if (Task* const task = tasks_.pop(); task == nullptr) {

@@ -1,0 +1,47 @@
+#include "plugins/loader/background.h"
+
+#include <algorithm>
+
+#include "plugins/loader/call.h"
+
+namespace shardrun::plugins {
+namespace {
+
+/// How often a wait asks whether to give up.
+constexpr std::int64_t check_interval = 100'000'000;
+
+}  // namespace
+
+void run_in_background(const TransportState& transport, std::uint64_t op, std::int64_t deadline, sdk::Worker& worker,
+                       const std::function<std::optional<sdk::TransportError>()>& failure) {
+  const sr_transport& functions = transport.functions;
+  sr_error error = empty_error();
+  std::int32_t status = functions.op_start(transport.self, op, nullptr, deadline, &error);
+  bool is_pending = status == SR_OK;
+  while (is_pending) {
+    const std::int64_t now = transport_clock();
+    error = empty_error();
+    status = functions.op_wait(transport.self, op, std::min(deadline, now + check_interval), &error);
+    worker.clean_up_meanwhile();  // freeing an op does not wait for another
+    // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
+    // pending.
+    is_pending = status == SR_TIMEOUT && now < deadline;
+    if (is_pending) {
+      status = functions.op_test(transport.self, op, &error);
+      is_pending = status == SR_PENDING;
+    }
+    if (const auto reason = is_pending ? failure() : std::nullopt) {
+      throw sdk::TransportError(*reason);
+    }
+  }
+  if (status != SR_OK) {
+    throw failure_of(status, error);
+  }
+}
+
+void free_op(const TransportState& transport, std::uint64_t op) noexcept {
+  sr_error error = empty_error();
+  (void)transport.functions.op_free(transport.self, op, &error);
+}
+
+}  // namespace shardrun::plugins

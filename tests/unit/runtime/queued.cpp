@@ -1,0 +1,219 @@
+// Transfers that a device's queue starts and waits for, instead of the host.
+
+#include <algorithm>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+#include "plugins/loader/transport_queue.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+namespace {
+
+/// Sums with another rank whose part equals this one's.
+class Twin final : public runtime::Communicator, private runtime::QueuedTransfers {
+ public:
+  /// `in_queues`: it offers transfers in queues.
+  explicit Twin(bool in_queues) : in_queues_(in_queues) {}
+
+  Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers, bool) override {
+    REQUIRE(transfer.collective == partition::Collective::all_reduce);
+    ops_.emplace_back().buffers = buffers;
+    return ops_.size() - 1;
+  }
+  void start(Handle handle) override { op(handle).sum(); }
+  bool test(Handle) override { return true; }
+  void wait(Handle) override {}
+  runtime::QueuedTransfers* queued() noexcept override { return in_queues_ ? this : nullptr; }
+
+  /// Runs of all transfers so far.
+  int runs() {
+    int all = 0;
+    for (Op& each : ops_) {
+      const std::lock_guard lock(each.mutex);
+      all += each.runs;
+    }
+    return all;
+  }
+  std::size_t transfers() const { return ops_.size(); }
+
+  int finished = 0;
+  std::int64_t waited = 0;
+  bool fails = false;
+
+ private:
+  struct Op {
+    TransferBuffers buffers;
+    std::mutex mutex;
+    int runs = 0;
+    bool under_way = false;
+    bool unfinished = false;
+    bool freed = false;
+    std::function<void()> open_gate;
+
+    void sum() {
+      const std::lock_guard lock(mutex);
+      if (freed) {
+        return;
+      }
+      const auto* const from = static_cast<const float*>(buffers.send);
+      auto* const to = static_cast<float*>(buffers.recv);
+      for (std::size_t i = 0; i < buffers.recv_bytes / sizeof(float); ++i) {
+        to[i] = 2 * from[i];
+      }
+      ++runs;
+      end();
+    }
+    void end() {
+      under_way = false;
+      if (open_gate) {
+        std::exchange(open_gate, {})();
+      }
+    }
+  };
+
+  Op& op(Handle handle) { return *std::next(ops_.begin(), static_cast<std::ptrdiff_t>(handle)); }
+
+  void start(Handle handle, const plugins::TransportQueue& queue) override {
+    Op& each = op(handle);
+    {
+      const std::lock_guard lock(each.mutex);
+      REQUIRE_FALSE(each.unfinished);
+      each.under_way = true;
+      each.unfinished = true;
+    }
+    REQUIRE(queue.raw().call(
+                queue.raw().self, [](void* self) { static_cast<Op*>(self)->sum(); }, &each, nullptr) == SR_OK);
+  }
+  void join(Handle handle, const plugins::TransportQueue& queue) override {
+    Op& each = op(handle);
+    const std::lock_guard lock(each.mutex);
+    if (each.under_way) {
+      std::uint64_t gate = 0;
+      REQUIRE(queue.raw().add_gate(queue.raw().self, &gate, nullptr) == SR_OK);
+      each.open_gate = [&queue, gate] { queue.raw().open_gate(queue.raw().self, gate); };
+    }
+  }
+  void finish(Handle handle, const Times& stood) override {
+    Op& each = op(handle);
+    {
+      const std::lock_guard lock(each.mutex);
+      REQUIRE_FALSE(each.under_way);
+      each.unfinished = false;
+    }
+    ++finished;
+    waited += stood.ended - stood.begun;
+    if (fails) {
+      throw Error(ErrorCode::peer_lost, "the other rank is gone");
+    }
+  }
+  void free_all() noexcept override {
+    for (Op& each : ops_) {
+      const std::lock_guard lock(each.mutex);
+      each.freed = true;
+      each.end();
+    }
+  }
+
+  bool in_queues_;
+  std::list<Op> ops_;
+};
+
+/// One rank of two, on a device whose queue runs late.
+struct Late {
+  explicit Late(bool in_queues) : communicator(in_queues) {
+    executor.bind(communicator);
+    for (const graph::StateId s : model.graph.states.ids()) {
+      fill(executor.state(s), 0.5F);
+    }
+  }
+
+  void fill(const device::TensorView& view, double value) {
+    executor.queue().fill(view, value);
+    executor.queue().finish();
+  }
+  void micro(double input) {
+    const device::HostAccess host = executor.host(device::Access::write);
+    const device::TensorView inputs = executor.input(program, "inputs");
+    device::HostTensor x(host, inputs, device::Access::write);
+    device::HostTensor y(host.without(inputs), executor.input(program, "targets"), device::Access::write);
+    for (device::HostTensor* const tensor : {&x, &y}) {
+      std::ranges::fill(device::elements_of<float>(tensor->view()), static_cast<float>(input));
+    }
+    x.store();
+    y.store();
+    executor.run(program, device::Scalars{});
+  }
+  std::vector<float> gradient() {
+    const device::HostTensor found(executor.host(device::Access::read),
+                                   executor.state(model.graph.find_state("gradients/layer_0/weights")),
+                                   device::Access::read);
+    const std::span<const float> values = device::elements_of<float>(found.view());
+    return {values.begin(), values.end()};
+  }
+
+  ModelCase model = training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4});
+  const device::Device& device = device::Device::find("unmapped");
+  partition::Programs programs =
+      partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)), {.device = device});
+  Twin communicator;
+  runtime::Executor executor{programs, device};
+  std::size_t program = executor.find("micro", 4);
+};
+
+}  // namespace
+
+TEST_CASE("the host gives a device a program with its transfers, and waits for what it reads", "[runtime]") {
+  const auto trained = [](bool in_queues) {
+    Late late(in_queues);
+    for (int call = 1; call <= 3; ++call) {
+      late.micro(0.25 * call);
+      if (in_queues) {
+        // A transfer's run before was waited for, since it was to be started again. The rest has not begun.
+        const int before = (call - 1) * static_cast<int>(late.communicator.transfers());
+        CHECK(late.communicator.runs() == before);
+        CHECK(late.communicator.finished == before);
+      }
+    }
+    const std::vector<float> gradient = late.gradient();
+    CHECK(late.communicator.transfers() > 1);
+    CHECK(late.communicator.runs() == 3 * static_cast<int>(late.communicator.transfers()));
+    CHECK(late.communicator.finished == (in_queues ? late.communicator.runs() : 0));
+    CHECK((late.communicator.waited > 0) == in_queues);
+    return gradient;
+  };
+
+  CHECK(trained(true) == trained(false));
+}
+
+TEST_CASE("whoever reads what a device has computed gets the error of a transfer", "[runtime]") {
+  for (const bool by_queue : {false, true}) {
+    Late late(true);
+    late.micro(1);
+    late.communicator.fails = true;
+    CHECK(error_of([&] {
+            if (by_queue) {
+              static_cast<void>(late.executor.queue());
+            } else {
+              static_cast<void>(late.gradient());
+            }
+          }).find("the other rank is gone") != std::string::npos);
+  }
+}
+
+TEST_CASE("an executor that is given up while transfers wait in queues ends", "[runtime]") {
+  Late late(true);
+  late.micro(1);
+  CHECK(late.communicator.runs() == 0);
+}
