@@ -97,6 +97,28 @@ TEST_CASE("a loss that is not finite stops the ranks with the step and the tenso
   CHECK_THAT(ended.err, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
+TEST_CASE("a transfer in a queue that does not end stops the ranks, and says who is missing", "[unmapped]") {
+  for (const std::string over : {"shm", "gloo"}) {
+    DYNAMIC_SECTION(over) {
+      const JobFolder job;
+      const std::vector<std::string> settings = {"job.strategy=dp",
+                                                 "job.ranks=2",
+                                                 "job.transport=chaos",
+                                                 "transport.chaos.rank=1",
+                                                 "train.steps=1000",
+                                                 "job.timeout=1",
+                                                 "transport.chaos.stall=true",
+                                                 "transport.chaos.at_op=9",
+                                                 "transport.chaos.over=" + over};
+
+      const Ended ended = run_unmapped(job.path(), words_of({"run", "job.ini"}, settings));
+
+      CHECK(ended.code == 1);
+      CHECK_THAT(ended.err, Contains("does not answer other ranks") && Contains("waiting for member 1 (rank 1"));
+    }
+  }
+}
+
 TEST_CASE("the plan shows staging as communication", "[unmapped]") {
   const JobFolder job;
   const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2"};
