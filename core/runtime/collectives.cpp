@@ -173,6 +173,10 @@ void Collectives::finish(Op& op) {
     throw;
   }
   record_.ended(op.recorded, false);
+  op.times.reset();
+  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
+    op.times = Times{times->begun, times->ended};
+  }
 }
 
 std::int64_t Collectives::deadline() const noexcept { return plugins::transport_clock() + timeout_ns_; }
@@ -216,24 +220,17 @@ void Collectives::wait(Handle transfer) {
   const std::int64_t waited_from = plugins::transport_clock();
   Op& op = ops_[transfer];
   finish(op);
-  count(op, {waited_from, plugins::transport_clock()});
-}
-
-void Collectives::count(Op& op, const Times& waited) {
-  op.times.reset();
-  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
-    const std::int64_t under_way = std::min(times->ended, waited.begun) - times->begun;
+  if (op.times) {
+    const std::int64_t under_way = std::min(op.times->ended, waited_from) - op.times->begun;
     const std::int64_t waited_for_others = exposed_ns_ - op.exposed_before;
     hidden_ns_ += std::max<std::int64_t>(0, under_way - waited_for_others);
-    op.times = Times{times->begun, times->ended};
   }
-  exposed_ns_ += waited.ended - waited.begun;
+  exposed_ns_ += plugins::transport_clock() - waited_from;
 }
 
 void Collectives::start(Handle transfer, const plugins::TransportQueue& queue) {
   Op& op = ops_[transfer];
   start_by(op, [&] { op.op.enqueue(queue, timeout_ns_); });
-  op.exposed_before = exposed_ns_;
 }
 
 void Collectives::join(Handle transfer, const plugins::TransportQueue& queue) { ops_[transfer].op.join(queue); }
@@ -241,7 +238,9 @@ void Collectives::join(Handle transfer, const plugins::TransportQueue& queue) { 
 void Collectives::finish(Handle transfer, const Times& waited) {
   Op& op = ops_[transfer];
   finish(op);
-  count(op, waited);
+  waits_.add(waited);
+  exposed_ns_ += waited.ended - waited.begun;
+  hidden_ns_ += op.times ? waits_.outside(*op.times) : 0;
 }
 
 void Collectives::abort(const std::string& reason) noexcept {

@@ -11,6 +11,7 @@
 #include "core/partition/partition.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/flight_recorder.h"
+#include "core/runtime/waits.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::runtime {
@@ -78,8 +79,6 @@ class Collectives final : public Communicator, private QueuedTransfers {
   template <typename Act>
   void start_by(Op& op, const Act& act);
   void finish(Op& op);
-  /// The host or a queue stood still for a complete op.
-  void count(Op& op, const Times& waited);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;
@@ -91,6 +90,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;
+  Waits waits_;  ///< of queues
 };
 
 }  // namespace shardrun::runtime

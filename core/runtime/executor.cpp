@@ -129,8 +129,8 @@ void Executor::start(Call& call) {
     communicator_->start(call.transfer);
     return;
   }
-  if (call.waiter->joined) {
-    finish_transfer(*call.waiter);
+  while (call.waiter->joined) {
+    finish_first_transfer();
   }
   copies_->wait(queue_->record());
   for (const Copied& copy : call.before) {
@@ -157,16 +157,22 @@ void Executor::wait(Call& call) {
   queued_->joined.push_back(&call);
 }
 
-void Executor::finish_transfer(Call& call) const {
-  queue_->finish(call.passed);
-  std::erase(queued_->joined, &call);
+void Executor::finish_first_transfer() const {
+  Call& call = *queued_->joined.front();
+  queued_->joined.erase(queued_->joined.begin());
   call.joined = false;
+  try {
+    queue_->finish(call.passed);
+  } catch (...) {
+    queued_->transfers.finish(call.transfer, call.waited);  // kernels may have failed because of what it brought
+    throw;
+  }
   queued_->transfers.finish(call.transfer, call.waited);
 }
 
 void Executor::finish_transfers() const {
   while (queued_ != nullptr && !queued_->joined.empty()) {
-    finish_transfer(*queued_->joined.front());
+    finish_first_transfer();
   }
 }
 
@@ -222,9 +228,11 @@ void Executor::noting(std::vector<Call>& calls, std::size_t& at, const Run& run)
     queue_->finish();
     finish_transfers();
   } catch (...) {
-    note_all();
-    if (at < calls.size()) {
-      note(calls[at], true);
+    if (queued_ == nullptr) {  // else the queue may stand before them until other ranks know of the failure
+      note_all();
+      if (at < calls.size()) {
+        note(calls[at], true);
+      }
     }
     throw;
   }
@@ -250,19 +258,22 @@ device::HostAccess Executor::host(device::Access access) const {
   if (access == device::Access::read) {
     finish_transfers();
   }
-  return staging_ == nullptr ? device::HostAccess(*queue_)
-                             : device::HostAccess(*queue_, {staging_->data() + programs_.host_offset, programs_.host_bytes}, input_copies_);
+  return staging_ == nullptr
+             ? device::HostAccess(*queue_)
+             : device::HostAccess(*queue_, {staging_->data() + programs_.host_offset, programs_.host_bytes},
+                                  input_copies_);
 }
 
 void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {
   const device::TensorView values = input(program, partition::agreed_numbers);
-  queue_->write(std::as_bytes(numbers), values.data);
+  device::HostTensor given(host(device::Access::write), values, device::Access::write);
+  std::ranges::copy(std::as_bytes(numbers), given.bytes().begin());
+  given.store();
   for (Call& call : calls_[program]) {
     perform(call, {});
   }
-  queue_->read(values.data, std::as_writable_bytes(numbers));
-  queue_->finish();
-  finish_transfers();
+  const device::HostTensor agreed(host(device::Access::read), values, device::Access::read);
+  std::ranges::copy(agreed.bytes(), std::as_writable_bytes(numbers).begin());
 }
 
 /// A schedule may run a later microbatch's forward before an earlier one's backward. Data that is only moved was

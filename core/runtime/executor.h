@@ -50,8 +50,8 @@ struct NonFiniteResult {
 
 /// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. On the cpu a
 /// call allocates nothing. A call returns when all its work was given to the queue, which may do it later, transfers
-/// included. Hooks are waited for. Whoever asks for the queue, or for what the host reads, gets the error of a
-/// transfer.
+/// included. Hooks are waited for, and so is a transfer before it is started again. Whoever asks for the queue, or for
+/// what the host reads, gets the error of a transfer.
 class Executor {
  public:
   /// Allocates the arena and prepares every instruction's kernel for its addresses. `bind` prepares transfers; programs
@@ -99,7 +99,7 @@ class Executor {
   void agree(std::size_t program, std::span<std::int32_t> numbers);
 
   /// Runs instructions from number `at` on, until one waits for a transfer that is not complete. Returns that one's
-  /// number, or the number of instructions at the end.
+  /// number, or the number of instructions at the end. REQUIRES: the communicator has no transfers in queues.
   [[nodiscard]] std::size_t advance(std::size_t program, std::span<const device::Scalars> scalars, std::size_t at);
   [[nodiscard]] std::size_t advance(std::size_t program, const device::Scalars& scalars, std::size_t at) {
     return advance(program, {&scalars, 1}, at);
@@ -195,7 +195,7 @@ class Executor {
   void wait(Call& call);
   void copy_before(const Call& call);
   void copy_after(const Call& call);
-  void finish_transfer(Call& call) const;
+  void finish_first_transfer() const;
   /// Waits for all transfers that queues wait for.
   void finish_transfers() const;
   void bind_hook(Call& call);

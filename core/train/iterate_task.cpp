@@ -47,6 +47,7 @@ class IterateTask : private RankTask {
       now_at("iterating", step + 1, step == first_step_ ? metrics::first_step_activity : "");
       const StepMeter meter(executor);
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
+      executor.queue().finish();
       const StepMeasure measured = meter.end();
       write_trace_if_due();
       const bool saves = save_every > 0 && (step + 1) % save_every == 0;

@@ -59,9 +59,9 @@ class TimedOp final : public Op {
     op_->start(queue, deadline);
   }
   /// Not timed: when the queue comes to the op is not known.
-  void enqueue(const Queue& queue, std::int64_t deadline) override {
+  void enqueue(const Queue& queue, std::int64_t timeout) override {
     began_ = 0;
-    op_->enqueue(queue, deadline);
+    op_->enqueue(queue, timeout);
   }
   void join(const Queue& queue) override { op_->join(queue); }
   bool test() override { return noted(op_->test()); }

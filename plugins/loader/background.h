@@ -12,22 +12,22 @@
 
 namespace shardrun::plugins {
 
-/// A short task for a worker, which the caller waits for. `act` takes a deadline as plugins do.
+/// A short task for a worker, which the caller waits for. `act` takes a deadline of the worker's clock.
 template <class Act>
 class Errand final : public sdk::Worker::Task {
  public:
   Errand(std::string what, Act act) : what_(std::move(what)), act_(std::move(act)) {}
 
  private:
-  void run(std::int64_t deadline) override { act_(sdk::to_border(deadline)); }
+  void run(std::int64_t deadline) override { act_(deadline); }
   [[nodiscard]] std::string what() const override { return what_; }
 
   std::string what_;
   Act act_;
 };
 
-/// Runs one of the plugin's ops on a worker's thread: starts it and waits for it, and cleans up meanwhile. `failure`
-/// says ten times a second why to give up, if there is a reason. Throws sdk::TransportError.
+/// Runs one of the plugin's ops on a worker's thread: starts it and waits for it, and cleans up meanwhile. `deadline`:
+/// of sdk::steady_now(). `failure` says now and then why to give up, if there is a reason. Throws sdk::TransportError.
 void run_in_background(const TransportState& transport, std::uint64_t op, std::int64_t deadline, sdk::Worker& worker,
                        const std::function<std::optional<sdk::TransportError>()>& failure);
 

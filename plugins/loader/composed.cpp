@@ -212,7 +212,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   void run(std::int64_t deadline) override {
     for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
       if (!batches_.empty() && batches_[i] != 0) {
-        group_->composed()->start_and_wait(batches_[i], sdk::to_border(deadline));
+        group_->composed()->start_and_wait(batches_[i], deadline);
       }
       for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
         buffers_.run(step);
@@ -279,7 +279,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
   sr_error error = empty_error();
   std::uint64_t handle = 0;
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
-                                                              sizeof(sr_op), deadline, &handle, &error);
+                                                              sizeof(sr_op), sdk::to_border(deadline), &handle, &error);
   if (status != SR_OK) {
     throw failure_of(status, error);
   }

@@ -116,7 +116,8 @@ class TransportOp {
   // Each throws Error{timeout, aborted, peer_lost, plugin}.
   void start(std::int64_t deadline);
   /// Starts it in a queue: see sr_transport::op_enqueue. Where the transport does not take queues of the host, a thread
-  /// starts the op when the queue has come to it; it takes queues of other kinds only by itself. The queue outlives the
+  /// of this process starts the op when the queue has come to it. REQUIRES, the first time in a group: all of its ops
+  /// are prepared, and none is under way. Queues of other kinds need a transport that takes them. The queue outlives the
   /// op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
   /// composed. An op of one sort does not wait for one of the other. `timeout`: nanoseconds from when the queue has
   /// come to it.

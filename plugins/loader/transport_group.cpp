@@ -13,8 +13,8 @@
 namespace shardrun::plugins {
 namespace {
 
-/// An op that the plugin provides. Nothing here allocates unless it fails, except the first op of a group in a queue
-/// that the transport does not take.
+/// An op that the plugin provides. start, test and wait allocate nothing unless they fail. The first op of a group in a
+/// queue that the transport does not take starts a thread; from then on that one alone calls the group's ops.
 class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
   NativeOp(std::shared_ptr<TransportGroup::State> group, std::string what, std::vector<std::byte> scratch)
@@ -52,7 +52,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
 
   void start(std::int64_t deadline) override {
     sdk::Worker* const worker = group_->worker();
-    is_on_worker_ = worker != nullptr && worker->is_busy();
+    is_on_worker_ = worker != nullptr;
     if (is_on_worker_) {
       naming([&] { worker->start(*this, sdk::from_border(deadline)); });
       return;
@@ -144,8 +144,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void run(std::int64_t deadline) override {
-    run_in_background(*group_->transport, handle_, sdk::to_border(deadline), group_->background(),
-                      [] { return std::nullopt; });
+    run_in_background(*group_->transport, handle_, deadline, group_->background(), [] { return std::nullopt; });
     times_on_worker_ = native_times();
   }
   [[nodiscard]] std::string what() const override { return what_; }

@@ -109,8 +109,8 @@ struct TransportGroup::State {
   /// The same; null before the first call. Any thread.
   [[nodiscard]] ComposedGroup* composed() const noexcept { return composed_.load(std::memory_order_acquire); }
 
-  /// Runs the plugin's ops in queues of the host that the transport does not take. From the first op on, it runs all
-  /// of the group's that are started while it is busy, and frees them.
+  /// Runs the plugin's ops in queues of the host that the transport does not take. From the first one on, it runs and
+  /// frees all of the plugin's ops of the group: one thread at a time may.
   [[nodiscard]] sdk::Worker& background();
   /// The same; null before the first call. Any thread.
   [[nodiscard]] sdk::Worker* worker() const noexcept { return worker_.load(std::memory_order_acquire); }

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
+#include "core/runtime/waits.h"
 #include "plugins/loader/transport_queue.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -130,6 +131,12 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
   std::list<Op> ops_;
 };
 
+ModelCase mlp() { return training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4}); }
+
+partition::Programs programs_of(const ModelCase& model, const device::Device& device) {
+  return partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)), {.device = device});
+}
+
 /// One rank of two, on a device whose queue runs late.
 struct Late {
   explicit Late(bool in_queues) : communicator(in_queues) {
@@ -163,10 +170,9 @@ struct Late {
     return {values.begin(), values.end()};
   }
 
-  ModelCase model = training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4});
+  ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
-  partition::Programs programs =
-      partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)), {.device = device});
+  partition::Programs programs = programs_of(model, device);
   Twin communicator;
   runtime::Executor executor{programs, device};
   std::size_t program = executor.find("micro", 4);
@@ -212,8 +218,31 @@ TEST_CASE("whoever reads what a device has computed gets the error of a transfer
   }
 }
 
-TEST_CASE("an executor that is given up while transfers wait in queues ends", "[runtime]") {
-  Late late(true);
-  late.micro(1);
-  CHECK(late.communicator.runs() == 0);
+TEST_CASE("an executor that is given up ends its transfers without running them", "[runtime]") {
+  const ModelCase model = mlp();
+  const device::Device& device = device::Device::find("unmapped");
+  const partition::Programs programs = programs_of(model, device);
+  Twin communicator(true);
+  {
+    runtime::Executor executor(programs, device);
+    executor.bind(communicator);
+    executor.run(executor.find("micro", 4), device::Scalars{});
+  }
+  CHECK(communicator.transfers() > 1);
+  CHECK(communicator.runs() == 0);
+}
+
+TEST_CASE("the time that transfers are hidden is without that of waits", "[runtime]") {
+  runtime::Waits waits;
+  CHECK(waits.outside({10, 30}) == 20);
+  waits.add({0, 5});
+  waits.add({12, 15});
+  waits.add({28, 40});
+  CHECK(waits.outside({10, 30}) == 15);
+  CHECK(waits.outside({29, 39}) == 0);
+  CHECK(waits.outside({50, 60}) == 10);
+  for (int i = 0; i < 64; ++i) {
+    waits.add({100 + 2 * i, 101 + 2 * i});
+  }
+  CHECK(waits.outside({10, 110}) == 5);  // what was before the waits that are still known does not count
 }

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/runtime/communicator.h"
+
+namespace shardrun::runtime {
+
+/// The latest times at which a queue stood still for transfers, one after the other.
+class Waits {
+ public:
+  /// REQUIRES: `wait` begins at the end of the one before, or later.
+  void add(const Communicator::Times& wait) noexcept {
+    latest_[count_ % latest_.size()] = wait;
+    ++count_;
+  }
+
+  /// Nanoseconds of `span` in which the queue did not stand still. A lower bound: what is before the oldest wait that
+  /// is known does not count where there were more.
+  [[nodiscard]] std::int64_t outside(const Communicator::Times& span) const noexcept {
+    const std::size_t known = std::min(count_, latest_.size());
+    std::int64_t begun = span.begun;
+    std::int64_t waited = 0;
+    for (std::size_t back = 1; back <= known; ++back) {
+      const Communicator::Times& wait = latest_[(count_ - back) % latest_.size()];
+      waited += std::max<std::int64_t>(0, std::min(wait.ended, span.ended) - std::max(wait.begun, span.begun));
+      if (back == latest_.size() && count_ > known) {
+        begun = std::max(begun, wait.begun);
+      }
+    }
+    return std::max<std::int64_t>(0, span.ended - begun - waited);
+  }
+
+ private:
+  std::array<Communicator::Times, 64> latest_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace shardrun::runtime
