@@ -29,6 +29,7 @@ class TokenStream {
                                            std::size_t token_bytes = 2);
 
   [[nodiscard]] std::int64_t size() const noexcept { return layout_.tokens; }
+  [[nodiscard]] const TokenLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::string& source() const noexcept { return file_.path().native(); }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 

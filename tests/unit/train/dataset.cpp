@@ -128,7 +128,9 @@ TEST_CASE("data and model that do not go together are refused in words", "[data]
       refusal(job_in(folder,
                      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
                      "[train]\nsteps = 1\n")) ==
-      at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
+      at +
+          ":8: [model] vocab is needed with [data] tokens: set it to the vocabulary that the tokens were made with; it "
+          "is more than the highest token");
   CHECK(refusal(job_in(folder, text_job, {"model.context=400"}))
             .find(at + ":11: [data] text: the training part of '" + (folder / "corpus.txt").string() + "' has ") == 0);
   CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
@@ -181,6 +183,8 @@ TEST_CASE("validation tokens are checked as training tokens are", "[data]") {
   const auto dataset = data::open_dataset(job_in(folder, text));
 
   CHECK(dataset->evaluation_samples() == 2);
+  CHECK(dataset->describe() == (folder / "train.bin").string() + ": 8 training tokens, " +
+                                   (folder / "val.bin").string() + ": 5 validation tokens of uint16, vocabulary 9");
   CHECK_THAT(error_of([&] { dataset->check(1); }),
              StartsWith("2: " + (folder / "job.ini").string() + ":10: [data] validation_tokens: '") &&
                  Contains("val.bin': token 9 at position 3 is not below the model's vocabulary of 9"));
