@@ -231,9 +231,17 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
+  // The default may be a guess. A job that names the narrow type is believed.
+  const bool is_surely_narrow = bytes == 2 && job.is_given("data", "token_type");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);
-    return with_name(name, [&] { return Tokens(name, TokenStream::of_file(files.open(path), vocab, bytes)); });
+    return with_name(name, [&] {
+      TokenStream stream = TokenStream::of_file(files.open(path), vocab, bytes);
+      if (!is_surely_narrow) {
+        require_plausible_width(stream);
+      }
+      return Tokens(name, std::move(stream));
+    });
   };
   Tokens training = open("tokens", job.data.tokens);
   std::optional<Tokens> validation;

@@ -193,6 +193,36 @@ TEST_CASE("validation tokens are checked as training tokens are", "[data]") {
       StartsWith("2: " + (folder / "job.ini").string() + ":9: [data] tokens: '") && Contains("token 8 at position 7"));
 }
 
+TEST_CASE("token files of another width than the default are refused, unless the job names the default", "[data]") {
+  const TemporaryFolder folder;
+  std::string narrow;
+  std::string wide;
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    narrow += bytes_of<std::uint16_t>({static_cast<std::uint16_t>(i % 9)});
+    wide += bytes_of<std::uint32_t>({i % 9});
+  }
+  write_file(folder / "narrow.bin", narrow);
+  write_file(folder / "wide.bin", wide);
+  const auto opened = [&](const std::string& data) {
+    const std::string model = "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n";
+    const job::Job job = job_in(folder, model + "[data]\n" + data + "[train]\nsteps = 1\n");
+    std::string description;
+    const std::string refused = error_of([&] { description = data::open_dataset(job)->describe(); });
+    return refused == "nothing" ? description : refused;
+  };
+  const std::string job = (folder / "job.ini").string();
+
+  CHECK_THAT(opened("tokens = wide.bin\n"), StartsWith("2: " + job + ":9: [data] tokens: '") &&
+                                                Contains("wide.bin' looks as if its tokens had 4 bytes each"));
+  CHECK_THAT(opened("tokens = narrow.bin\nvalidation_tokens = wide.bin\n"),
+             StartsWith("2: " + job + ":10: [data] validation_tokens: '") &&
+                 Contains("wide.bin' looks as if its tokens had 4 bytes each"));
+  CHECK(opened("tokens = wide.bin\ntoken_type = uint32\nsplit = 0.75\n") ==
+        (folder / "wide.bin").string() + ": 75 training and 25 validation tokens of uint32, vocabulary 9");
+  CHECK(opened("tokens = wide.bin\ntoken_type = uint16\nsplit = 0.75\n") ==
+        (folder / "wide.bin").string() + ": 150 training and 50 validation tokens of uint16, vocabulary 9");
+}
+
 TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
