@@ -61,8 +61,9 @@ class Dataset {
 /// The files that [data] names.
 [[nodiscard]] std::vector<std::filesystem::path> data_files(const job::DataSettings& data);
 
-/// Opens the data of [data]; null if it names none. Of arrays and token files it reads only headers and labels, of
-/// texts everything, in pieces. Throws Error{data} for invalid input, Error{job} if the model cannot use it.
+/// Opens the data of [data]; null if it names none. Of arrays it reads only headers and labels, of token files
+/// the first tokens, of texts everything, in pieces. Throws Error{data} for invalid input, Error{job} if the model
+/// cannot use it.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
 
 /// The data set that another process of this host has opened and loaded, by the handles of its files: the very same

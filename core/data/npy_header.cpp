@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/data/file_format.h"
 #include "core/data/npy.h"
 
 // The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
@@ -205,14 +206,15 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 /// Where the dictionary starts and ends.
 std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> file, std::size_t bytes,
                                                   std::string_view source) {
-  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06")) {
+  const FileFormat format = format_of(file);
+  if (format == FileFormat::zip) {
     refuse(source,
            "it is a zip archive of arrays, as numpy.savez (.npz) and torch.save write: save each array by itself, as "
            "numpy.save('x.npy', numpy.load('data.npz')['x']), or take the .npy files out with unzip");
   }
-  if (!text.starts_with("\x93NUMPY")) {
-    refuse(source, "it does not start as a .npy file does (\"\\x93NUMPY\"); save it with numpy.save");
+  if (format != FileFormat::npy) {
+    refuse(source, fmt::format("it {}does not start as a .npy file does (\"\\x93NUMPY\"); save it with numpy.save",
+                               format == FileFormat::unknown ? "" : fmt::format("is {} and ", to_string(format))));
   }
   if (file.size() < magic_and_version_bytes + 2) {
     refuse(source, fmt::format("it is cut short: {} bytes do not hold a header", file.size()));

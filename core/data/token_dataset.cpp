@@ -148,12 +148,15 @@ class TokenDataset final : public Dataset {
   }
 
   [[nodiscard]] std::string describe() const override {
+    const std::string kind = tokenizer() != nullptr ? fmt::format(", {} distinct", vocab_)
+                                                    : fmt::format(" of uint{}, vocabulary {}",
+                                                                  8 * training_.stream().layout().token_bytes, vocab_);
     if (validation_) {
-      return fmt::format("{}: {} training tokens, {}: {} validation tokens, {} distinct", training_.source(),
-                         split_.training.size, validation_->source(), split_.validation.size, vocab_);
+      return fmt::format("{}: {} training tokens, {}: {} validation tokens{}", training_.source(), split_.training.size,
+                         validation_->source(), split_.validation.size, kind);
     }
-    return fmt::format("{}: {} training and {} validation tokens, {} distinct", training_.source(),
-                       split_.training.size, split_.validation.size, vocab_);
+    return fmt::format("{}: {} training and {} validation tokens{}", training_.source(), split_.training.size,
+                       split_.validation.size, kind);
   }
 
   void fill_training(std::uint64_t seed, std::int64_t first, const TensorView& inputs,
@@ -222,15 +225,23 @@ std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files) {
   const std::int64_t context = context_of(job);
   if (!job.model.options.has("vocab")) {
     throw Error(ErrorCode::job,
-                fmt::format("{}: [model] vocab is needed with [data] tokens: set it to the number of distinct "
-                            "tokens",
+                fmt::format("{}: [model] vocab is needed with [data] tokens: set it to the vocabulary that the tokens "
+                            "were made with; it is more than the highest token",
                             job.where("data", "tokens")));
   }
   const std::int64_t vocab = job.model.options.integer("vocab");
   const std::size_t bytes = job.data.token_type == job::TokenType::uint32 ? 4 : 2;
+  // The default may be a guess. A job that names the narrow type is believed.
+  const bool is_surely_narrow = bytes == 2 && job.is_given("data", "token_type");
   const auto open = [&](std::string_view key, const std::filesystem::path& path) {
     const Named name = name_of(job, key);
-    return with_name(name, [&] { return Tokens(name, TokenStream::of_file(files.open(path), vocab, bytes)); });
+    return with_name(name, [&] {
+      TokenStream stream = TokenStream::of_file(files.open(path), vocab, bytes);
+      if (!is_surely_narrow) {
+        require_plausible_width(stream);
+      }
+      return Tokens(name, std::move(stream));
+    });
   };
   Tokens training = open("tokens", job.data.tokens);
   std::optional<Tokens> validation;

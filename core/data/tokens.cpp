@@ -5,16 +5,67 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/data/file_format.h"
 #include "core/data/split.h"
 
 namespace shardrun::data {
 
 static_assert(std::endian::native == std::endian::little, "tokens are used as they are stored");
+
+namespace {
+
+/// Bytes of a file that are enough to know its format.
+constexpr std::size_t format_bytes = 16;
+constexpr std::size_t most_judged_tokens = 512;
+constexpr std::size_t least_judged_tokens = 64;
+
+/// The first bytes, at most `most` of them.
+std::vector<std::byte> head_of(const files::SteadyFile& file, std::size_t most) {
+  std::vector<std::byte> head(std::min(file.size(), most));
+  file.read(0, head);
+  return head;
+}
+
+void require_bare_tokens(const files::SteadyFile& file, std::size_t token_bytes) {
+  if (const FileFormat format = format_of(head_of(file, format_bytes)); format != FileFormat::unknown) {
+    throw Error(ErrorCode::data, fmt::format("'{}' is {}: expected a file of nothing but tokens, as numpy's "
+                                             "array.astype('uint{}').tofile('train.bin') writes",
+                                             file.path().native(), to_string(format), 8 * token_bytes));
+  }
+}
+
+/// Whether `head`, read as tokens of `width` bytes, is below the vocabulary, and at least an eighth of it is not 0.
+bool looks_like(std::span<const std::byte> head, std::size_t width, std::uint64_t vocabulary) {
+  const std::size_t count = head.size() / width;
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t token = 0;
+    std::memcpy(&token, &head[i * width], width);
+    if (token >= vocabulary) {
+      return false;
+    }
+    others += token != 0 ? 1 : 0;
+  }
+  return 8 * others >= count;
+}
+
+/// What to do about tokens of 2 or 4 bytes that look like `width` bytes each.
+std::string width_remedy(std::size_t token_bytes, std::size_t width) {
+  const std::string remedy = width == 8 ? "tokens of 8 bytes are not read: write them as uint32" : "";
+  if (token_bytes == 4) {
+    return remedy;
+  }
+  return fmt::format("{}{}set [data] token_type = uint32; if they really have 2 bytes each, set token_type = uint16",
+                     remedy, remedy.empty() ? "" : ", and ");
+}
+
+}  // namespace
 
 TokenStream::TokenStream(files::SteadyFile file, TokenLayout layout) : file_(std::move(file)), layout_(layout) {}
 
@@ -23,6 +74,7 @@ TokenStream TokenStream::of_file(files::SteadyFile file, std::int64_t vocabulary
   if (bytes == 0) {
     throw Error(ErrorCode::data, fmt::format("'{}' is empty: it has no tokens", file.path().native()));
   }
+  require_bare_tokens(file, token_bytes);
   if (bytes % token_bytes != 0) {
     throw Error(ErrorCode::data,
                 fmt::format("'{}' has {} bytes, not a multiple of {}: expected tokens of {} bytes each "
@@ -49,10 +101,15 @@ void TokenStream::read_as(std::int64_t first, std::span<std::int32_t> to) const 
     if (largest >= layout_.vocabulary) {
       file_.require_unchanged();
       const auto bad = std::ranges::find_if(part, [&](Token token) { return token >= layout_.vocabulary; });
-      throw Error(ErrorCode::data,
-                  fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; set "
-                              "[model] vocab to the vocabulary that the tokens were made with",
-                              source(), *bad, first + (bad - part.begin()), layout_.vocabulary));
+      // Two tokens of 2 bytes that are read as one.
+      const bool may_be_two =
+          sizeof(Token) == 4 && *bad % 65536U < layout_.vocabulary && *bad / 65536U < layout_.vocabulary;
+      throw Error(
+          ErrorCode::data,
+          fmt::format("'{}': token {} at position {} is not below the model's vocabulary of {}; {}set "
+                      "[model] vocab to the vocabulary that the tokens were made with",
+                      source(), *bad, first + (bad - part.begin()), layout_.vocabulary,
+                      may_be_two ? "if the tokens have 2 bytes each, set [data] token_type = uint16, else " : ""));
     }
     first += static_cast<std::int64_t>(part.size());
     to = to.subspan(part.size());
@@ -78,6 +135,26 @@ void require_context(std::int64_t tokens, std::int64_t context, std::string_view
                 fmt::format("{} has {} tokens, a context of {} needs at least {}: give more text, or a "
                             "smaller [model] context{}",
                             part, tokens, context, context + 1, remedy));
+  }
+}
+
+void require_plausible_width(const TokenStream& stream) {
+  const TokenLayout& layout = stream.layout();
+  if (stream.size() < static_cast<std::int64_t>(least_judged_tokens)) {
+    return;
+  }
+  const std::vector<std::byte> head = head_of(stream.file(), most_judged_tokens * layout.token_bytes);
+  const auto vocabulary = static_cast<std::uint64_t>(layout.vocabulary);
+  for (std::size_t width = 8; width > layout.token_bytes; width /= 2) {
+    if (looks_like(head, width, vocabulary)) {
+      // The upper half of every token below the vocabulary is at most this.
+      const std::uint64_t upper = (vocabulary - 1) >> (8 * layout.token_bytes);
+      throw Error(ErrorCode::data,
+                  fmt::format("'{}' looks as if its tokens had {} bytes each: of its first {} as uint{}, every second "
+                              "is {}{}; {}",
+                              stream.source(), width, head.size() / layout.token_bytes, 8 * layout.token_bytes,
+                              upper > 0 ? "at most " : "", upper, width_remedy(layout.token_bytes, width)));
+    }
   }
 }
 

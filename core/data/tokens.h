@@ -24,11 +24,12 @@ class TokenStream {
   /// REQUIRES: the file is as the layout says.
   TokenStream(files::SteadyFile file, TokenLayout layout);
   /// A file of nothing but tokens of 2 or 4 bytes, as nanoGPT's `train.bin`. Throws Error{data} if its size is zero or
-  /// not a whole number of tokens.
+  /// not a whole number of tokens, or if it begins as another format.
   [[nodiscard]] static TokenStream of_file(files::SteadyFile file, std::int64_t vocabulary,
                                            std::size_t token_bytes = 2);
 
   [[nodiscard]] std::int64_t size() const noexcept { return layout_.tokens; }
+  [[nodiscard]] const TokenLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const std::string& source() const noexcept { return file_.path().native(); }
   [[nodiscard]] const files::SteadyFile& file() const noexcept { return file_; }
 
@@ -63,6 +64,11 @@ struct TokenSplit {
 /// Throws Error{data} unless a window of `context` tokens and the token after it fit. `part` names the tokens: "the
 /// training part of 'corpus.txt'". `remedy` is a further remedy for the message: ", or another [data] split".
 void require_context(std::int64_t tokens, std::int64_t context, std::string_view part, std::string_view remedy = "");
+
+/// Throws Error{data} if the file looks as if its tokens had more bytes than the layout says: the first 512 tokens,
+/// taken two by two or four by four, are tokens below the vocabulary too, and not nearly all of them are 0. Files of
+/// fewer than 64 tokens are not judged.
+void require_plausible_width(const TokenStream& stream);
 
 /// Reads the whole stream once and throws as read() does.
 void require_tokens(const TokenStream& stream);

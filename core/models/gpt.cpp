@@ -225,7 +225,7 @@ const RegisterModel gpt(
              {.name = "vocab",
               .minimum = 1,
               .maximum = 2097152,
-              .help = "distinct tokens; from the tokenizer where there is text",
+              .help = "size of the vocabulary, more than the highest token; from the tokenizer where there is text",
               .optional = true,
               .aliases = {"vocab_size", "n_vocab", "padded_vocab_size", "vocabulary_size", "num_tokens"}},
              {.name = "bias",

@@ -129,8 +129,10 @@ bool is_choice(const OptionSpec& spec, std::string_view text) {
 std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
   const auto alias = std::find_if(spec.choice_aliases.begin(), spec.choice_aliases.end(),
                                   [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });
-  return alias != spec.choice_aliases.end() ? fmt::format(" (it is '{}' here)", alias->choice)
-                                            : did_you_mean(text, spec.choices);
+  if (alias == spec.choice_aliases.end()) {
+    return did_you_mean(text, spec.choices);
+  }
+  return fmt::format(" (it is '{}' here{})", alias->choice, alias->note.empty() ? "" : ": " + alias->note);
 }
 
 std::string to_choice(const OptionSpec& spec, std::string_view text, const SettingPlace& place) {

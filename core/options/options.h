@@ -41,6 +41,7 @@ struct Alias {
 struct ChoiceAlias {
   std::string name;
   std::string choice;
+  std::string note{};  ///< how their meanings differ
 };
 
 /// Declares one setting: the values that the job file may give it, and their meaning. The fixed sections of the job

@@ -85,6 +85,7 @@ TEST_CASE("scalars, empty arrays and the later versions are read", "[data]") {
 TEST_CASE("files that are not arrays are refused", "[data]") {
   CHECK_THAT(error_in(""), StartsWith("2: cannot read array 'x.npy': it does not start as a .npy file does"));
   CHECK_THAT(error_in("PK\x03\x04 a .npz file"), Contains("it is a zip archive of arrays"));
+  CHECK_THAT(error_in("\x1f\x8b\x08 packed"), Contains("it is a gzip file and does not start as a .npy file does"));
   CHECK_THAT(error_in("\x93NUMPY"), Contains("cut short: 6 bytes do not hold a header"));
   CHECK_THAT(error_in(std::string("\x93NUMPY\x02\x00\x10\x00", 10)),
              Contains("cut short: 10 bytes do not hold a header"));

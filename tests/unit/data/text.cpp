@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -280,6 +281,103 @@ TEST_CASE("files that hold no tokens are refused", "[data]") {
   CHECK_THAT(refusal("odd.bin"), Contains("has 3 bytes, not a multiple of 2"));
   CHECK_THAT(error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / "six.bin"), 10, 4); }),
              Contains("has 6 bytes, not a multiple of 4"));
+}
+
+TEST_CASE("a file of another format is not read as tokens", "[data]") {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& bytes) {
+    write_file(folder / "train.bin", bytes);
+    return error_of([&] { (void)TokenStream::of_file(SteadyFile(folder / "train.bin"), 65536); });
+  };
+  const std::string header = R"({"tokens":{"dtype":"U16"}})";
+  CHECK_THAT(refusal(npy_file<std::uint16_t>("<u2", "(3,)", {1, 2, 3})),
+             EndsWith("train.bin' is a .npy file: expected a file of nothing but tokens, as numpy's "
+                      "array.astype('uint16').tofile('train.bin') writes"));
+  CHECK_THAT(refusal("PK\x03\x04 data.pkl"), Contains("train.bin' is a zip archive: expected"));
+  CHECK_THAT(refusal("\x1f\x8b\x08 packed"), Contains("train.bin' is a gzip file: expected"));
+  CHECK_THAT(refusal(bytes_of<std::uint64_t>({header.size()}) + header),
+             Contains("train.bin' is a safetensors file: expected"));
+  // These tokens begin as a safetensors file does, without being one.
+  CHECK(refusal(bytes_of<std::uint16_t>({26, 0, 0, 0, 0x227B, 1, 2, 3})) == "nothing");
+}
+
+namespace {
+
+/// Files of numbers of one type, and what is said when another width is taken for theirs.
+class Widths {
+ public:
+  template <typename Number>
+  std::string refusal(const std::vector<Number>& numbers, std::size_t read_bytes, std::int64_t vocabulary) const {
+    const std::string bytes(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number));
+    write_file(folder_ / "train.bin", bytes);
+    const TokenStream stream = TokenStream::of_file(SteadyFile(folder_ / "train.bin"), vocabulary, read_bytes);
+    return error_of([&] { require_plausible_width(stream); });
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// `count` tokens: 0, step, 2 * step, …, each modulo `vocabulary`.
+template <typename Number>
+std::vector<Number> stepping(std::size_t count, std::size_t step, std::size_t vocabulary) {
+  std::vector<Number> tokens(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    tokens[i] = static_cast<Number>(i * step % vocabulary);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("tokens that are taken for narrower ones are recognised by their zeros", "[data]") {
+  const Widths widths;
+  CHECK_THAT(widths.refusal(stepping<std::uint32_t>(1000, 7, 50), 2, 50),
+             EndsWith("train.bin' looks as if its tokens had 4 bytes each: of its first 512 as uint16, every second is "
+                      "0; set [data] token_type = uint32; if they really have 2 bytes each, set token_type = uint16"));
+  CHECK_THAT(widths.refusal(stepping<std::uint64_t>(16, 7, 50), 2, 50),
+             Contains("had 8 bytes each: of its first 64 as uint16, every second is 0; tokens of 8 bytes are not read: "
+                      "write them as uint32, and set [data] token_type = uint32; if they really have 2 bytes each"));
+  CHECK_THAT(widths.refusal(stepping<std::uint64_t>(1000, 7, 50), 4, 50),
+             EndsWith("had 8 bytes each: of its first 512 as uint32, every second is 0; tokens of 8 bytes are not "
+                      "read: write them as uint32"));
+  // Above 65,535 the upper half of a token is not always 0.
+  CHECK_THAT(widths.refusal(stepping<std::uint32_t>(1000, 77'777, 128'256), 2, 128'256),
+             Contains("had 4 bytes each: of its first 512 as uint16, every second is at most 1; set"));
+}
+
+TEST_CASE("tokens of the width that they are read with are accepted, whatever zeros they have", "[data]") {
+  const Widths widths;
+  CHECK(widths.refusal(stepping<std::uint16_t>(1000, 7, 50), 2, 50) == "nothing");
+  CHECK(widths.refusal(stepping<std::uint32_t>(1000, 7, 50), 4, 50) == "nothing");
+  CHECK(widths.refusal(stepping<std::uint32_t>(1000, 77'777, 128'256), 4, 128'256) == "nothing");
+  CHECK(widths.refusal(std::vector<std::uint16_t>(1000, 0), 2, 50) == "nothing");
+  std::vector<std::uint16_t> padded(1000, 0);  // a few tokens after many of padding
+  padded[510] = 9;
+  CHECK(widths.refusal(padded, 2, 50) == "nothing");
+  std::vector<std::uint16_t> one_other = stepping<std::uint16_t>(512, 1, 2);  // 0 1 0 1 …
+  CHECK(widths.refusal(one_other, 2, 50) == "nothing");
+  std::ranges::rotate(one_other, one_other.begin() + 1);  // 1 0 1 0 …
+  CHECK(widths.refusal(one_other, 2, 50) != "nothing");
+  one_other[301] = 1;
+  CHECK(widths.refusal(one_other, 2, 50) == "nothing");
+  CHECK(widths.refusal(stepping<std::uint32_t>(31, 7, 50), 2, 50) == "nothing");  // 62 tokens are too few to tell
+}
+
+TEST_CASE("a token that may be two narrower ones leads to their type", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "train.bin", bytes_of<std::uint16_t>({5, 38, 7, 1, 60, 0, 1, 60}));
+  const auto refusal = [&](std::int64_t first) {
+    const TokenStream stream = TokenStream::of_file(SteadyFile(folder / "train.bin"), 50, 4);
+    return error_of([&] { (void)read(stream, first, 1); });
+  };
+  CHECK_THAT(refusal(0),
+             EndsWith("token 2490373 at position 0 is not below the model's vocabulary of 50; if the tokens "
+                      "have 2 bytes each, set [data] token_type = uint16, else set [model] vocab to the "
+                      "vocabulary that the tokens were made with"));
+  CHECK_THAT(refusal(2),
+             Contains("token 60 at position 2 is not below the model's vocabulary of 50; set [model] vocab"));
+  CHECK_THAT(refusal(3), Contains("at position 3 is not below the model's vocabulary of 50; set [model] vocab"));
 }
 
 TEST_CASE("too few tokens for a window are refused with need and found", "[data]") {

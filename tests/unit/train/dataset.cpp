@@ -128,7 +128,9 @@ TEST_CASE("data and model that do not go together are refused in words", "[data]
       refusal(job_in(folder,
                      "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\n[data]\ntokens = train.bin\n"
                      "[train]\nsteps = 1\n")) ==
-      at + ":8: [model] vocab is needed with [data] tokens: set it to the number of distinct tokens");
+      at +
+          ":8: [model] vocab is needed with [data] tokens: set it to the vocabulary that the tokens were made with; it "
+          "is more than the highest token");
   CHECK(refusal(job_in(folder, text_job, {"model.context=400"}))
             .find(at + ":11: [data] text: the training part of '" + (folder / "corpus.txt").string() + "' has ") == 0);
   CHECK(refusal(job_in(folder, text_job, {"model.width=15"}))
@@ -181,12 +183,44 @@ TEST_CASE("validation tokens are checked as training tokens are", "[data]") {
   const auto dataset = data::open_dataset(job_in(folder, text));
 
   CHECK(dataset->evaluation_samples() == 2);
+  CHECK(dataset->describe() == (folder / "train.bin").string() + ": 8 training tokens, " +
+                                   (folder / "val.bin").string() + ": 5 validation tokens of uint16, vocabulary 9");
   CHECK_THAT(error_of([&] { dataset->check(1); }),
              StartsWith("2: " + (folder / "job.ini").string() + ":10: [data] validation_tokens: '") &&
                  Contains("val.bin': token 9 at position 3 is not below the model's vocabulary of 9"));
   CHECK_THAT(
       error_of([&] { data::open_dataset(job_in(folder, text, {"model.vocab=8"}))->check(1); }),
       StartsWith("2: " + (folder / "job.ini").string() + ":9: [data] tokens: '") && Contains("token 8 at position 7"));
+}
+
+TEST_CASE("token files of another width than the default are refused, unless the job names the default", "[data]") {
+  const TemporaryFolder folder;
+  std::string narrow;
+  std::string wide;
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    narrow += bytes_of<std::uint16_t>({static_cast<std::uint16_t>(i % 9)});
+    wide += bytes_of<std::uint32_t>({i % 9});
+  }
+  write_file(folder / "narrow.bin", narrow);
+  write_file(folder / "wide.bin", wide);
+  const auto opened = [&](const std::string& data) {
+    const std::string model = "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n";
+    const job::Job job = job_in(folder, model + "[data]\n" + data + "[train]\nsteps = 1\n");
+    std::string description;
+    const std::string refused = error_of([&] { description = data::open_dataset(job)->describe(); });
+    return refused == "nothing" ? description : refused;
+  };
+  const std::string job = (folder / "job.ini").string();
+
+  CHECK_THAT(opened("tokens = wide.bin\n"), StartsWith("2: " + job + ":9: [data] tokens: '") &&
+                                                Contains("wide.bin' looks as if its tokens had 4 bytes each"));
+  CHECK_THAT(opened("tokens = narrow.bin\nvalidation_tokens = wide.bin\n"),
+             StartsWith("2: " + job + ":10: [data] validation_tokens: '") &&
+                 Contains("wide.bin' looks as if its tokens had 4 bytes each"));
+  CHECK(opened("tokens = wide.bin\ntoken_type = uint32\nsplit = 0.75\n") ==
+        (folder / "wide.bin").string() + ": 75 training and 25 validation tokens of uint32, vocabulary 9");
+  CHECK(opened("tokens = wide.bin\ntoken_type = uint16\nsplit = 0.75\n") ==
+        (folder / "wide.bin").string() + ": 150 training and 50 validation tokens of uint16, vocabulary 9");
 }
 
 TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
