@@ -58,6 +58,17 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+/// As types are called here: "bf16" for "bfloat16", "i32" for "int32". Other names stay as they are.
+std::string short_name(std::string_view name) {
+  std::string made(name);
+  for (const std::string_view kind : {"float", "uint", "int"}) {
+    if (const std::size_t at = made.find(kind); at != std::string::npos) {
+      return made.replace(at, kind.size(), kind.substr(0, 1));
+    }
+  }
+  return made;
+}
+
 std::vector<std::uint32_t> parse_names(std::string_view option, std::string_view text, const std::vector<Name>& known) {
   std::vector<std::uint32_t> numbers;
   std::vector<std::string> names;
@@ -74,7 +85,7 @@ std::vector<std::uint32_t> parse_names(std::string_view option, std::string_view
     const auto found = std::ranges::find(known, part, &Name::name);
     if (found == known.end()) {
       throw Error(ErrorCode::usage, fmt::format("--{}: there is no '{}'{}; expected all, or some of {}", option, part,
-                                                did_you_mean(part, names), fmt::join(names, ",")));
+                                                did_you_mean(short_name(part), names), fmt::join(names, ",")));
     }
     if (std::ranges::find(numbers, found->number) == numbers.end()) {
       numbers.push_back(found->number);

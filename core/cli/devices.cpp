@@ -23,7 +23,9 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
 
 std::string text_of(const device::Device& device) {
   const device::DeviceFacts facts = device.facts();
-  return fmt::format("{} ({})\n    {}, {} available; {}; computes in {}; {}{} by the host\n", device.name(), facts.kind,
+  const bool runs_jobs = device.stored(graph::DType::f32) == graph::DType::f32;
+  return fmt::format("{} ({}){}\n    {}, {} available; {}; computes in {}; {}{} by the host\n", device.name(),
+                     facts.kind, runs_jobs ? "" : ": only for 'shardrun verify' to compare with",
                      metrics::counted(facts.cores, "core"),
                      facts.memory ? metrics::human_bytes(*facts.memory) : "unknown memory", facts.vectors,
                      fmt::join(names_of(facts.computes), ", "),

@@ -13,6 +13,7 @@
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/metrics/progress.h"
+#include "core/train/requirements.h"
 
 namespace shardrun::cli {
 namespace {
@@ -114,6 +115,7 @@ int plan(std::span<const std::string> words) {
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
   const compile::Compiled compiled = compile::compile(job);
+  train::require_device(job, *compiled.device);
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;

@@ -86,11 +86,13 @@ const device::Device& find_device(const job::Job& job) {
   }
 }
 
-/// If the plan is impossible, the mistake may be in a file that the strategy read. The partitioner does not know of it,
-/// so its place is added here.
+/// If the plan is impossible, the mistake may be in a setting of [train], or in a file that the strategy read. The
+/// partitioner does not know their places, so they are added here.
 partition::Partition split(const job::Job& job, const Compiled& compiled) {
   try {
     return partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
+  } catch (const partition::TrainKeyError& error) {
+    throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("train", error.key()), error.message()));
   } catch (const Error& error) {
     const std::string files = strategy_files(job);
     if (error.code() != ErrorCode::job || files.empty()) {

@@ -19,7 +19,7 @@ namespace {
 // Observed sizes of what runs write, in bytes.
 constexpr std::uint64_t line_of_training = 240;
 constexpr std::uint64_t line_of_iterating = 45;
-constexpr std::uint64_t event_of_trace = 260;
+constexpr std::uint64_t event_of_trace = 300;
 constexpr std::uint64_t token_of_sample = 4;
 
 std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {

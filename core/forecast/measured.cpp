@@ -32,18 +32,22 @@ std::optional<MeasuredSpan> span_of(const json::object& event) {
     return std::nullopt;
   }
   const json::object& arguments = event.at("args").as_object();
+  const auto number = [&](const char* argument) {
+    return arguments.contains(argument) ? arguments.at(argument).to_number<std::int64_t>() : 0;
+  };
   const double begin = event.at("ts").to_number<double>() * 1e-6;
   return MeasuredSpan{.function = text_of(arguments.at("function")),
                       .category = category,
                       .name = text_of(event.at("name")),
-                      .flops = arguments.contains("flops") ? arguments.at("flops").to_number<std::int64_t>() : 0,
+                      .flops = number("flops"),
+                      .bytes = number("bytes"),
                       .begin = begin,
                       .end = begin + event.at("dur").to_number<double>() * 1e-6};
 }
 
 std::string described(const MeasuredSpan& span) {
-  const std::string flops = span.flops == 0 ? "" : fmt::format(" ({} FLOPs)", span.flops);
-  return fmt::format("{} in {}{}", span.name, span.function, flops);
+  const std::string flops = span.flops == 0 ? "" : fmt::format("{} FLOPs, ", span.flops);
+  return fmt::format("{} in {} ({}{} bytes)", span.name, span.function, flops, span.bytes);
 }
 
 /// As in a trace.
@@ -51,13 +55,14 @@ MeasuredSpan span_of(const ExecutedInstruction& at) {
   return {.function = at.program->function,
           .category = std::string(category_in_trace(*at.instruction)),
           .name = name_in_trace(*at.program, *at.instruction),
-          .flops = at.instruction->flops};
+          .flops = at.instruction->flops,
+          .bytes = bytes_in_trace(*at.program, *at.instruction)};
 }
 
 bool is_of(const MeasuredSpan& span, const ExecutedInstruction& at) {
   const MeasuredSpan planned = span_of(at);
   return span.function == planned.function && span.category == planned.category && span.name == planned.name &&
-         span.flops == planned.flops;
+         span.flops == planned.flops && span.bytes == planned.bytes;
 }
 
 }  // namespace
@@ -121,7 +126,8 @@ void MeasuredSteps::require(const RankStep& step) {
     if (same < std::max(spans.size(), planned.size())) {
       refuse(fmt::format(
           "it is the trace of another job: in step {} rank {} executed {} instructions, of this job's {} the first {}; "
-          "then the job has {}, the trace {}. Trace a run of this job, with the same ranks, strategy and batch",
+          "then the job has {}, the trace {}. Trace a run of this job, with the same ranks, strategy, batch and "
+          "element types",
           number, rank, spans.size(), planned.size(), same,
           same < planned.size() ? described(span_of(planned[same])) : "no more",
           same < spans.size() ? described(spans[same]) : "no more"));

@@ -16,6 +16,7 @@ struct MeasuredSpan {
   std::string category;
   std::string name;
   std::int64_t flops = 0;
+  std::int64_t bytes = 0;
   double begin = 0;
   double end = 0;
 };

@@ -54,6 +54,38 @@ std::string transfer_name(const Transfer& transfer) {
   return fmt::format("{} of {}", to_string(transfer.collective), transfer.name);
 }
 
+std::int64_t bytes_of(std::int64_t elements, graph::DType dtype) {
+  return elements * static_cast<std::int64_t>(graph::element_bytes(dtype));
+}
+
+std::int64_t bytes_of(const Transfer& transfer) {
+  return bytes_of(std::max(transfer.send.elements, transfer.recv.elements), transfer.dtype);
+}
+
+std::int64_t bytes_of(const Program& program, const std::vector<partition::BufferId>& operands) {
+  std::int64_t bytes = 0;
+  for (const partition::BufferId operand : operands) {
+    bytes += static_cast<std::int64_t>(program.buffers[operand].bytes);
+  }
+  return bytes;
+}
+
+std::int64_t copied_bytes(const Program& program, const Instruction& instruction) {
+  std::int64_t elements = 0;
+  for (const partition::Copy& copy : instruction.copies) {
+    elements += graph::element_count(copy.shape);
+  }
+  return bytes_of(elements, program.buffers[instruction.inputs.at(0)].type.dtype);
+}
+
+std::int64_t bytes_of(const Program& program, const partition::HookCall& call) {
+  std::int64_t bytes = 0;
+  for (const partition::Region& region : call.buffers) {
+    bytes += bytes_of(region.elements, program.buffers[region.buffer].type.dtype);
+  }
+  return bytes;
+}
+
 class StepTrace {
  public:
   StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs)
@@ -216,19 +248,9 @@ class StepTrace {
     }
     if (instruction.kind == Kind::hook) {
       arguments.push_back({"call", std::int64_t{instruction.hook->call}});
-    } else if (instruction.kind == Kind::move) {
-      arguments.push_back({"bytes", moved_bytes(program, instruction)});
     }
+    arguments.push_back({"bytes", bytes_in_trace(program, instruction)});
     add_span(event, std::move(arguments));
-  }
-
-  [[nodiscard]] std::int64_t moved_bytes(const Program& program, const Instruction& instruction) const {
-    std::int64_t elements = 0;
-    for (const partition::Copy& copy : instruction.copies) {
-      elements += graph::element_count(copy.shape);
-    }
-    const partition::Buffer& from = program.buffers[instruction.inputs.at(0)];
-    return elements * static_cast<std::int64_t>(graph::element_bytes(from.type.dtype));
   }
 
   /// Messages along a link meet in the order in which each end starts them.
@@ -265,14 +287,12 @@ class StepTrace {
   void add_transfer(const UnderWay& under_way) {
     const Transfer& transfer = under_way.program->transfers[under_way.start->transfer];
     const std::string& axis_name = programs_.mesh.axes[transfer.axis].name;
-    const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
     const std::uint64_t sent = partition::sent_bytes(transfer, at_[transfer.axis], programs_.mesh.size(transfer.axis));
-    std::vector<metrics::JsonField> arguments = {
-        {"op", to_string(transfer.collective)},
-        {"function", under_way.program->function},
-        {"axis", axis_name},
-        {"bytes", std::max(transfer.send.elements, transfer.recv.elements) * static_cast<std::int64_t>(element_bytes)},
-        {"sent_bytes", static_cast<std::int64_t>(sent)}};
+    std::vector<metrics::JsonField> arguments = {{"op", to_string(transfer.collective)},
+                                                 {"function", under_way.program->function},
+                                                 {"axis", axis_name},
+                                                 {"bytes", bytes_of(transfer)},
+                                                 {"sent_bytes", static_cast<std::int64_t>(sent)}};
     add_action_of(arguments, *under_way.program, *under_way.start, under_way.microbatch);
     if (!under_way.is_complete) {
       arguments.push_back({"state", "not complete when the recording ended"});
@@ -325,6 +345,17 @@ std::string_view category_in_trace(const partition::Instruction& instruction) no
     case Kind::wait: return "wait";
   }
   return {};
+}
+
+std::int64_t bytes_in_trace(const partition::Program& program, const partition::Instruction& instruction) {
+  switch (instruction.kind) {
+    case Kind::compute: return bytes_of(program, instruction.inputs) + bytes_of(program, instruction.outputs);
+    case Kind::hook: return bytes_of(program, *instruction.hook);
+    case Kind::move: return copied_bytes(program, instruction);
+    case Kind::start:
+    case Kind::wait: return bytes_of(program.transfers[instruction.transfer]);
+  }
+  return 0;
 }
 
 metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Timeline& timeline,

@@ -103,10 +103,12 @@ std::vector<std::string> sentences(const Section& section) {
   }
   for (const EffectRule& rule : rules().effect) {
     if (rule.key.section == section.name) {
-      result.push_back(rule.value ? fmt::format("{} is refused with {} = {}, where it has no effect.", named(rule.key),
-                                                named(rule.other), *rule.value)
-                                  : fmt::format("{} is refused without {}, where it has no effect.", named(rule.key),
-                                                named(rule.other)));
+      const std::string refused =
+          rule.harmless ? fmt::format("{} other than {}", named(rule.key), *rule.harmless) : named(rule.key);
+      result.push_back(
+          rule.value ? fmt::format("{} is refused with {} = {}, where it has no effect.", refused, named(rule.other),
+                                   *rule.value)
+                     : fmt::format("{} is refused without {}, where it has no effect.", refused, named(rule.other)));
     }
   }
   return result;

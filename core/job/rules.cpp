@@ -43,10 +43,13 @@ void check_effect(const Job& job, const EffectRule& rule, const std::vector<Effe
     return;
   }
   const EffectiveSetting* const found = find_effective(settings, rule.other);
-  if (found != nullptr && found->text == *rule.value) {
+  if (found != nullptr && found->text == *rule.value && find_effective(settings, rule.key)->text != rule.harmless) {
+    const std::string harmless = rule.harmless ? fmt::format(" or set it to {0} (--set {1}.{2}={0})", *rule.harmless,
+                                                             rule.key.section, rule.key.key)
+                                               : "";
     throw Error(ErrorCode::job,
-                fmt::format("{}: {} has no effect with {} = {} ({}); remove it, or change {}", where(job, rule.key),
-                            name, other, found->text, where(job, rule.other), other));
+                fmt::format("{}: {} has no effect with {} = {} ({}); remove it{}, or change {}", where(job, rule.key),
+                            name, other, found->text, where(job, rule.other), harmless, other));
   }
 }
 

@@ -232,7 +232,7 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
-              {{"train", "gradients"}, {"train", "precision"}, "float32"},
+              {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},
               {{"train", "beta1"}, {"train", "optimizer"}, "sgd"},
               {{"train", "beta2"}, {"train", "optimizer"}, "sgd"},
               {{"train", "epsilon"}, {"train", "optimizer"}, "sgd"},

@@ -57,11 +57,13 @@ struct OrderRule {
   KeyName larger;
 };
 
-/// `key` has no effect if `other` has this value; without a value: if `other` is not given.
+/// `key` has no effect if `other` has this value; without a value: if `other` is not given. `key` may be given all the
+/// same with the value `harmless`.
 struct EffectRule {
   KeyName key;
   KeyName other;
   std::optional<std::string> value;
+  std::optional<std::string> harmless = std::nullopt;
 };
 
 /// At most one of `keys` is given.

@@ -40,7 +40,8 @@ Section job_section() {
               {{.name = "device",
                 .type = text,
                 .default_value = "cpu",
-                .help = "Where the ranks compute; shardrun devices lists what there is.",
+                .help = "Where the ranks compute; shardrun devices lists what there is. reference "
+                        "is only for shardrun verify to compare with.",
                 .aliases = {"accelerator", "device_type", "platform"}},
                into(&Job::device)},
               {{.name = "timeout",

@@ -82,10 +82,10 @@ void require_masters(const graph::Graph& graph, const Partition& partition) {
     const graph::StateId master = hook->parameters[p];
     const graph::StateId parameter = parameter_of(master, graph);
     const auto refuse = [&](const std::string& problem, const char* remedy) {
-      throw Error(ErrorCode::job, fmt::format("the hook after_step is given float32 tensors, which with [train] "
-                                              "precision = mixed are the master weights, and {} {}: {}, or set [train] "
-                                              "precision = float32",
-                                              graph.states[parameter].name, problem, remedy));
+      throw TrainKeyError("precision", fmt::format("the hook after_step is given float32 tensors, which with [train] "
+                                                   "precision = mixed are the master weights, and {} {}: {}, or set "
+                                                   "[train] precision = float32",
+                                                   graph.states[parameter].name, problem, remedy));
     };
     const mesh::Placement& kept = partition.placements.states[master];
     const mesh::Placement& stored = partition.placements.states[parameter];

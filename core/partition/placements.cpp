@@ -125,15 +125,15 @@ TensorRole role_of(const graph::State& state) noexcept {
   }
 }
 
-/// Throws Error{job} if the hook would be given gradients that are not float32.
+/// Throws TrainKeyError if the hook would be given gradients that are not float32.
 void require_float32(const graph::Graph& graph, const plan::Plan& plan, const PlacedHook& hook) {
   for (const graph::State& state : graph.states) {
     if (hook.kind == plan::HookKind::sync_gradients && state.kind == graph::StateKind::gradient &&
         state.type.dtype != graph::DType::f32 && hook.numbers.contains(state.of_parameter)) {
-      throw Error(ErrorCode::job,
-                  fmt::format("strategy {}: the hook sync_gradients is given float32 gradients, and {} is {}: set "
-                              "[train] gradients = float32",
-                              plan.strategy, state.name, to_string(state.type.dtype)));
+      throw TrainKeyError("gradients",
+                          fmt::format("strategy {}: the hook sync_gradients is given float32 gradients, and {} is {}: "
+                                      "set [train] gradients = float32",
+                                      plan.strategy, state.name, to_string(state.type.dtype)));
     }
   }
 }

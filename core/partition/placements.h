@@ -2,13 +2,27 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/graph/graph.h"
 #include "core/mesh/placement.h"
 #include "core/plan/plan.h"
 
 namespace shardrun::partition {
+
+/// An Error{job} that a key of [train] resolves. The partitioner does not know the key's place.
+class TrainKeyError : public Error {
+ public:
+  TrainKeyError(std::string key, std::string message)
+      : Error(ErrorCode::job, std::move(message)), key_(std::move(key)) {}
+
+  [[nodiscard]] const std::string& key() const noexcept { return key_; }
+
+ private:
+  std::string key_;
+};
 
 /// When a split state is gathered for the ops that read it.
 struct Gather {

@@ -10,10 +10,10 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/device/machine_level.h"
 #include "core/partition/agreements.h"
 #include "core/runtime/flight_record.h"
 
@@ -100,11 +100,12 @@ std::string Replicas::difference_of_all() {
   }
 }
 
-/// This rank's hashes, followed by its instruction set, which decides the kernels.
+/// This rank's hashes, followed by what its kernels use.
 std::string Replicas::answer() const {
   std::string bytes(own_.size_bytes(), '\0');
   std::memcpy(bytes.data(), own_.data(), own_.size_bytes());
-  return bytes + static_cast<char>(device::machine_level());
+  const bool mixed = link_.job().train.precision == job::Precision::mixed;
+  return bytes + kernels_of(compiled_.device->facts(), mixed);
 }
 
 std::string Replicas::changed_answers() const {
@@ -190,17 +191,30 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
     return std::pair(!one.who.has_majority, one.state) < std::pair(!other.who.has_majority, other.state);
   });
   const graph::State& state = compiled_.graph.states[first->state];
-  const bool alike = std::all_of(of_ranks.begin(), of_ranks.end(),
-                                 [&](const std::string& given) { return given.back() == of_ranks.front().back(); });
+  std::set<std::string> kernels;
+  for (const std::string& given : of_ranks) {
+    kernels.insert(given.substr(own_.size_bytes()));
+  }
+  return fmt::format("the replicas of {} ({}) differ: {}{}. {}", state.name, graph::to_string(state.kind),
+                     first->who.text, found.size() == 1 ? "" : fmt::format(" ({} tensors differ in all)", found.size()),
+                     cause_of(kernels, transports_of(link_.job())));
+}
+
+std::string kernels_of(const device::DeviceFacts& facts, bool mixed) {
+  return mixed ? fmt::format("{}, bf16 products: {}", facts.vectors, facts.bf16_products) : facts.vectors;
+}
+
+std::string cause_of(const std::set<std::string>& kernels, const std::string& transports) {
+  if (kernels.size() > 1) {
+    return fmt::format(
+        "The kernels of the ranks differ ({}) and round differently: use machines and builds of one kind, or set [job] "
+        "check_every = -1",
+        fmt::join(kernels, " | "));
+  }
   return fmt::format(
-      "the replicas of {} ({}) differ: {}{}. {}", state.name, graph::to_string(state.kind), first->who.text,
-      found.size() == 1 ? "" : fmt::format(" ({} tensors differ in all)", found.size()),
-      alike ? fmt::format(
-                  "A memory, a processor or a transport ({}) has changed data: run the job again, and without that "
-                  "machine if it happens again",
-                  transports_of(link_.job()))
-            : "The processors of the ranks have different instruction sets (AVX2, AVX-512), whose kernels round "
-              "differently: use machines of one kind, or set [job] check_every = -1");
+      "A memory, a processor or a transport ({}) has changed data: run the job again, and without that machine if it "
+      "happens again",
+      transports);
 }
 
 Dissent dissent_of(const std::vector<int>& ranks, const std::vector<std::uint64_t>& hashes) {

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/compile/compile.h"
+#include "core/device/device.h"
 #include "core/device/hash.h"
 #include "core/partition/replicas.h"
 #include "core/runtime/executor.h"
@@ -62,5 +64,11 @@ struct Dissent {
 
 /// `hashes`: one per rank; not all are equal.
 [[nodiscard]] Dissent dissent_of(const std::vector<int>& ranks, const std::vector<std::uint64_t>& hashes);
+
+/// What decides how a rank's kernels round: "AVX2"; in mixed precision "AVX-512, bf16 products: widened to float32".
+[[nodiscard]] std::string kernels_of(const device::DeviceFacts& facts, bool mixed);
+
+/// Why replicas differ, and what to do. `kernels`: those of all ranks.
+[[nodiscard]] std::string cause_of(const std::set<std::string>& kernels, const std::string& transports);
 
 }  // namespace shardrun::train

@@ -47,15 +47,6 @@ std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
 
-/// Results are written as float32.
-void require_device(const job::Job& job, const device::Device& device) {
-  if (const graph::DType stored = device.stored(graph::DType::f32); stored != graph::DType::f32) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] device: {} stores real numbers as {}, for 'shardrun verify' to "
-                                            "compare with: choose another device",
-                                            job.where("job", "device"), device.name(), to_string(stored)));
-  }
-}
-
 /// The arena is allocated page by page; without this check the kernel would kill a job that is too large in the middle
 /// of a step. With several hosts it is unknown which ranks are here: each rank then requires enough for itself.
 void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
@@ -153,6 +144,14 @@ void require_own_folder(const job::Job& job) {
 }
 
 }  // namespace
+
+void require_device(const job::Job& job, const device::Device& device) {
+  if (const graph::DType stored = device.stored(graph::DType::f32); stored != graph::DType::f32) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device: {} stores real numbers as {}, for 'shardrun verify' to "
+                                            "compare with: choose another device",
+                                            job.where("job", "device"), device.name(), to_string(stored)));
+  }
+}
 
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here) {

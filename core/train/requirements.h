@@ -9,6 +9,9 @@
 
 namespace shardrun::train {
 
+/// Throws Error{job} if the device does not store float32, the type in which results are written.
+void require_device(const job::Job& job, const device::Device& device);
+
 /// Checks everything that must hold before a process starts or the output folder is touched. `ranks_here`: how many of
 /// the job's ranks share this machine; 0 if unknown. Throws Error{job}. Returns lines to show first: idle ranks, and
 /// how [cluster] memory differs from the need and from this machine.

@@ -425,6 +425,22 @@ TEST_CASE("what a trace measured is what plan predicts with, for the job that it
   }
 }
 
+TEST_CASE("the trace of a run with other element types is refused", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"job.ranks=2", "job.strategy=zero2", "train.precision=mixed"};
+  std::vector<std::string> traced = how;
+  traced.insert(traced.end(), {"train.steps=3", "job.trace=steps"});
+  REQUIRE(job.run(traced).code == 0);
+  for (const auto& [gradients, code] : {std::pair("float32", 0), std::pair("bfloat16", 2)}) {
+    std::vector<std::string> settings = how;
+    settings.insert(settings.end(), {"cluster.measured=run", std::string("train.gradients=") + gradients});
+    const Ended ended = run_program(job.path(), with_settings({"plan", "job.ini"}, settings));
+    INFO(gradients << ": " << ended.err);
+    CHECK(ended.code == code);
+    CHECK((ended.err.find("it is the trace of another job") != std::string::npos) == (code == 2));
+  }
+}
+
 TEST_CASE("tracing changes no number, and what is not asked for is not written", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=5", "job.trace=steps"}).code == 0);

@@ -152,10 +152,14 @@ Key key_of(const Product& p, bool accumulate) {
           accumulate ? 1 : 0};
 }
 
+bool uses(dnnl::cpu_isa instructions) noexcept {
+  const auto needed = static_cast<unsigned>(instructions);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+}
+
 /// Whether oneDNN multiplies bfloat16 with instructions of this CPU. On others it would do so more slowly than float32.
 bool has_bfloat_instructions() noexcept {
-  constexpr auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  static const bool found = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+  static const bool found = uses(dnnl::cpu_isa::avx512_core_bf16);
   return found;
 }
 
@@ -203,6 +207,10 @@ const Bf16Product* bf16_product(const Product& product, bool accumulate) {
   return shared.get();
 }
 
-std::string_view bf16_products() noexcept { return has_bfloat_instructions() ? "oneDNN" : "widened to float32"; }
+std::string_view bf16_products() noexcept {
+  return !has_bfloat_instructions()             ? "widened to float32"
+         : uses(dnnl::cpu_isa::avx512_core_amx) ? "oneDNN with AMX"
+                                                : "oneDNN with AVX512-BF16";
+}
 
 }  // namespace shardrun::device::cpu

@@ -37,4 +37,11 @@ TEST_CASE("names are ops, types and reductions, each once", "[bench]") {
   CHECK(parse_dtypes("all").size() == 10);
   CHECK(parse_reductions("min,max") == std::vector<std::uint32_t>{SR_REDUCE_MIN, SR_REDUCE_MAX});
   CHECK_THAT(error_of([] { (void)parse_ops("send"); }), Catch::Matchers::StartsWith("2: --op: there is no 'send'"));
+  for (const char* const name : {"bfloat16 bf16", "float32 f32", "int64 i64", "uint8 u8"}) {
+    const std::string both(name);
+    const std::string given = both.substr(0, both.find(' '));
+    CHECK_THAT(error_of([&] { (void)parse_dtypes(given); }),
+               Catch::Matchers::StartsWith("2: --dtype: there is no '" + given + "' (did you mean '" +
+                                           both.substr(given.size() + 1) + "'?)"));
+  }
 }

@@ -27,17 +27,22 @@ Instruction step_instruction(Kind kind, std::int64_t flops = 0) {
   return made;
 }
 
-/// The first of two stages computes and sends; the second receives.
-partition::Programs stage(std::int64_t rank, std::int64_t flops = 8) {
+/// The first of two stages computes and sends; the second receives. The product is of 5 elements, the message of 3.
+partition::Programs stage(std::int64_t rank, std::int64_t flops = 8, graph::DType product_type = graph::DType::f32,
+                          graph::DType sent_type = graph::DType::f32) {
   using enum Instruction::Kind;
   partition::Program micro{.function = "micro"};
+  micro.buffers = {{.name = "product", .bytes = 5 * graph::element_bytes(product_type)}};
   micro.transfers = {{.name = "a",
                       .collective = rank == 0 ? partition::Collective::send : partition::Collective::receive,
                       .axis = mesh::AxisId(0),
+                      .dtype = sent_type,
+                      .send = {.elements = 3},
                       .link = {partition::StageId(0), partition::StageId(1)}}};
   micro.instructions = {step_instruction(start), step_instruction(wait)};
   if (rank == 0) {
     micro.instructions.insert(micro.instructions.begin(), step_instruction(compute, flops));
+    micro.instructions.front().outputs = {partition::BufferId(0)};
   }
   return {.mesh = {{{"pipe", 2}}}, .rank = rank, .programs = {micro}};
 }
@@ -105,9 +110,26 @@ TEST_CASE("another job's trace is refused with where they part", "[predict]") {
   CHECK_THAT(
       refusal(stage(0, 9)),
       Contains("in step 3 rank 0 executed 3 instructions, of this job's 3 the first 0; then the job has product in "
-               "micro (9 FLOPs), the trace product in micro (8 FLOPs)"));
-  CHECK_THAT(refusal(stage(0), {0, 0}), Contains("then the job has product in micro (8 FLOPs), the trace no more"));
+               "micro (9 FLOPs, 20 bytes), the trace product in micro (8 FLOPs, 20 bytes)"));
+  CHECK_THAT(refusal(stage(0), {0, 0}),
+             Contains("then the job has product in micro (8 FLOPs, 20 bytes), the trace no more"));
   CHECK_THAT(refusal(stage(0), {}), Contains("then the job has no more, the trace product in micro"));
+}
+
+TEST_CASE("the trace of a job with other element types is refused", "[predict]") {
+  forecast::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
+  const auto refusal = [&](graph::DType product_type, graph::DType sent_type) {
+    const partition::Programs programs = stage(0, 8, product_type, sent_type);
+    return error_of([&] { steps.require({&programs, {0}}); });
+  };
+  using enum graph::DType;
+  CHECK(refusal(f32, f32) == "nothing");
+  CHECK_THAT(
+      refusal(bf16, f32),
+      Contains("the first 0; then the job has product in micro (8 FLOPs, 10 bytes), the trace product in micro (8 "
+               "FLOPs, 20 bytes). Trace a run of this job"));
+  CHECK_THAT(refusal(f32, bf16), Contains("the first 1; then the job has start send of a in micro (6 bytes), the trace "
+                                          "start send of a in micro (12 bytes)"));
 }
 
 TEST_CASE("what is no trace is refused", "[predict]") {

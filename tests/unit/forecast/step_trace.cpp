@@ -37,8 +37,10 @@ partition::Transfer transfer(const char* name) {
 partition::Programs programs() {
   using enum Instruction::Kind;
   partition::Program micro{.function = "micro", .role = graph::Role::repeated, .rows = 3, .call_rows = {3}};
+  micro.buffers = {{.name = "product", .bytes = 12}};
   micro.transfers = {transfer("a"), transfer("b")};
   micro.instructions = {traced(start, 0), traced(start, 1), traced(compute), traced(wait, 1), traced(wait, 0)};
+  micro.instructions[2].outputs = {partition::BufferId(0)};
   return {.mesh = {{{"data", 2}}},
           .rank = 1,
           .programs = {micro},
@@ -78,7 +80,7 @@ TEST_CASE("transfers that are under way at once stand in rows of their own, from
   CHECK(named(events, "product").at(0).at("args") ==
         json::parse(
             R"({"op": "matmul", "function": "micro", "phase": "forward", "action": "B", "chunk": 0, "microbatch": 0,
-                       "layer": 1, "flops": 8, "step": 7})"));
+                       "layer": 1, "flops": 8, "bytes": 12, "step": 7})"));
   CHECK(named(events, "0B0").at(0).at("ts") == 5.0);
   CHECK(named(events, "0B0").at(0).at("dur") == 1.0);
   const json::object b = named(events, "all_gather of b").at(0);

@@ -227,6 +227,7 @@ TEST_CASE("what has its full effect at the edge is accepted", "[job]") {
   CHECK_NOTHROW(parse(minimal + "warmup = 10\nlearning_rate = 0.5\nmin_learning_rate = 0.5\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\nbatch = 4\nmicrobatches = 4\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\nsplit = 1\n"));
+  CHECK_NOTHROW(parse(minimal + "gradients = float32\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\ntext = t\ntokenizer = byte\n[strategy]\n"));
 }
 

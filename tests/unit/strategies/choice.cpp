@@ -37,7 +37,7 @@ Answer answer_by(const ModelCase& model, const Choice& choice) {
   if (strategy == opened.end()) {
     strategy = opened
                    .emplace(choice.strategy,
-                            plugins::Strategy::open({SHARDRUN_BUILT_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
+                            plugins::Strategy::open({SHARDRUN_PLUGINS, SHARDRUN_HOOKED_PLUGINS}, choice.strategy))
                    .first;
   }
   plugins::StrategyRequest request = compile::describe(model.graph, model.microbatch_rows);

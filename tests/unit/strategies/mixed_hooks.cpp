@@ -2,12 +2,15 @@
 
 #include <functional>
 
+#include "core/compile/compile.h"
 #include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
 #include "tests/unit/strategies/hooked.h"
 
 using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
+using Catch::StartsWith;
 using graph::StateId;
 using graph::StateKind;
 
@@ -125,4 +128,17 @@ TEST_CASE("in mixed precision what hooks are not given is refused, and told why"
   for (const Choice& choice : {hooked({{"data", 2}}, "after zero1"), hooked({{"pipe", 2}, {"data", 2}}, "choose")}) {
     CHECK(refusal(plain_gpt(), choice) == "nothing");
   }
+}
+
+TEST_CASE("a refusal of mixed precision has the place of the setting that it names", "[strategies]") {
+  const auto refused = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"plugins.path=" SHARDRUN_HOOKED_PLUGINS ":" SHARDRUN_PLUGINS, "job.ranks=2",
+                                     "train.precision=mixed"});
+    const TemporaryFolder folder;
+    return error_of([&] { (void)compile::compile(text_job_in(folder, settings)); });
+  };
+  CHECK_THAT(refused({"job.strategy=topk", "train.gradients=bfloat16"}),
+             StartsWith("2: --set train.gradients: strategy topk: the hook sync_gradients is given float32 gradients"));
+  CHECK_THAT(refused({"job.strategy=hooked", "strategy.mode=after zero1", "mesh.data=2"}),
+             StartsWith("2: --set train.precision: the hook after_step is given float32 tensors"));
 }

@@ -93,3 +93,17 @@ TEST_CASE("the ranks without the majority's bits are named", "[train]") {
   CHECK(train::dissent_of({0, 1, 2}, {7, 7, 8}).has_majority);
   CHECK_FALSE(train::dissent_of({0, 1, 2}, {6, 7, 8}).has_majority);
 }
+
+TEST_CASE("replicas that differ because kernels do are told apart from changed data", "[train]") {
+  const device::DeviceFacts narrow{.vectors = "AVX-512", .bf16_products = "widened to float32"};
+  const device::DeviceFacts wide{.vectors = "AVX-512", .bf16_products = "oneDNN with AMX"};
+  const auto cause = [&](bool mixed) {
+    return train::cause_of({train::kernels_of(narrow, mixed), train::kernels_of(wide, mixed)}, "chaos, shm");
+  };
+  CHECK(cause(true) ==
+        "The kernels of the ranks differ (AVX-512, bf16 products: oneDNN with AMX | AVX-512, bf16 products: widened to "
+        "float32) and round differently: use machines and builds of one kind, or set [job] check_every = -1");
+  CHECK(cause(false) ==
+        "A memory, a processor or a transport (chaos, shm) has changed data: run the job again, and without that "
+        "machine if it happens again");
+}
