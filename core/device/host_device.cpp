@@ -34,8 +34,8 @@ void copy_box(const StridedCopy& copy, std::size_t d, const std::byte* from, std
   }
 }
 
-/// Everything is done when it is given, so that events are always past. Behind a gate that is closed, whoever gives
-/// work waits.
+/// Everything is done when it is given, so events are always past. While a gate is closed, the thread that gives work
+/// waits.
 class HostQueue final : public Queue {
  public:
   HostQueue(const Device& device, Threads& threads) : Queue(device), threads_(threads) {}

@@ -27,15 +27,15 @@ struct HostAccess {
 
   Queue& queue;
   std::span<std::byte> room;  ///< a copy that does not fit has memory of its own
-  Event* writes = nullptr;    ///< when the room has been read that tensors were last given values from
+  Event* writes = nullptr;    ///< the end of the device's last copy from the room: after it the room is free
 };
 
 /// A tensor's elements where the host may use them: in the device's memory if the host can address that, else in a
 /// copy.
 class HostTensor {
  public:
-  /// Waits for the queue's work; for a copy in the room that is to be written only until the room is free. `host`: of
-  /// the tensor's device; outlives this.
+  /// Waits for the queue's work. To write a copy in the room it waits only until the room is free. `host`: of the
+  /// tensor's device; outlives this.
   HostTensor(const HostAccess& host, const TensorView& tensor, Access access);
 
   /// The tensor, with an address that the host may use. A copy that is to be written begins as anything.
@@ -51,7 +51,7 @@ class HostTensor {
   Queue& queue_;
   TensorView tensor_;  ///< on the device
   TensorView view_;
-  Event* writes_ = nullptr;  ///< of the room that the copy is in
+  Event* writes_ = nullptr;  ///< see HostAccess; null: the copy is not in the room
   std::vector<std::byte> own_;
 };
 

@@ -70,7 +70,7 @@ class QueuedTransfers {
   /// Work that the queue is given later waits for the transfer. A transfer that fails does not hold it.
   virtual void join(Communicator::Handle transfer, const plugins::TransportQueue& queue) = 0;
   /// Throws the transfer's error. Call it before the transfer is started again. REQUIRES: the queue has gone on from
-  /// its join. `waited`: when that queue, or one that waits for it, stood there only for the transfer.
+  /// its join. `waited`: when it, or a queue that waits for it, stood still for the transfer.
   virtual void finish(Communicator::Handle transfer, const Communicator::Times& waited) = 0;
   /// Ends and frees all transfers, those that are under way with an error. Call it before the queues are gone.
   virtual void free_all() noexcept = 0;

@@ -165,9 +165,9 @@ class Executor {
     std::uint32_t number = 0;  ///< number of the instruction
     Communicator::Handle transfer = 0;
     Call* waiter = nullptr;      ///< of a start: the call that waits for its transfer
-    bool joined = false;         ///< of a wait in a queue: the transfer's end is not known yet
-    device::Event passed;        ///< the queue has gone on from it
-    Communicator::Times waited;  ///< when the queue stood there
+    bool joined = false;         ///< of a wait: it was given to the queue, and the host has not asked for its end yet
+    device::Event passed;        ///< of a wait: the queue has gone on
+    Communicator::Times waited;  ///< of a wait: when the queue stood still
     std::vector<Copied> before;  ///< copied to staging memory before the instruction
     std::vector<Copied> after;   ///< copied to the arena after it
     std::vector<void*> hook_buffers;
@@ -229,7 +229,7 @@ class Executor {
   std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
   struct Queued;
   std::unique_ptr<Queued> queued_;      ///< null: the host starts transfers and waits for them
-  mutable device::Event input_copies_;  ///< of what host(Access::write) last gave
+  mutable device::Event input_copies_;  ///< of the room of host(); see HostAccess
   partition::SentBytes sent_;
   std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
   bool profiling_ = false;

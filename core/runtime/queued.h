@@ -8,14 +8,14 @@
 
 namespace shardrun::runtime {
 
-/// Transfers that wait for the queue of copies and that it waits for, instead of the host.
+/// Transfers in the order of the queue of copies.
 struct Executor::Queued {
   /// `waits`: calls that wait for transfers.
   Queued(QueuedTransfers& of, device::Queue& in, std::size_t waits);
 
   QueuedTransfers& transfers;
   DeviceQueue queue;
-  std::vector<Call*> joined;  ///< calls whose transfers' ends are not known yet, in their order
+  std::vector<Call*> joined;  ///< waits in their order, whose ends the host has not asked for yet
 };
 
 }  // namespace shardrun::runtime

@@ -18,8 +18,8 @@ class Waits {
     ++count_;
   }
 
-  /// Nanoseconds of `span` in which the queue did not stand still. A lower bound: what is before the oldest wait that
-  /// is known does not count where there were more.
+  /// Nanoseconds of `span` in which the queue did not stand still. A lower bound: only the latest 64 waits are kept,
+  /// and time before them does not count.
   [[nodiscard]] std::int64_t outside(const Communicator::Times& span) const noexcept {
     const std::size_t known = std::min(count_, latest_.size());
     std::int64_t begun = span.begun;
