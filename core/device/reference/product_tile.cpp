@@ -13,21 +13,23 @@ namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Stored = Eigen::Map<const Matrix>;
+/// A part of a stored matrix, or a copy of its transpose.
+using Factor = Eigen::Ref<const Matrix, 0, Eigen::OuterStride<>>;
 
 Stored stored(const Operand& operand) { return {operand.data, operand.rows, operand.columns}; }
 
-Matrix product(const Operand& a, const Operand& b, const Tile& tile) {
-  if (a.transposed && b.transposed) {
-    return stored(a).middleCols(tile.row, tile.rows).transpose() *
-           stored(b).middleRows(tile.column, tile.columns).transpose();
-  }
+Factor rows_of(const Operand& a, std::int64_t first, std::int64_t count) {
   if (a.transposed) {
-    return stored(a).middleCols(tile.row, tile.rows).transpose() * stored(b).middleCols(tile.column, tile.columns);
+    return Factor(stored(a).middleCols(first, count).transpose());
   }
+  return Factor(stored(a).middleRows(first, count));
+}
+
+Factor columns_of(const Operand& b, std::int64_t first, std::int64_t count) {
   if (b.transposed) {
-    return stored(a).middleRows(tile.row, tile.rows) * stored(b).middleRows(tile.column, tile.columns).transpose();
+    return Factor(stored(b).middleRows(first, count).transpose());
   }
-  return stored(a).middleRows(tile.row, tile.rows) * stored(b).middleCols(tile.column, tile.columns);
+  return Factor(stored(b).middleCols(first, count));
 }
 
 }  // namespace
@@ -36,10 +38,11 @@ void multiply_tile(const Operand& a, const Operand& b, const Tile& tile, double*
   const std::int64_t columns = b.transposed ? b.rows : b.columns;
   Eigen::Map<Matrix, 0, Eigen::OuterStride<>> part(c + tile.row * columns + tile.column, tile.rows, tile.columns,
                                                    Eigen::OuterStride<>(columns));
+  const Matrix product = rows_of(a, tile.row, tile.rows) * columns_of(b, tile.column, tile.columns);
   if (accumulate) {
-    part += product(a, b, tile);
+    part += product;
   } else {
-    part = product(a, b, tile);
+    part = product;
   }
 }
 
