@@ -106,7 +106,7 @@ TEST_CASE("a transfer in a queue that does not end stops the ranks, and says who
                                                  "job.transport=chaos",
                                                  "transport.chaos.rank=1",
                                                  "train.steps=1000",
-                                                 "job.timeout=1",
+                                                 "job.timeout=2",
                                                  "transport.chaos.stall=true",
                                                  "transport.chaos.at_op=9",
                                                  "transport.chaos.over=" + over};
