@@ -32,6 +32,7 @@ namespace {
   const bool ready = chdir(folder.c_str()) == 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0;
   unsetenv("SHARDRUN_PLUGIN_PATH");
   if (ready) {
+    std::signal(SIGHUP, SIG_DFL);  // nohup lets it be ignored, and a program that ignores it from the start does so on
     execv(program, arguments.data());
   }
   _exit(127);
