@@ -111,8 +111,8 @@ struct DeviceFacts {
   std::string bf16_products;            ///< how it multiplies bfloat16 matrices; empty: not known
 };
 
-/// Where programs run: the owner of tensors' memory and of the time at which kernels run. It has the types that it
-/// stores and a kernel per op.
+/// Programs run on a device. It owns the memory of tensors, decides when kernels run, and says in which type it stores
+/// each element type. It has one kernel for each op.
 ///
 /// Addresses in views are the device's. Outside this folder only host tensors (host_tensor.h) are dereferenced.
 class Device {

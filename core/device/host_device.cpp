@@ -42,14 +42,7 @@ class HostQueue final : public Queue {
 
   void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override {
     pass_gates();
-    run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
-                                .inputs = kernel.inputs,
-                                .outputs = kernel.outputs,
-                                .accumulate = accumulate,
-                                .scratch = kernel.scratch,
-                                .scalars = scalars,
-                                .threads = threads_,
-                                .prepared = kernel.prepared.get()});
+    run_on_host(kernel, accumulate, scalars, threads_);
   }
   void copy(const StridedCopy& copy) override {
     pass_gates();
@@ -145,6 +138,17 @@ DeviceFacts facts_of_host(std::vector<graph::DType> computes) {
                                   : "baseline",
           .computes = std::move(computes),
           .bf16_products = {}};
+}
+
+void run_on_host(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars, Threads& threads) {
+  run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
+                              .inputs = kernel.inputs,
+                              .outputs = kernel.outputs,
+                              .accumulate = accumulate,
+                              .scratch = kernel.scratch,
+                              .scalars = scalars,
+                              .threads = threads,
+                              .prepared = kernel.prepared.get()});
 }
 
 void copy_on_host(const StridedCopy& copy) {

@@ -26,6 +26,8 @@ class HostDevice final : public Device {
 /// The processor, whose kernels take these types.
 [[nodiscard]] DeviceFacts facts_of_host(std::vector<graph::DType> computes);
 
+/// Runs a prepared kernel at once. All its arguments are in host memory.
+void run_on_host(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars, Threads& threads);
 /// Does a copy at once, between boxes in host memory.
 void copy_on_host(const StridedCopy& copy);
 /// Fills a tensor in host memory at once: see Queue::fill().

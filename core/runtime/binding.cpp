@@ -158,7 +158,7 @@ Communicator::TransferBuffers Executor::buffers_of(std::size_t program, const pa
   return buffers;
 }
 
-/// What a transfer's start and wait copy.
+/// Sets which memory the start of a transfer copies to staging memory, or its wait copies back.
 void Executor::bind_copies(Call& call, const partition::Transfer& transfer) {
   if (transfer.staged.empty()) {
     return;

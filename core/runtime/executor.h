@@ -145,7 +145,8 @@ class Executor {
   [[nodiscard]] std::uint64_t touched_bytes() const;
   [[nodiscard]] const std::shared_ptr<const device::Memory>& arena() const noexcept { return arena_; }
   [[nodiscard]] const device::Device& device() const noexcept { return device_; }
-  /// Where the programs run. Tensors are read and written through it. Waits for transfers.
+  /// The queue that runs the programs. The host reads and writes tensors through it. Waits for the transfers that the
+  /// programs wait for, and throws their errors.
   [[nodiscard]] device::Queue& queue() const;
   /// The same, with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use it between
   /// programs. For writing it does not wait.

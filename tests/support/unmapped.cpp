@@ -1,8 +1,7 @@
 // A device for tests, `unmapped`. It computes with the kernels of cpu, but behaves as one apart from the host:
 //  - Its addresses are mapped nowhere: whoever dereferences one gets SIGSEGV.
 //  - Its queues do nothing until the host waits for an event. Then one thread does the work that the event needs, and
-//  as
-//    much of the rest as chance wants: each time it picks any queue whose next work need not wait. A missing event
+//    as much of the rest as chance wants: each time it picks any queue whose next work need not wait. A missing event
 //    shows as wrong numbers.
 // A program that is linked with this file has the device.
 
@@ -40,7 +39,7 @@ using device::Queue;
 using device::StridedCopy;
 using device::TensorView;
 
-/// Where the bytes of addresses really are. Any thread.
+/// Maps addresses of the device to the memory that holds their bytes. Any thread.
 class Mappings {
  public:
   void add(const std::byte* address, std::byte* real) {
@@ -166,16 +165,7 @@ class LateQueue final : public Queue {
   }
 
   void run(const PreparedKernel& kernel, bool accumulate, const device::Scalars& scalars) override {
-    give([this, &kernel, accumulate, scalars] {
-      device::run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
-                                          .inputs = kernel.inputs,
-                                          .outputs = kernel.outputs,
-                                          .accumulate = accumulate,
-                                          .scratch = kernel.scratch,
-                                          .scalars = scalars,
-                                          .threads = threads_,
-                                          .prepared = kernel.prepared.get()});
-    });
+    give([this, &kernel, accumulate, scalars] { device::run_on_host(kernel, accumulate, scalars, threads_); });
   }
   void copy(const StridedCopy& copy) override {
     StridedCopy real = copy;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the ops of a transport from two functions share (two_function_transport.hpp): the link, the threads that use
-/// it, and the agreement of members on an op.
+/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For transports
+/// of two functions (two_function_transport.hpp).
 
 #include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/transport.hpp>
