@@ -19,6 +19,7 @@ std::vector<Case> cases_of(std::string_view op) {
   static const std::vector<Case> all = [] {
     std::vector<Case> cases;
     add_elementwise_cases(cases);
+    add_formula_cases(cases);
     add_layer_cases(cases);
     add_loss_cases(cases);
     add_update_cases(cases);
@@ -81,6 +82,10 @@ Operand off_centre(Shape shape) {
 
 Operand positive(Shape shape) {
   return {type_of(std::move(shape)), [](Random& random, Tensor& tensor) { random.fill_uniform(tensor, 0.5, 20); }};
+}
+
+Operand few_values(Shape shape) {
+  return {type_of(std::move(shape)), [](Random& random, Tensor& tensor) { random.fill_integers(tensor, 2); }};
 }
 
 Operand small_positive(Shape shape) {

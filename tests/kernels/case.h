@@ -54,6 +54,7 @@ using Shape = std::vector<std::int64_t>;
 [[nodiscard]] Operand normal(Shape shape);
 [[nodiscard]] Operand off_centre(Shape shape);      ///< mean 10, deviation 1
 [[nodiscard]] Operand positive(Shape shape);        ///< between 0.5 and 20
+[[nodiscard]] Operand few_values(Shape shape);      ///< 0 or 1
 [[nodiscard]] Operand small_positive(Shape shape);  ///< between 0 and 0.1
 template <std::int32_t limit>
 [[nodiscard]] Operand integers_below(Shape shape) {
@@ -62,6 +63,7 @@ template <std::int32_t limit>
 }
 
 void add_elementwise_cases(std::vector<Case>& cases);
+void add_formula_cases(std::vector<Case>& cases);
 void add_layer_cases(std::vector<Case>& cases);
 void add_loss_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);

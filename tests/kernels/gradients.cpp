@@ -21,11 +21,12 @@ bool flows(const std::string& op, std::size_t output) {
   return output == 0 || (op != "layer_norm" && op != "attention");
 }
 
-/// Operands whose gradient is undefined or zero by declaration: indices, targets, and the row's maximum, which cancels
-/// in the loss as a whole (tested below).
+/// Operands whose gradient is undefined or zero by declaration: indices, targets, conditions, and the row's maximum,
+/// which cancels in the loss as a whole (tested below).
 bool has_no_gradient(const std::string& op, std::size_t input) {
   static const std::set<std::pair<std::string, std::size_t>> undefined = {
-      {"embedding", 0}, {"softmax_terms", 1}, {"softmax_terms", 2}, {"token_loss", 0}, {"squared_error", 1}};
+      {"embedding", 0},     {"softmax_terms", 1}, {"softmax_terms", 2}, {"token_loss", 0},
+      {"squared_error", 1}, {"where", 0}};
   return undefined.count({op, input}) == 1;
 }
 

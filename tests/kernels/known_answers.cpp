@@ -1,5 +1,7 @@
 // Answers of another library (PyTorch 1.13, float64), so that a formula misread is not misread by both devices alike.
 
+#include <limits>
+
 #include "core/device/cpu/variant.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/catch.h"
@@ -74,6 +76,82 @@ TEST_CASE("gelu's two forms are PyTorch's", "[kernels]") {
     INFO(on.device->name());
     CHECK(difference(call(on, "gelu", {{"form", "erf"}}, {x}, {x})[0], exact, on.tolerance) == "");
     CHECK(difference(call(on, "gelu", {{"form", "tanh"}}, {x}, {x})[0], approximate, on.tolerance) == "");
+  }
+}
+
+// Computed with 40 digits by another program (mpmath).
+TEST_CASE("functions of one number have their known values", "[kernels]") {
+  const Tensor x = vector({-6, -1.5, -0.25, 0, 0.5, 3, 12});
+  const Tensor p = vector({0.0078125, 0.5, 0.75, 1, 1.5, 3, 1000});
+  struct Known {
+    const char* op;
+    const Tensor& at;
+    std::vector<double> expected;
+  };
+  const std::vector<Known> all = {
+      {"exp",
+       x,
+       {0.0024787521766663585, 0.22313016014842982, 0.7788007830714049, 1.0, 1.6487212707001282, 20.085536923187668,
+        162754.79141900392}},
+      {"tanh",
+       x,
+       {-0.9999877116507956, -0.9051482536448664, -0.24491866240370913, 0.0, 0.46211715726000974, 0.9950547536867305,
+        0.9999999999244973}},
+      {"erf", x, {-1.0, -0.9661051464753108, -0.27632639016823696, 0.0, 0.5204998778130465, 0.9999779095030014, 1.0}},
+      {"sigmoid",
+       x,
+       {0.0024726231566347743, 0.18242552380635635, 0.4378234991142019, 0.5, 0.6224593312018546, 0.9525741268224333,
+        0.9999938558253978}},
+      {"silu",
+       x,
+       {-0.014835738939808645, -0.2736382857095345, -0.10945587477855047, 0.0, 0.3112296656009273, 2.8577223804672998,
+        11.999926269904773}},
+      {"abs", x, {6, 1.5, 0.25, 0, 0.5, 3, 12}},
+      {"sign", x, {-1, -1, -1, 0, 1, 1, 1}},
+      {"log",
+       p,
+       {-4.852030263919617, -0.6931471805599453, -0.2876820724517809, 0.0, 0.4054651081081644, 1.0986122886681098,
+        6.907755278982137}},
+      {"sqrt",
+       p,
+       {0.08838834764831845, 0.7071067811865476, 0.8660254037844386, 1.0, 1.224744871391589, 1.7320508075688772,
+        31.622776601683793}},
+      {"rsqrt",
+       p,
+       {11.313708498984761, 1.4142135623730951, 1.1547005383792515, 1.0, 0.816496580927726, 0.5773502691896257,
+        0.03162277660168379}}};
+  for (const DeviceCase& on : devices()) {
+    for (const Known& known : all) {
+      INFO(known.op << " on " << on.device->name());
+      CHECK(difference(call(on, known.op, {}, {known.at}, {known.at})[0], vector(known.expected), on.tolerance) == "");
+    }
+    CHECK(difference(call(on, "clamp", {{"low", -1.0}, {"high", 2.0}}, {x}, {x})[0],
+                     vector({-1, -1, -0.25, 0, 0.5, 2, 2}), on.tolerance) == "");
+  }
+}
+
+TEST_CASE("functions of two numbers have their known values, also at their edges", "[kernels]") {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor a = vector({2, -2, 0, 9, nan, 1});
+  const Tensor b = vector({10, 3, 0, 0.5, 1, nan});
+  struct Known {
+    const char* op;
+    std::vector<double> expected;
+  };
+  const std::vector<Known> all = {
+      {"subtract", {-8, -5, 0, 8.5, nan, nan}}, {"divide", {0.2, -2.0 / 3, nan, 18, nan, nan}},
+      {"power", {1024, -8, 1, 3, nan, 1}},      {"minimum", {2, -2, 0, 0.5, nan, nan}},
+      {"maximum", {10, 3, 0, 9, nan, nan}},     {"equal", {0, 0, 1, 0, 0, 0}},
+      {"not_equal", {1, 1, 0, 1, 1, 1}},        {"less", {1, 1, 0, 0, 0, 0}},
+      {"less_equal", {1, 1, 1, 0, 0, 0}},       {"greater", {0, 0, 0, 1, 0, 0}},
+      {"greater_equal", {0, 0, 1, 1, 0, 0}}};
+  for (const DeviceCase& on : devices()) {
+    for (const Known& known : all) {
+      INFO(known.op << " on " << on.device->name());
+      CHECK(difference(call(on, known.op, {}, {a, b}, {a})[0], vector(known.expected), on.tolerance) == "");
+    }
+    const Tensor chosen = call(on, "where", {}, {vector({1, 0, -3, 0, 1, 0}), a, tensor({}, {7})}, {a})[0];
+    CHECK(difference(chosen, vector({2, 7, 0, 7, nan, 7}), on.tolerance) == "");
   }
 }
 

@@ -4,16 +4,6 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// NaN passes: it is never replaced by zero.
-void relu(const KernelCall& call) {
-  map(call, [](vec x) { return x <= 0.0F ? vec{} : x; });
-}
-
-/// dy, y -> dx, where y is relu's result
-void relu_gradient(const KernelCall& call) {
-  map_pairs(call, [](vec dy, vec y) { return y > 0.0F ? dy : vec{}; });
-}
-
 bool uses_tanh(const KernelCall& call) { return call.attributes.text("form")[0] == 't'; }
 
 /// 0.5 x (1 + tanh(u)) = x sigmoid(2u) with u = sqrt(2/π) (x + 0.044715 x³). Hendrycks and Gimpel, arXiv:1606.08415.
@@ -22,21 +12,21 @@ inline constexpr float cubic = 0.044715F;
 
 void gelu(const KernelCall& call) {
   if (uses_tanh(call)) {
-    map(call, [](vec x) { return x / (1.0F + exp(-two_u * x * (cubic * (x * x) + 1.0F))); });
+    map<1>(call, [](vec x) { return x / (1.0F + exp(-two_u * x * (cubic * (x * x) + 1.0F))); });
   } else {
-    map(call, [](vec x) { return x * normal(x).cumulative; });
+    map<1>(call, [](vec x) { return x * normal(x).cumulative; });
   }
 }
 
 void gelu_gradient(const KernelCall& call) {
   if (uses_tanh(call)) {
-    map_pairs(call, [](vec dy, vec x) {
+    map<2>(call, [](vec dy, vec x) {
       const Sigmoid s = sigmoid(two_u * x * (cubic * (x * x) + 1.0F));
       const vec slope = two_u * (3 * cubic * (x * x) + 1.0F);
       return dy * (s.value + x * slope * s.value * s.complement);
     });
   } else {
-    map_pairs(call, [](vec dy, vec x) {
+    map<2>(call, [](vec dy, vec x) {
       const Normal at_x = normal(x);
       return dy * (at_x.cumulative + x * at_x.density);
     });
@@ -46,5 +36,4 @@ void gelu_gradient(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, {"relu_gradient", {.run = relu_gradient}},
-                 {"gelu", {.run = gelu}}, {"gelu_gradient", {.run = gelu_gradient}})
+SHARDRUN_KERNELS(activation, {"gelu", {.run = gelu}}, {"gelu_gradient", {.run = gelu_gradient}})

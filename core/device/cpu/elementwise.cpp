@@ -1,37 +1,9 @@
 #include "core/device/cpu/elementwise.h"
 
-#include "core/device/cpu/vec_math.h"
 #include "core/device/elements.h"
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
-
-/// a: [L, K...]   b: [K...]   y = a + b
-template <typename Pointer>
-void add_rows(const KernelCall& call) {
-  const auto a = reals<Pointer>(call.inputs[0]);
-  const auto b = reals<Pointer>(call.inputs[1]);
-  const auto y = reals<Pointer>(call.outputs[0]);
-  const std::int64_t width = call.inputs[1].elements();
-  const std::int64_t count = width == 0 ? 0 : call.inputs[0].elements() / width;
-  call.threads.split(count, row_grain(width), [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      vectors(0, width, [=](auto at) { store(y + r * width, at, load(a + r * width, at) + load(b, at)); });
-    }
-  });
-}
-
-void add(const KernelCall& call) {
-  const std::int64_t size = call.inputs[0].elements();
-  if (call.inputs[1].elements() == size) {
-    map_pairs(call, [](vec a, vec b) { return a + b; });
-  } else if (call.inputs[1].elements() == 1) {
-    const float b = get(reals<Reals>(call.inputs[1]), 0);
-    map(call, [=](vec a) { return a + b; });
-  } else {
-    by_type<add_rows<float*>, add_rows<Reals>>(call);
-  }
-}
 
 /// y = ((x0 + x1) + x2) + …
 template <typename Pointer>
@@ -45,39 +17,6 @@ void add_n(const KernelCall& call) {
       total += load(reals<Pointer>(inputs[i]), at);
     }
     store(y, at, total);
-  });
-}
-
-void multiply(const KernelCall& call) {
-  map_pairs(call, [](vec a, vec b) { return a * b; });
-}
-
-void negate(const KernelCall& call) {
-  map(call, [](vec x) { return -x; });
-}
-
-/// sin and cos: `quarter_turns` is 0 or 1. Stretches with angles past the range of the fast reduction, or NaN, go
-/// through the C library.
-template <std::uint32_t quarter_turns, typename Pointer>
-void angle(const KernelCall& call) {
-  constexpr std::int64_t stretch = 256;
-  const auto x = reals<Pointer>(call.inputs[0]);
-  const auto y = reals<Pointer>(call.outputs[0]);
-  call.threads.split(call.inputs[0].elements(), grain, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; i += stretch) {
-      const std::int64_t stop = i + stretch < end ? i + stretch : end;
-      bool small = true;
-      for (std::int64_t k = i; k < stop; ++k) {
-        small &= __builtin_fabsf(get(x, k)) <= largest_angle;
-      }
-      if (small) {
-        vectors(i, stop, [=](auto at) { store(y, at, sin_cos(load(x, at), quarter_turns)); });
-        continue;
-      }
-      for (std::int64_t k = i; k < stop; ++k) {
-        put(y, k, quarter_turns == 0 ? __builtin_sinf(get(x, k)) : __builtin_cosf(get(x, k)));
-      }
-    }
   });
 }
 
@@ -99,7 +38,7 @@ void copy(const KernelCall& call) {
   if (call.accumulate) {
     by_type<add_to_result<float*>, add_to_result<Reals>>(call);
   } else if (x.dtype != y.dtype) {
-    map(call, [](vec v) { return v; });
+    map<1>(call, [](vec v) { return v; });
   } else if (x.data != y.data) {
     __builtin_memcpy(y.data, x.data, x.bytes());
   }
@@ -136,9 +75,6 @@ void broadcast_scalar(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(elementwise, {"add", {.run = add}}, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}},
-                 {"multiply", {.run = multiply}}, {"negate", {.run = negate}},
-                 {"sin", {.run = by_type<angle<0, float*>, angle<0, Reals>>}},
-                 {"cos", {.run = by_type<angle<1, float*>, angle<1, Reals>>}}, {"constant", {.run = constant}},
-                 {"copy", {.run = copy}}, {"cast", {.run = cast}},
+SHARDRUN_KERNELS(elementwise, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}},
+                 {"constant", {.run = constant}}, {"copy", {.run = copy}}, {"cast", {.run = cast}},
                  {"broadcast_scalar", {.run = by_type<broadcast_scalar<float*>, broadcast_scalar<Reals>>}})

@@ -90,7 +90,7 @@ void token_loss(const KernelCall& call) {
 }
 
 void token_loss_gradient_sum(const KernelCall& call) {
-  map_pairs(call, [](vec dloss, vec sum) { return dloss / sum; });
+  map<2>(call, [](vec dloss, vec sum) { return dloss / sum; });
 }
 
 /// y, t: [L, F]   loss: [L]

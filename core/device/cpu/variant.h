@@ -50,7 +50,7 @@ class RegisterVariants {
 
 #define SHARDRUN_DECLARE_KERNELS(variant, family) \
   namespace variant {                             \
-  extern const OpKernel family##_begin[];         \
+  extern const OpKernel* const family##_begin;    \
   extern const OpKernel* const family##_end;      \
   }
 
@@ -68,13 +68,20 @@ class RegisterVariants {
   static const RegisterVariants register_##family({{0, baseline::family##_begin, baseline::family##_end}});
 #endif
 
-/// Ends a file of loops: `SHARDRUN_KERNELS(activation, {"relu", {.run = relu}}, …)` outside of any namespace.
-#define SHARDRUN_KERNELS(family, ...)                                                                        \
-  namespace shardrun::device::cpu {                                                                          \
-  SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                                  \
-  namespace SHARDRUN_KERNEL_VARIANT {                                                                        \
-  constinit const OpKernel family##_begin[] = {__VA_ARGS__};                                                 \
-  constinit const OpKernel* const family##_end = family##_begin + sizeof(family##_begin) / sizeof(OpKernel); \
-  }                                                                                                          \
-  SHARDRUN_REGISTER_VARIANTS(family)                                                                         \
+/// Ends a file of loops: `SHARDRUN_KERNELS(activation, {"gelu", {.run = gelu}}, …)` outside of any namespace.
+#define SHARDRUN_KERNELS(family, ...)                                 \
+  namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {          \
+  static constinit const OpKernel family##_kernels[] = {__VA_ARGS__}; \
+  }                                                                   \
+  SHARDRUN_KERNEL_TABLE(family, family##_kernels)
+
+/// The same for an array of kernels of this variant.
+#define SHARDRUN_KERNEL_TABLE(family, array)                                               \
+  namespace shardrun::device::cpu {                                                        \
+  SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                \
+  namespace SHARDRUN_KERNEL_VARIANT {                                                      \
+  constinit const OpKernel* const family##_begin = array;                                  \
+  constinit const OpKernel* const family##_end = array + sizeof(array) / sizeof(OpKernel); \
+  }                                                                                        \
+  SHARDRUN_REGISTER_VARIANTS(family)                                                       \
   }

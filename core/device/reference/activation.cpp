@@ -7,21 +7,6 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// y = max(x, 0), NaN staying NaN.
-void relu(const KernelCall& call) {
-  const double* x = reals(call.inputs[0]);
-  double* y = reals(call.outputs[0]);
-  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { y[i] = x[i] <= 0 ? 0 : x[i]; });
-}
-
-/// dx = dy where y > 0. y is relu's result.
-void relu_gradient(const KernelCall& call) {
-  const double* dy = reals(call.inputs[0]);
-  const double* y = reals(call.inputs[1]);
-  double* dx = reals(call.outputs[0]);
-  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { dx[i] = y[i] > 0 ? dy[i] : 0; });
-}
-
 /// x Phi(x), Phi the standard normal distribution function. Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
 struct GeluErf {
   static double phi(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }  // (1 + erf) / 2 would cancel
@@ -75,8 +60,6 @@ void gelu(const KernelCall& call) { choose_form(call, gelu_of<GeluErf>, gelu_of<
 
 void gelu_gradient(const KernelCall& call) { choose_form(call, gelu_gradient_of<GeluErf>, gelu_gradient_of<GeluTanh>); }
 
-const RegisterKernel register_relu("reference", "relu", {.run = relu});
-const RegisterKernel register_relu_gradient("reference", "relu_gradient", {.run = relu_gradient});
 const RegisterKernel register_gelu("reference", "gelu", {.run = gelu});
 const RegisterKernel register_gelu_gradient("reference", "gelu_gradient", {.run = gelu_gradient});
 

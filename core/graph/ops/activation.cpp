@@ -10,10 +10,6 @@ ShardingRule activation_gradient_rule(const Attributes&, const Operands& inputs)
   return linear_in(elementwise_rule(inputs, 2), {0});
 }
 
-ValueId relu_gradient(FunctionBuilder& builder, const GradientRequest& request) {
-  return builder.call("relu_gradient", {request.output_gradients[0], request.outputs[0]});
-}
-
 ValueId gelu_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call("gelu_gradient", {request.output_gradients[0], request.inputs[0]},
                       {{"form", request.attributes.text("form")}});
@@ -28,10 +24,6 @@ ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& reques
   return builder.call("dropout", {request.output_gradients[0]},
                       {{"rate", request.attributes.real("rate")}, {"stream", request.attributes.text("stream")}});
 }
-
-const RegisterOp relu(
-    {.name = "relu", .rule = unary_rule, .gradient = relu_gradient, .in_place = {{0, 0}}, .cheap = true});
-const RegisterOp relu_backward({.name = "relu_gradient", .rule = activation_gradient_rule, .in_place = {{0, 0}}});
 
 /// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form tanh (as GPT-2) or erf (exact).
 const RegisterOp gelu({.name = "gelu",

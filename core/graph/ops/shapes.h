@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/graph/op.h"
 
 // Shared by the declarations of ops: ranks, and rules for operands with any number of leading dimensions.
@@ -47,6 +49,25 @@ using Operands = std::vector<TensorType>;
     rule.dtypes[result] = DType::f32;
   }
   return rule;
+}
+
+/// Throws Error{shape_mismatch} if an operand has integers.
+inline void require_reals(std::string_view op, const Operands& inputs) {
+  const auto other = std::ranges::find_if(inputs, [](const TensorType& type) { return !is_real(type.dtype); });
+  if (other != inputs.end()) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op {} takes real numbers, and operand {} is {}: cast it to f32 first", op,
+                            other - inputs.begin(), to_string(*other)));
+  }
+}
+
+/// Throws Error{shape_mismatch} if the dimension is not one of the operand's.
+inline void require_dimension(std::string_view op, const Operands& inputs, std::size_t operand, std::int64_t dim) {
+  if (dim < 0 || dim >= static_cast<std::int64_t>(rank(inputs, operand))) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op {}: operand {} has no dimension {}{}", op, operand, dim,
+                            operand < inputs.size() ? ", it is " + to_string(inputs[operand]) : ""));
+  }
 }
 
 /// A multiple of the operand's elements: the FLOPs of ops with a cost per element.
