@@ -5,10 +5,20 @@
 namespace shardrun {
 
 /// How the partial values of ranks or shards combine to the value.
-enum class Reduction : std::uint8_t { sum, max };
+enum class Reduction : std::uint8_t { sum, max, min };
 
 [[nodiscard]] constexpr const char* to_string(Reduction reduction) noexcept {
-  return reduction == Reduction::sum ? "sum" : "max";
+  return reduction == Reduction::sum ? "sum" : reduction == Reduction::max ? "max" : "min";
+}
+
+template <typename T>
+[[nodiscard]] constexpr T combined(Reduction reduction, T a, T b) noexcept {
+  switch (reduction) {
+    case Reduction::sum: break;
+    case Reduction::max: return a < b ? b : a;
+    case Reduction::min: return b < a ? b : a;
+  }
+  return static_cast<T>(a + b);
 }
 
 }  // namespace shardrun

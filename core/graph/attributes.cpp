@@ -32,6 +32,9 @@ const std::string& Attributes::text(std::string_view name) const { return get<st
 const std::vector<double>& Attributes::reals(std::string_view name) const {
   return get<std::vector<double>>(*this, name);
 }
+const std::vector<std::int64_t>& Attributes::integers(std::string_view name) const {
+  return get<std::vector<std::int64_t>>(*this, name);
+}
 
 bool Attributes::has(std::string_view name) const noexcept {
   return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.first == name; });

@@ -13,7 +13,7 @@ namespace shardrun::graph {
 /// nothing.
 class Attributes {
  public:
-  using Scalar = std::variant<std::int64_t, double, std::string, std::vector<double>>;
+  using Scalar = std::variant<std::int64_t, double, std::string, std::vector<double>, std::vector<std::int64_t>>;
 
   Attributes() = default;
   Attributes(std::initializer_list<std::pair<std::string, Scalar>> entries) : entries_(entries) {}
@@ -23,6 +23,7 @@ class Attributes {
   [[nodiscard]] double real(std::string_view name) const;
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] const std::vector<double>& reals(std::string_view name) const;
+  [[nodiscard]] const std::vector<std::int64_t>& integers(std::string_view name) const;
 
   [[nodiscard]] bool has(std::string_view name) const noexcept;
   /// REQUIRES: no attribute of that name exists.

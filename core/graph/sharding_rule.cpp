@@ -169,8 +169,8 @@ std::string to_string(const ShardingRule& rule) {
     std::string names;
     for (const Factor& factor : rule.factors) {
       if (factor.kind == kind) {
-        names +=
-            " " + factor.name + (kind == FactorClass::reduced && factor.reduction == Reduction::max ? " (max)" : "");
+        const bool shown = kind == FactorClass::reduced && factor.reduction != Reduction::sum;
+        names += " " + factor.name + (shown ? fmt::format(" ({})", to_string(factor.reduction)) : "");
       }
     }
     text += names.empty() ? "" : fmt::format("; {}{}", label, names);

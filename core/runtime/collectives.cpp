@@ -82,9 +82,11 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 
 plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
   plugins::OpRequest op;
-  op.in_order = in_order && transfer.reduction == Reduction::sum;  // the largest is the same in any order
+  op.in_order = in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
   op.dtype = code_of(transfer.dtype);
-  op.reduction = transfer.reduction == Reduction::max ? SR_REDUCE_MAX : SR_REDUCE_SUM;
+  op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
+                 : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
+                                                        : SR_REDUCE_MIN;
   if (transfer.collective != Collective::receive) {
     op.send = plugins::HostBuffer{.data = buffers.send, .bytes = buffers.send_bytes};
   }

@@ -68,8 +68,7 @@ std::vector<T> reduced(const std::vector<Side>& sides, const Fault* fault) {
       continue;
     }
     for (std::size_t i = 0; i < result.size(); ++i) {
-      const bool is_max = sides[m].transfer->reduction == Reduction::max;
-      result[i] = static_cast<T>(is_max ? std::max(result[i], part[i]) : result[i] + part[i]);
+      result[i] = combined(sides[m].transfer->reduction, result[i], part[i]);
     }
   }
   if constexpr (std::is_same_v<T, double>) {

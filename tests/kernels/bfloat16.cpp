@@ -41,7 +41,8 @@ Prepared prepare_as(Case test, const Typing& typing) {
   }
   Prepared prepared = prepare(test);
   for (std::size_t o = 0; o < prepared.outputs.size(); ++o) {
-    prepared.outputs[o].type.dtype = typing.result(o) ? DType::bf16 : DType::f32;
+    DType& dtype = prepared.outputs[o].type.dtype;
+    dtype = !graph::is_real(dtype) ? dtype : typing.result(o) ? DType::bf16 : DType::f32;
   }
   return prepared;
 }
@@ -49,7 +50,7 @@ Prepared prepare_as(Case test, const Typing& typing) {
 /// The reference's results before they are rounded to bfloat16.
 std::vector<Tensor> unrounded(Prepared prepared) {
   for (Tensor& output : prepared.outputs) {
-    output.type.dtype = DType::f32;
+    output.type.dtype = graph::is_real(output.type.dtype) ? DType::f32 : output.type.dtype;
   }
   return run(reference(), prepared);
 }
@@ -208,6 +209,8 @@ TEST_CASE("long sums of bfloat16 are made in float32 and rounded once", "[kernel
               {1, 35});
   }
   check_sum("sum_leading", {{"keep", 1}}, {terms_of({term_count, 1})}, {1});
+  check_sum("sum", {{"dims", std::vector<std::int64_t>{0}}}, {terms_of({term_count, 1})}, {1});
+  check_sum("sum", {{"dims", std::vector<std::int64_t>{1}}}, {terms_of({1, term_count})}, {1});
   check_sum("sum_all", {{"scale", 1.0}}, {terms_of({term_count})}, {});
   const Tensor tokens = zeros(type_of({term_count}, DType::i32));
   check_sum("embedding_gradient", {{"rows", 1}, {"axis", "vocab"}}, {tokens, terms_of({term_count, 1})}, {1, 1});

@@ -63,6 +63,7 @@ template <std::int32_t limit>
 }
 
 void add_elementwise_cases(std::vector<Case>& cases);
+void add_dimension_cases(std::vector<Case>& cases);
 void add_formula_cases(std::vector<Case>& cases);
 void add_layer_cases(std::vector<Case>& cases);
 void add_loss_cases(std::vector<Case>& cases);

@@ -26,7 +26,7 @@ bool flows(const std::string& op, std::size_t output) {
 bool has_no_gradient(const std::string& op, std::size_t input) {
   static const std::set<std::pair<std::string, std::size_t>> undefined = {
       {"embedding", 0},     {"softmax_terms", 1}, {"softmax_terms", 2}, {"token_loss", 0},
-      {"squared_error", 1}, {"where", 0}};
+      {"squared_error", 1}, {"where", 0},         {"broadcast", 1}};
   return undefined.count({op, input}) == 1;
 }
 

@@ -1,5 +1,5 @@
 // The sharding rules are true of the kernels: cutting a factor of an op and running its kernel on each shard gives the
-// parts of the whole (pass-through) or partial results that sum, or whose maximum is, the whole (reduced). Shards are
+// parts of the whole (pass-through) or partial results whose sum, maximum or minimum is the whole (reduced). Shards are
 // uneven, and one of them may be empty.
 
 #include <algorithm>
@@ -61,8 +61,7 @@ Tensor reduce(const std::vector<Tensor>& parts, graph::Reduction reduction) {
   Tensor sum = parts.front();
   for (std::size_t s = 1; s < parts.size(); ++s) {
     for (std::size_t i = 0; i < sum.values.size(); ++i) {
-      const double value = parts[s].values[i];
-      sum.values[i] = reduction == graph::Reduction::max ? std::max(sum.values[i], value) : sum.values[i] + value;
+      sum.values[i] = combined(reduction, sum.values[i], parts[s].values[i]);
     }
   }
   return sum;

@@ -1,0 +1,138 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Reductions over the dimensions of the attribute `dims`, which the result lacks, and the way back: `broadcast`.
+
+namespace shardrun::graph {
+namespace {
+
+using Dims = std::vector<std::int64_t>;
+
+/// The factors "a0 a1 …" of a tensor, without those of the dimensions `dims`.
+std::string without(std::size_t dimensions, const Dims& dims) {
+  std::string text;
+  for (std::size_t d = 0; d < dimensions; ++d) {
+    if (std::ranges::find(dims, static_cast<std::int64_t>(d)) == dims.end()) {
+      text += fmt::format(" a{}", d);
+    }
+  }
+  return text.empty() ? "." : text;
+}
+
+void require_dims(std::string_view op, const Operands& inputs, std::size_t operand, const Dims& dims) {
+  for (const std::int64_t dim : dims) {
+    require_dimension(op, inputs, operand, dim);
+    if (std::ranges::count(dims, dim) != 1) {
+      throw Error(ErrorCode::shape_mismatch, fmt::format("op {} names dimension {} twice", op, dim));
+    }
+  }
+}
+
+ShardingRule reduction_rule(std::string_view op, const Operands& inputs, const Dims& dims, Reduction reduction) {
+  require_reals(op, inputs);
+  require_dims(op, inputs, 0, dims);
+  const std::size_t a = rank(inputs, 0);
+  ShardingRule rule = parse_rule(fmt::format("a*{}->{}", a, without(a, dims)));
+  for (const std::int64_t dim : dims) {
+    Factor& factor = rule.factors[rule.find(fmt::format("a{}", dim))];
+    factor.kind = FactorClass::reduced;
+    factor.reduction = reduction;
+  }
+  return rule;
+}
+
+ShardingRule sum_over_rule(const Attributes& attributes, const Operands& inputs) {
+  return linear_in(float32_results(reduction_rule("sum", inputs, attributes.integers("dims"), Reduction::sum), {0}),
+                   {0});
+}
+
+ShardingRule mean_rule(const Attributes& attributes, const Operands& inputs) {
+  return linear_in(float32_results(reduction_rule("mean", inputs, attributes.integers("dims"), Reduction::sum), {0}),
+                   {0});
+}
+
+ShardingRule max_rule(const Attributes& attributes, const Operands& inputs) {
+  return reduction_rule("max", inputs, attributes.integers("dims"), Reduction::max);
+}
+
+ShardingRule min_rule(const Attributes& attributes, const Operands& inputs) {
+  return reduction_rule("min", inputs, attributes.integers("dims"), Reduction::min);
+}
+
+/// The largest element may be anywhere, so that its dimension is not split.
+ShardingRule argmax_rule(const Attributes& attributes, const Operands& inputs) {
+  require_reals("argmax", inputs);
+  const std::int64_t dim = attributes.integer("dim");
+  require_dimension("argmax", inputs, 0, dim);
+  const std::size_t a = rank(inputs, 0);
+  const std::string searched = fmt::format("a{}", dim);
+  ShardingRule rule = parse_rule(fmt::format("a*{}->{}", a, without(a, {dim})), {.whole = searched});
+  rule.dtypes = {DType::i32};
+  return rule;
+}
+
+/// The first operand lacks dimensions `dims` of the second.
+ShardingRule broadcast_dims_rule(const Attributes& attributes, const Operands& inputs) {
+  const Dims& dims = attributes.integers("dims");
+  require_reals("broadcast", inputs);
+  require_dims("broadcast", inputs, 1, dims);
+  const std::size_t a = rank(inputs, 1);
+  ShardingRule rule = parse_rule(fmt::format("{}, a*{} -> a*{}", without(a, dims), a, a));
+  rule.dtypes = {inputs.size() == 2 ? std::optional(inputs[1].dtype) : std::nullopt};
+  return linear_in(std::move(rule), {0});
+}
+
+ValueId broadcast_like(FunctionBuilder& builder, ValueId value, const GradientRequest& request, double scale) {
+  return builder.call("broadcast", {value, request.inputs[0]},
+                      {{"dims", request.attributes.integers("dims")}, {"scale", scale}});
+}
+
+ValueId sum_over_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return broadcast_like(builder, request.output_gradients[0], request, 1);
+}
+
+ValueId mean_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  double count = 1;
+  for (const std::int64_t dim : request.attributes.integers("dims")) {
+    count *= static_cast<double>(builder.type(request.inputs[0]).shape[static_cast<std::size_t>(dim)]);
+  }
+  return broadcast_like(builder, request.output_gradients[0], request, 1 / count);
+}
+
+/// Of max and min: the elements that equal the result share the gradient.
+ValueId extreme_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const ValueId result = broadcast_like(builder, request.outputs[0], request, 1);
+  const ValueId mask = builder.call("equal", {request.inputs[0], result});
+  const ValueId count = builder.call("sum", {mask}, {{"dims", request.attributes.integers("dims")}});
+  const ValueId share = builder.call("divide", {request.output_gradients[0], count});
+  return builder.call("multiply", {mask, broadcast_like(builder, share, request, 1)});
+}
+
+ValueId broadcast_dims_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 0) {
+    return {};
+  }
+  const ValueId sum =
+      builder.call("sum", {request.output_gradients[0]}, {{"dims", request.attributes.integers("dims")}});
+  const double scale = request.attributes.real("scale");
+  return scale == 1 ? sum : builder.call("linear_combination", {sum}, {{"coefficients", std::vector<double>{scale}}});
+}
+
+const RegisterOp sum_over(
+    {.name = "sum", .rule = sum_over_rule, .gradient = sum_over_gradient, .flops = flops_per_element<1>});
+const RegisterOp mean_over(
+    {.name = "mean", .rule = mean_rule, .gradient = mean_gradient, .flops = flops_per_element<1>});
+const RegisterOp max_over(
+    {.name = "max", .rule = max_rule, .gradient = extreme_gradient, .flops = flops_per_element<1>});
+const RegisterOp min_over(
+    {.name = "min", .rule = min_rule, .gradient = extreme_gradient, .flops = flops_per_element<1>});
+
+/// The index of the first of the largest elements along dimension `dim`.
+const RegisterOp argmax({.name = "argmax", .rule = argmax_rule, .flops = flops_per_element<1>});
+
+/// scale times the first operand, repeated to the shape of the second, whose elements are not read.
+const RegisterOp broadcast(
+    {.name = "broadcast", .rule = broadcast_dims_rule, .gradient = broadcast_dims_gradient, .cheap = true});
+
+}  // namespace
+}  // namespace shardrun::graph
