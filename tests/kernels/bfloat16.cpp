@@ -211,6 +211,10 @@ TEST_CASE("long sums of bfloat16 are made in float32 and rounded once", "[kernel
   check_sum("sum_leading", {{"keep", 1}}, {terms_of({term_count, 1})}, {1});
   check_sum("sum", {{"dims", std::vector<std::int64_t>{0}}}, {terms_of({term_count, 1})}, {1});
   check_sum("sum", {{"dims", std::vector<std::int64_t>{1}}}, {terms_of({1, term_count})}, {1});
+  for (const DType other : {DType::f32, DType::bf16}) {
+    check_sum("einsum", {{"spec", "k,k->"}}, {terms_of({term_count}), ones({term_count}, other)}, {});
+    check_sum("einsum", {{"spec", "ik,kj->ji"}}, {terms_of({1, term_count}), ones({term_count, 70}, other)}, {70, 1});
+  }
   check_sum("sum_all", {{"scale", 1.0}}, {terms_of({term_count})}, {});
   const Tensor tokens = zeros(type_of({term_count}, DType::i32));
   check_sum("embedding_gradient", {{"rows", 1}, {"axis", "vocab"}}, {tokens, terms_of({term_count, 1})}, {1, 1});

@@ -61,10 +61,40 @@ void add_reductions(std::vector<Case>& cases) {
   }
 }
 
+struct EinsumCase {
+  const char* spec;
+  Shape a;
+  Shape b;
+};
+
+void add_einsums(std::vector<Case>& cases) {
+  const std::vector<EinsumCase> einsums = {{",->", {}, {}},
+                                           {"i,i->i", {7}, {7}},
+                                           {"i,i->", {65}, {65}},
+                                           {"i,j->ij", {3}, {5}},
+                                           {"i,j->ji", {33}, {17}},
+                                           {"ij,j->i", {3, 5}, {5}},
+                                           {"ij,jk->ik", {3, 5}, {5, 7}},
+                                           {"ij,jk->ik", {65, 33}, {33, 129}},
+                                           {"ij,kj->ki", {65, 33}, {17, 33}},
+                                           {"ji,jk->ik", {33, 65}, {33, 9}},
+                                           {"bij,bjk->bik", {3, 17, 5}, {3, 5, 13}},
+                                           {"bqhd,bkhd->bhqk", {2, 9, 3, 8}, {2, 7, 3, 8}},
+                                           {"bhqk,bkhd->bqhd", {2, 3, 9, 7}, {2, 7, 3, 8}},
+                                           {"aib,bjc->cjia", {5, 4, 6}, {6, 3, 7}},
+                                           {"ijx,jk->ik", {3, 4, 2}, {4, 5}},
+                                           {"ij,jkx->i", {3, 4}, {4, 5, 2}},
+                                           {"ix,jx->xij", {9, 4}, {11, 4}}};
+  for (const EinsumCase& c : einsums) {
+    cases.push_back({"einsum", {{"spec", c.spec}}, {normal(c.a), normal(c.b)}});
+  }
+}
+
 }  // namespace
 
 void add_dimension_cases(std::vector<Case>& cases) {
   add_reductions(cases);
+  add_einsums(cases);
 }
 
 }  // namespace shardrun::test

@@ -1,0 +1,146 @@
+#include "core/device/cpu/contraction.h"
+
+#include <algorithm>
+
+namespace shardrun::device::cpu {
+namespace {
+
+bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
+
+/// The stride of several letters together, outermost first, if they are like one; 0 if they have one index.
+std::optional<std::int64_t> joint_stride(const Lettered& tensor, const std::string& letters) {
+  std::int64_t stride = 0;
+  std::int64_t next = 0;  // the stride that the letter before has if both are like one
+  for (auto letter = letters.rbegin(); letter != letters.rend(); ++letter) {
+    const std::int64_t size = tensor.size(*letter);
+    if (size == 1) {
+      continue;
+    }
+    if (next != 0 && tensor.stride(*letter) != next) {
+      return std::nullopt;
+    }
+    stride = next == 0 ? tensor.stride(*letter) : stride;
+    next = tensor.stride(*letter) * size;
+  }
+  return stride;
+}
+
+}  // namespace
+
+Lettered::Lettered(std::string text, graph::DType type, std::vector<std::int64_t> shape)
+    : letters(std::move(text)), dtype(type), sizes(std::move(shape)), strides(sizes.size()) {
+  std::int64_t next = 1;
+  for (std::size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = next;
+    next *= sizes[d];
+  }
+}
+
+std::int64_t Lettered::size(char letter) const { return has(letters, letter) ? sizes[letters.find(letter)] : 1; }
+
+std::int64_t Lettered::stride(char letter) const { return has(letters, letter) ? strides[letters.find(letter)] : 0; }
+
+std::int64_t Lettered::count(const std::string& some) const {
+  std::int64_t product = 1;
+  for (const char letter : some) {
+    product *= size(letter);
+  }
+  return product;
+}
+
+std::int64_t Lettered::offset(const std::string& some, std::int64_t number) const {
+  std::int64_t sum = 0;
+  for (auto letter = some.rbegin(); letter != some.rend(); ++letter) {
+    sum += number % size(*letter) * stride(*letter);
+    number /= size(*letter);
+  }
+  return sum;
+}
+
+std::optional<Operand> Lettered::matrix(const std::string& rows, const std::string& columns) const {
+  const std::optional<std::int64_t> down = joint_stride(*this, rows);
+  const std::optional<std::int64_t> across = joint_stride(*this, columns);
+  if (!down || !across) {
+    return std::nullopt;
+  }
+  if (*across <= 1) {
+    return Operand{nullptr, dtype, std::max(*down, count(columns))};
+  }
+  if (*down <= 1) {
+    return Operand{nullptr, dtype, std::max(*across, count(rows)), true};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// Fewer multiplications than this are not worth a call of a library.
+constexpr std::int64_t small_product = 512;
+
+/// Distributes the letters over batch, rows, columns and inner. False if one is in a single operand and summed over.
+bool classify(Contraction& made) {
+  const auto& [a, b, y] = made.tensors;
+  for (const char letter : y.letters) {
+    std::string& kind = !has(a.letters, letter) ? made.columns : !has(b.letters, letter) ? made.rows : made.batch;
+    kind += letter;
+  }
+  for (const char letter : made.summed) {
+    if (!has(a.letters, letter) || !has(b.letters, letter)) {
+      return false;
+    }
+    made.inner += letter;
+  }
+  return true;
+}
+
+/// The tensor as a matrix, copied so that it lies as one if it does not.
+Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows, const std::string& columns) {
+  const Lettered& tensor = made.tensors[number];
+  made.packed[number] = tensor;
+  std::optional<Operand> matrix = tensor.matrix(rows, columns);
+  if (!matrix || (number == 2 && matrix->transposed)) {
+    made.copied[number] = true;
+    const std::string letters = made.batch + rows + columns;
+    std::vector<std::int64_t> shape;
+    for (const char letter : letters) {
+      shape.push_back(tensor.size(letter));
+    }
+    made.packed[number] = Lettered(letters, tensor.dtype, shape);
+    matrix = made.packed[number].matrix(rows, columns);
+  }
+  return *matrix;
+}
+
+}  // namespace
+
+Contraction::Contraction(const graph::OpShape& shape) {
+  const graph::Einsum einsum = graph::parse_einsum(shape.attributes.text("spec"));
+  tensors = {Lettered(einsum.a, shape.inputs[0].dtype, shape.inputs[0].shape),
+             Lettered(einsum.b, shape.inputs[1].dtype, shape.inputs[1].shape),
+             Lettered(einsum.result, shape.outputs[0].dtype, shape.outputs[0].shape)};
+  summed = graph::summed_letters(einsum);
+  if (!classify(*this)) {
+    return;
+  }
+  const std::int64_t m = tensors[0].count(rows);
+  const std::int64_t n = tensors[1].count(columns);
+  const std::int64_t k = tensors[0].count(inner);
+  products = m * n * k >= small_product && (m > 1 || n > 1) && (k > 1 || (m > 1 && n > 1));
+  if (!products) {
+    return;
+  }
+  const std::optional<Operand> result = tensors[2].matrix(rows, columns);
+  if (result && result->transposed) {
+    std::swap(tensors[0], tensors[1]);
+    std::swap(rows, columns);
+    swapped = true;
+  }
+  product = {swapped ? n : m,
+             swapped ? m : n,
+             k,
+             as_matrix(*this, 0, rows, inner),
+             as_matrix(*this, 1, inner, columns),
+             as_matrix(*this, 2, rows, columns)};
+}
+
+}  // namespace shardrun::device::cpu

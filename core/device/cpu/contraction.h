@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/device/cpu/product.h"
+#include "core/graph/einsum.h"
+#include "core/graph/op.h"
+
+namespace shardrun::device::cpu {
+
+/// A tensor of an einsum: of each of its letters, the size and the stride in elements.
+struct Lettered {
+  std::string letters;
+  graph::DType dtype = graph::DType::f32;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+
+  Lettered() = default;
+  /// Without gaps, the last letter innermost.
+  Lettered(std::string text, graph::DType type, std::vector<std::int64_t> shape);
+
+  [[nodiscard]] std::int64_t size(char letter) const;    ///< 1 for a letter that it lacks
+  [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that it lacks
+  [[nodiscard]] std::int64_t count(const std::string& some) const;
+  [[nodiscard]] std::int64_t elements() const { return count(letters); }
+  /// Where element `number` of the indices of some letters lies, the last one innermost.
+  [[nodiscard]] std::int64_t offset(const std::string& some, std::int64_t number) const;
+  /// As a matrix whose rows are the indices of `rows`, or nothing: its elements do not lie as in one.
+  [[nodiscard]] std::optional<Operand> matrix(const std::string& rows, const std::string& columns) const;
+};
+
+/// How an einsum is computed: as a product of matrices for each index of a batch, if its letters allow that and the
+/// matrices are worth it. Tensors that do not lie as matrices are first copied so that they do.
+struct Contraction {
+  explicit Contraction(const graph::OpShape& shape);
+
+  std::array<Lettered, 3> tensors;  ///< a, b and the result
+  std::string summed;               ///< letters that the result lacks
+  bool products = false;
+  // Of products:
+  std::string batch;
+  std::string rows;      ///< letters of a and the result
+  std::string columns;   ///< letters of b and the result
+  std::string inner;     ///< letters of a and b
+  bool swapped = false;  ///< `a` is the op's second operand, and tensors[0] is too
+  std::array<bool, 3> copied = {};
+  std::array<Lettered, 3> packed;  ///< as they are multiplied
+  Product product = {};            ///< of one index of the batch, without data
+};
+
+}  // namespace shardrun::device::cpu
