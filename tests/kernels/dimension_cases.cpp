@@ -90,11 +90,88 @@ void add_einsums(std::vector<Case>& cases) {
   }
 }
 
+void add_moves(std::vector<Case>& cases) {
+  const std::vector<std::pair<Shape, Dims>> orders = {{{}, {}},
+                                                      {{7}, {0}},
+                                                      {{3, 5}, {1, 0}},
+                                                      {{301, 129}, {1, 0}},
+                                                      {{2, 3, 13}, {0, 2, 1}},
+                                                      {{2, 3, 13}, {2, 0, 1}},
+                                                      {{4, 1, 5, 3}, {2, 0, 3, 1}},
+                                                      {{2, 3, 4, 5}, {0, 1, 2, 3}}};
+  for (const auto& [shape, order] : orders) {
+    cases.push_back({"transpose", {{"order", order}}, {normal(shape)}});
+    cases.push_back({"transpose", {{"order", order}}, {integers_below<17>(shape)}});
+  }
+  struct Reshape {
+    Shape from;
+    Shape to;
+    const char* axes;
+  };
+  const std::vector<Reshape> reshapes = {{{}, {1}, "one"},
+                                         {{6}, {2, 3}, "a b"},
+                                         {{2, 3, 13}, {2, 39}, "batch features"},
+                                         {{2, 3, 13}, {6, 13}, "rows features"},
+                                         {{4, 1, 5, 3}, {4, 5, 3}, "a b c"},
+                                         {{4, 5, 3}, {4, 1, 5, 1, 3}, "a one b two c"},
+                                         {{4, 6, 5}, {4, 2, 3, 5}, "batch heads head_dim x"},
+                                         {{4, 6}, {3, 8}, "a b"}};
+  for (const Reshape& r : reshapes) {
+    const graph::Attributes attributes = {{"shape", r.to}, {"axes", r.axes}};
+    cases.push_back({"reshape", attributes, {normal(r.from)}});
+    cases.push_back({"reshape", attributes, {integers_below<17>(r.from)}});
+  }
+}
+
+void add_parts(std::vector<Case>& cases) {
+  const std::vector<std::pair<Shape, std::int64_t>> dims = {{{7}, 0},        {{3, 5}, 0},     {{3, 5}, 1},
+                                                            {{2, 5, 13}, 1}, {{301, 129}, 0}, {{301, 129}, 1}};
+  for (const auto& [shape, dim] : dims) {
+    Shape other = shape;
+    other[static_cast<std::size_t>(dim)] = 4;
+    cases.push_back({"concatenate", {{"dim", dim}}, {normal(shape)}});
+    cases.push_back({"concatenate", {{"dim", dim}}, {normal(shape), normal(other), normal(shape)}});
+    cases.push_back({"concatenate", {{"dim", dim}}, {integers_below<17>(other), integers_below<17>(shape)}});
+    cases.push_back({"slice", {{"dim", dim}, {"begin", 1}, {"end", 3}}, {normal(shape)}});
+    cases.push_back({"slice", {{"dim", dim}, {"begin", 0}, {"end", 2}}, {integers_below<17>(shape)}});
+    cases.push_back({"pad", {{"dim", dim}, {"low", 2}, {"high", 1}, {"value", 0.0}}, {normal(shape)}});
+    cases.push_back({"pad", {{"dim", dim}, {"low", 0}, {"high", 3}, {"value", 1.5}}, {normal(shape)}});
+  }
+}
+
+void add_indexed(std::vector<Case>& cases) {
+  const std::vector<Shape> indices = {{}, {1}, {5}, {3, 7}, {331}};
+  for (const Shape& index : indices) {
+    for (const auto& [before, after] :
+         std::vector<std::pair<Shape, Shape>>{{{}, {}}, {{}, {5}}, {{3}, {}}, {{2}, {3, 2}}}) {
+      Shape x = before;
+      x.push_back(17);
+      x.insert(x.end(), after.begin(), after.end());
+      Shape y = before;
+      y.insert(y.end(), index.begin(), index.end());
+      y.insert(y.end(), after.begin(), after.end());
+      const auto dim = static_cast<std::int64_t>(before.size());
+      cases.push_back({"gather", {{"dim", dim}}, {integers_below<17>(index), normal(x)}});
+      cases.push_back(
+          {"scatter_add", {{"dim", dim}, {"rows", 17}, {"axis", "vocab"}}, {integers_below<17>(index), normal(y)}});
+    }
+    cases.push_back({"one_hot", {{"rows", 17}, {"axis", "vocab"}}, {integers_below<17>(index)}});
+  }
+  for (const char* dtype : {"f32", "i32"}) {
+    cases.push_back({"iota", {{"rows", 37}, {"axis", "seq"}, {"dtype", dtype}}, {}});
+  }
+  cases.push_back({"cast", {{"dtype", "f32"}}, {integers_below<17>({3, 5})}});
+  cases.push_back({"cast", {{"dtype", "i32"}}, {positive({3, 5})}});
+}
+
 }  // namespace
 
 void add_dimension_cases(std::vector<Case>& cases) {
   add_reductions(cases);
   add_einsums(cases);
+  add_moves(cases);
+  add_parts(cases);
+  add_indexed(cases);
 }
 
 }  // namespace shardrun::test

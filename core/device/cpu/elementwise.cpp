@@ -44,11 +44,12 @@ void copy(const KernelCall& call) {
   }
 }
 
-/// The same for any types of real numbers, float16 among them.
+/// The same for any types, float16 and integers among them.
 void cast(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const TensorView& y = call.outputs[0];
-  if (x.dtype != graph::DType::f16 && y.dtype != graph::DType::f16) {
+  const auto is_fast = [](graph::DType dtype) { return dtype == graph::DType::f32 || dtype == graph::DType::bf16; };
+  if (is_fast(x.dtype) && is_fast(y.dtype)) {
     copy(call);
     return;
   }
@@ -75,6 +76,6 @@ void broadcast_scalar(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(elementwise, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}},
-                 {"constant", {.run = constant}}, {"copy", {.run = copy}}, {"cast", {.run = cast}},
+SHARDRUN_KERNELS(elementwise, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}}, {"constant", {.run = constant}},
+                 {"copy", {.run = copy}}, {"cast", {.run = cast}}, {"reshape", {.run = copy}},
                  {"broadcast_scalar", {.run = by_type<broadcast_scalar<float*>, broadcast_scalar<Reals>>}})

@@ -4,21 +4,37 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// tokens: [L]   table: [V, E]   y: [L, E]; rows of tokens that this shard of the vocabulary lacks are zero
+/// A tensor [O, V, E] of rows that are chosen by their index in V. A shard holds `held` of them, from `first` on.
+struct Rows {
+  Rows(const KernelCall& call, const TensorView& tensor) {
+    const auto dim = static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0);
+    outer = extent(tensor, 0, dim);
+    held = tensor.shape[dim];
+    first = tensor.origin[dim];
+    width = extent(tensor, dim + 1, tensor.rank);
+  }
+
+  std::int64_t outer;
+  std::int64_t held;
+  std::int64_t first;
+  std::int64_t width;
+};
+
+/// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that this shard of the vocabulary lacks are zero
 template <typename Pointer>
-void embedding(const KernelCall& call) {
+void gather(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
   const auto table = reals<Pointer>(call.inputs[1]);
   const auto y = reals<Pointer>(call.outputs[0]);
-  const std::int64_t held = call.inputs[1].shape[0];
-  const std::int64_t first = call.inputs[1].origin[0];
-  const std::int64_t width = call.inputs[1].shape[1];
-  call.threads.split(call.inputs[0].elements(), row_grain(width), [=](std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = call.inputs[0].elements();
+  const Rows rows(call, call.inputs[1]);
+  const std::int64_t width = rows.width;
+  call.threads.split(rows.outer * count, row_grain(width), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t l = begin; l < end; ++l) {
-      const std::int64_t row = tokens[l] - first;
+      const std::int64_t row = tokens[l % count] - rows.first;
       const auto to = y + l * width;
-      if (row >= 0 && row < held) {
-        const auto from = table + row * width;
+      if (row >= 0 && row < rows.held) {
+        const auto from = table + (l / count * rows.held + row) * width;
         vectors(0, width, [=](auto at) { store(to, at, load(from, at)); });
       } else {
         vectors(0, width, [=](auto at) { store(to, at, vec{}); });
@@ -40,7 +56,7 @@ std::int64_t column_grain(std::int64_t tokens) { return (row_grain(tokens) + 15)
 
 /// The gradient in float32: each row of dy is added to its token's row.
 template <typename Pointer>
-void gradient_of_floats(const KernelCall& call) {
+void sums_in_floats(const KernelCall& call) {
   if (!call.accumulate) {
     clear(call);
   }
@@ -48,17 +64,16 @@ void gradient_of_floats(const KernelCall& call) {
   const auto dy = reals<Pointer>(call.inputs[1]);
   float* table = reals<float*>(call.outputs[0]);
   const std::int64_t count = call.inputs[0].elements();
-  const std::int64_t held = call.outputs[0].shape[0];
-  const std::int64_t first = call.outputs[0].origin[0];
-  const std::int64_t width = call.outputs[0].shape[1];
-  call.threads.split(width, column_grain(count), [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t l = 0; l < count; ++l) {
-      const std::int64_t row = tokens[l] - first;
-      if (row < 0 || row >= held) {
+  const Rows rows(call, call.outputs[0]);
+  const std::int64_t width = rows.width;
+  call.threads.split(width, column_grain(rows.outer * count), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t l = 0; l < rows.outer * count; ++l) {
+      const std::int64_t row = tokens[l % count] - rows.first;
+      if (row < 0 || row >= rows.held) {
         continue;
       }
       const auto from = dy + l * width;
-      float* to = table + row * width;
+      float* to = table + (l / count * rows.held + row) * width;
       vectors(begin, end, [=](auto at) { store(to, at, load(to, at) + load(from, at)); });
     }
   });
@@ -71,16 +86,16 @@ struct Positions {
 };
 constexpr std::int32_t last_position = -1;
 
-Positions positions_of_rows(const KernelCall& call) {
+Positions positions_of_rows(const KernelCall& call, const Rows& rows) {
   const std::int32_t* tokens = integers(call.inputs[0]);
-  const std::int64_t held = call.outputs[0].shape[0];
+  const std::int64_t held = rows.held;
   auto* heads = reinterpret_cast<std::int32_t*>(call.scratch.data());
   auto* next = heads + held;
   for (std::int64_t row = 0; row < held; ++row) {
     heads[row] = last_position;
   }
   for (std::int64_t l = call.inputs[0].elements(); l-- > 0;) {
-    const std::int64_t row = tokens[l] - call.outputs[0].origin[0];
+    const std::int64_t row = tokens[l] - rows.first;
     next[l] = last_position;
     if (row >= 0 && row < held) {
       next[l] = heads[row];
@@ -91,16 +106,18 @@ Positions positions_of_rows(const KernelCall& call) {
 }
 
 /// The gradient in bfloat16: all of a row's terms are added up before their sum is rounded.
-void gradient_of_bfloats(const KernelCall& call) {
-  const Positions positions = positions_of_rows(call);
+void sums_in_bfloats(const KernelCall& call) {
+  const Rows rows(call, call.outputs[0]);
+  const Positions positions = positions_of_rows(call, rows);
   const auto dy = reals<Reals>(call.inputs[1]);
   const auto table = reals<Reals>(call.outputs[0]);
-  const std::int64_t held = call.outputs[0].shape[0];
-  const std::int64_t width = call.outputs[0].shape[1];
+  const std::int64_t count = call.inputs[0].elements();
+  const std::int64_t width = rows.width;
   const bool accumulate = call.accumulate;
-  call.threads.split(width, column_grain(call.inputs[0].elements()), [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = 0; row < held; ++row) {
-      const std::int32_t head = positions.heads[row];
+  call.threads.split(width, column_grain(rows.outer * count), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = 0; row < rows.outer * rows.held; ++row) {
+      const std::int32_t head = positions.heads[row % rows.held];
+      const auto first = dy + row / rows.held * count * width;
       if (accumulate && head == last_position) {
         continue;
       }
@@ -108,7 +125,7 @@ void gradient_of_bfloats(const KernelCall& call) {
       vectors(begin, end, [=](auto at) {
         vec total = accumulate ? load(to, at) : vec{};
         for (std::int64_t l = head; l != last_position; l = positions.next[l]) {
-          total += load(dy + l * width, at);
+          total += load(first + l * width, at);
         }
         store(to, at, total);
       });
@@ -116,20 +133,21 @@ void gradient_of_bfloats(const KernelCall& call) {
   });
 }
 
-/// tokens: [L]   dy: [L, E]   dtable: [V, E] (+)= the rows of dy, each at its token's row
-void embedding_gradient(const KernelCall& call) {
+/// tokens: [L]   dy: [O, L, E]   dtable: [O, V, E] (+)= the rows of dy, each at its token's row
+void scatter_add(const KernelCall& call) {
   if (call.outputs[0].dtype == graph::DType::bf16) {
-    gradient_of_bfloats(call);
+    sums_in_bfloats(call);
   } else {
-    by_type<gradient_of_floats<float*>, gradient_of_floats<Reals>>(call);
+    by_type<sums_in_floats<float*>, sums_in_floats<Reals>>(call);
   }
 }
 
-std::size_t gradient_scratch(const graph::OpShape& shape, int) {
+std::size_t positions_scratch(const graph::OpShape& shape, int) {
   if (shape.outputs[0].dtype != graph::DType::bf16) {
     return 0;
   }
-  const std::int64_t positions = shape.outputs[0].shape[0] + graph::element_count(shape.inputs[0].shape);
+  const std::size_t dim = shape.attributes.has("dim") ? static_cast<std::size_t>(shape.attributes.integer("dim")) : 0;
+  const std::int64_t positions = shape.outputs[0].shape.data()[dim] + graph::element_count(shape.inputs[0].shape);
   return static_cast<std::size_t>(positions) * sizeof(std::int32_t);
 }
 
@@ -148,6 +166,8 @@ void take_position(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(embedding, {"embedding", {.run = by_type<embedding<float*>, embedding<Reals>>}},
-                 {"embedding_gradient", {embedding_gradient, gradient_scratch}},
+SHARDRUN_KERNELS(embedding, {"embedding", {.run = by_type<gather<float*>, gather<Reals>>}},
+                 {"gather", {.run = by_type<gather<float*>, gather<Reals>>}},
+                 {"embedding_gradient", {scatter_add, positions_scratch}},
+                 {"scatter_add", {scatter_add, positions_scratch}},
                  {"take_position", {.run = by_type<take_position<float*>, take_position<Reals>>}})

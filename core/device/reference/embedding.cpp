@@ -5,55 +5,74 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// The row of `table` for a token, or -1 if another shard of the vocabulary has it.
-std::int64_t row_of(const TensorView& table, std::int32_t token) {
-  const std::int64_t row = token - table.origin[0];
-  return 0 <= row && row < table.shape[0] ? row : -1;
-}
+/// A tensor [O, V, E] of rows that are chosen by their index in V: dimension `dim`, or the first.
+struct Rows {
+  Rows(const KernelCall& call, const TensorView& tensor)
+      : dim(static_cast<std::uint32_t>(call.attributes.has("dim") ? call.attributes.integer("dim") : 0)),
+        outer(extent(tensor, 0, dim)),
+        held(tensor.shape[dim]),
+        first(tensor.origin[dim]),
+        width(extent(tensor, dim + 1, tensor.rank)) {}
 
-/// y[l, :] = table[token[l], :], zeros for a row held elsewhere: summing over the shards gives the whole
+  /// The row for a token, or -1 if another shard of V has it.
+  [[nodiscard]] std::int64_t of(std::int32_t token) const {
+    const std::int64_t row = token - first;
+    return 0 <= row && row < held ? row : -1;
+  }
+
+  std::uint32_t dim;
+  std::int64_t outer;
+  std::int64_t held;
+  std::int64_t first;
+  std::int64_t width;
+};
+
+/// y[o, l, :] = table[o, token[l], :], zeros for a row held elsewhere: summing over the shards gives the whole
 /// (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
-/// tokens: [L]   table: [V, E]   y: [L, E]
-void embedding(const KernelCall& call) {
+/// tokens: [L]   table: [O, V, E]   y: [O, L, E]
+void gather(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
   const TensorView& table = call.inputs[1];
-  const std::int64_t width = table.shape[1];
-  double* y = reals(call.outputs[0]);
-  for_each(call, call.inputs[0].elements(), width, [&](std::int64_t l) {
-    const std::int64_t row = row_of(table, tokens[l]);
-    for (std::int64_t e = 0; e < width; ++e) {
-      y[l * width + e] = row < 0 ? 0 : reals(table)[row * width + e];
+  const Rows rows(call, table);
+  const std::int64_t length = call.inputs[0].elements();
+  for_each(call, rows.outer * length, rows.width, [&](std::int64_t i) {
+    const std::int64_t row = rows.of(tokens[i % length]);
+    for (std::int64_t e = 0; e < rows.width; ++e) {
+      const std::int64_t from = (i / length * rows.held + row) * rows.width + e;
+      reals(call.outputs[0])[i * rows.width + e] = row < 0 ? 0 : reals(table)[from];
     }
   });
 }
 
-/// dtable[v, :] = sum of dy[l, :] over the l with token[l] == v.
-/// tokens: [L]   dy: [L, E]   dtable: [V, E]
-void embedding_gradient(const KernelCall& call) {
+/// y[o, v, :] = sum of x[o, l, :] over the l with token[l] == v.
+/// tokens: [L]   x: [O, L, E]   y: [O, V, E]
+void scatter_add(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);
-  const double* dy = reals(call.inputs[1]);
-  const TensorView& dtable = call.outputs[0];
-  const std::int64_t width = dtable.shape[1];
+  const double* x = reals(call.inputs[1]);
+  const Rows rows(call, call.outputs[0]);
   const std::int64_t length = call.inputs[0].elements();
-  for_each(call, dtable.shape[0], length, [&](std::int64_t v) {
+  for_each(call, rows.outer * rows.held, length, [&](std::int64_t i) {
+    const std::int64_t o = i / rows.held;
     std::vector<std::int64_t> places;
     for (std::int64_t l = 0; l < length; ++l) {
-      if (row_of(dtable, tokens[l]) == v) {
+      if (rows.of(tokens[l]) == i % rows.held) {
         places.push_back(l);
       }
     }
-    for (std::int64_t e = 0; e < width; ++e) {
+    for (std::int64_t e = 0; e < rows.width; ++e) {
       double sum = 0;
       for (const std::int64_t l : places) {
-        sum += dy[l * width + e];
+        sum += x[(o * length + l) * rows.width + e];
       }
-      put(call, v * width + e, sum);
+      put(call, i * rows.width + e, sum);
     }
   });
 }
 
-const RegisterKernel register_embedding("reference", "embedding", {.run = embedding});
-const RegisterKernel register_embedding_gradient("reference", "embedding_gradient", {.run = embedding_gradient});
+const RegisterKernel register_embedding("reference", "embedding", {.run = gather});
+const RegisterKernel register_embedding_gradient("reference", "embedding_gradient", {.run = scatter_add});
+const RegisterKernel register_gather("reference", "gather", {.run = gather});
+const RegisterKernel register_scatter_add("reference", "scatter_add", {.run = scatter_add});
 
 }  // namespace
 }  // namespace shardrun::device::reference

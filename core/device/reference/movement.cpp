@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/device/elements.h"
 #include "core/device/reference/views.h"
 
 namespace shardrun::device::reference {
@@ -65,9 +66,12 @@ void copy(const KernelCall& call) {
   for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
 }
 
-/// y = x; Device::run rounds it to the type of y.
+/// y = x, rounded to the type of y. An integer is cut to a whole number.
 void cast(const KernelCall& call) {
-  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) { put(call, i, reals(call.inputs[0])[i]); });
+  for_each(call, call.inputs[0].elements(), 1, [&](std::int64_t i) {
+    double value = read_element(call.inputs[0], i);
+    write_elements(call.outputs[0], i, {&value, 1});
+  });
 }
 
 const RegisterKernel register_shift("reference", "shift", {.run = shift});

@@ -2,7 +2,8 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// The same numbers in another element type, rounded to nearest with ties to even.
+// The same numbers in another element type, rounded to nearest with ties to even. Real numbers that become integers are
+// cut to whole numbers.
 
 namespace shardrun::graph {
 namespace {
@@ -19,7 +20,11 @@ ShardingRule cast_rule(const Attributes& attributes, const Operands& inputs) {
   return rule;
 }
 
+/// None flows through integers.
 ValueId cast_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (!is_real(builder.type(request.inputs[0]).dtype) || !is_real(builder.type(request.outputs[0]).dtype)) {
+    return {};
+  }
   return builder.call("cast", {request.output_gradients[0]},
                       {{"dtype", to_string(builder.type(request.inputs[0]).dtype)}});
 }

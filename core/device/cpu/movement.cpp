@@ -1,0 +1,164 @@
+#include "core/device/cpu/vec.h"
+#include "core/device/cpu/views.h"
+
+// Ops that copy boxes of elements. Integers are moved as float32 numbers are: bit by bit.
+
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+namespace {
+
+/// A box of elements in two tensors. Dimensions that are consecutive in both become one.
+struct Box {
+  /// Adds a dimension around the others.
+  void add_outer(std::int64_t size, std::int64_t from_stride, std::int64_t to_stride) {
+    if (size == 1) {
+      return;
+    }
+    if (count > 0 && from_stride == from_strides[count - 1] * sizes[count - 1] &&
+        to_stride == to_strides[count - 1] * sizes[count - 1]) {
+      sizes[count - 1] *= size;
+      return;
+    }
+    sizes[count] = size;
+    from_strides[count] = from_stride;
+    to_strides[count] = to_stride;
+    ++count;
+  }
+
+  int count = 0;
+  std::int64_t sizes[max_rank] = {};  ///< innermost first
+  std::int64_t from_strides[max_rank] = {};
+  std::int64_t to_strides[max_rank] = {};
+};
+
+SHARDRUN_INLINE void copy_row(Reals from, std::int64_t from_stride, Reals to, std::int64_t to_stride,
+                              std::int64_t count) {
+  if (from_stride == 1 && to_stride == 1) {
+    vectors(0, count, [=](auto at) { store(to, at, load(from, at)); });
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    put(to, i * to_stride, get(from, i * from_stride));
+  }
+}
+
+void copy_box(const KernelCall& call, const Box& box, Reals from, Reals to) {
+  const std::int64_t row = box.count == 0 ? 1 : box.sizes[0];
+  if (box.count <= 1) {
+    call.threads.split(row, grain, [=](std::int64_t begin, std::int64_t end) {
+      copy_row(from + begin * box.from_strides[0], box.from_strides[0], to + begin * box.to_strides[0],
+               box.to_strides[0], end - begin);
+    });
+    return;
+  }
+  std::int64_t rows = 1;
+  for (int d = 1; d < box.count; ++d) {
+    rows *= box.sizes[d];
+  }
+  call.threads.split(rows, row_grain(row), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      std::int64_t in_from = 0;
+      std::int64_t in_to = 0;
+      std::int64_t left = r;
+      for (int d = 1; d < box.count; ++d) {
+        in_from += left % box.sizes[d] * box.from_strides[d];
+        in_to += left % box.sizes[d] * box.to_strides[d];
+        left /= box.sizes[d];
+      }
+      copy_row(from + in_from, box.from_strides[0], to + in_to, box.to_strides[0], row);
+    }
+  });
+}
+
+/// y[…] has dimension `order[d]` of x as its dimension d.
+void transpose(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const std::int64_t* order = call.attributes.integers("order").data();
+  Box box;
+  std::int64_t to_stride = 1;
+  for (std::uint32_t d = x.rank; d-- > 0;) {
+    const auto from = static_cast<std::uint32_t>(order[d]);
+    box.add_outer(x.shape[from], extent(x, from + 1, x.rank), to_stride);
+    to_stride *= x.shape[from];
+  }
+  copy_box(call, box, reals<Reals>(x), reals<Reals>(call.outputs[0]));
+}
+
+/// Copies `count` indices of dimension `dim`, from index `first` of `from` to index `place` of `to`.
+void copy_indices(const KernelCall& call, const TensorView& from, std::int64_t first, const TensorView& to,
+                  std::int64_t place, std::int64_t count) {
+  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
+  const std::int64_t inner = extent(from, dim + 1, from.rank);
+  Box box;
+  box.add_outer(count * inner, 1, 1);
+  box.add_outer(extent(from, 0, dim), from.shape[dim] * inner, to.shape[dim] * inner);
+  if (count > 0 && inner > 0) {
+    copy_box(call, box, reals<Reals>(from) + first * inner, reals<Reals>(to) + place * inner);
+  }
+}
+
+void slice(const KernelCall& call) {
+  const std::int64_t begin = call.attributes.integer("begin");
+  copy_indices(call, call.inputs[0], begin, call.outputs[0], 0, call.attributes.integer("end") - begin);
+}
+
+void concatenate(const KernelCall& call) {
+  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
+  std::int64_t place = 0;
+  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+    const TensorView& x = call.inputs[i];
+    copy_indices(call, x, 0, call.outputs[0], place, x.shape[dim]);
+    place += x.shape[dim];
+  }
+}
+
+void pad(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const TensorView& y = call.outputs[0];
+  const vec value = splat(static_cast<float>(call.attributes.real("value")));
+  const auto to = reals<Reals>(y);
+  call.threads.split(y.elements(), grain, [=](std::int64_t begin, std::int64_t end) {
+    vectors(begin, end, [=](auto at) { store(to, at, value); });
+  });
+  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
+  copy_indices(call, x, 0, y, call.attributes.integer("low"), x.shape[dim]);
+}
+
+/// index: [L]   y: [L, V] = 1 where v is the index, else 0
+void one_hot(const KernelCall& call) {
+  const std::int32_t* index = integers(call.inputs[0]);
+  const auto y = reals<Reals>(call.outputs[0]);
+  const std::int64_t width = columns(call.outputs[0]);
+  const std::int64_t first = call.outputs[0].origin[call.outputs[0].rank - 1];
+  call.threads.split(call.inputs[0].elements(), row_grain(width), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t l = begin; l < end; ++l) {
+      const Reals row = y + l * width;
+      vectors(0, width, [=](auto at) { store(row, at, vec{}); });
+      const std::int64_t chosen = index[l] - first;
+      if (chosen >= 0 && chosen < width) {
+        put(row, chosen, 1);
+      }
+    }
+  });
+}
+
+/// y: [N] = 0, 1, …
+void iota(const KernelCall& call) {
+  const TensorView& y = call.outputs[0];
+  const std::int64_t first = y.origin[0];
+  if (y.dtype == graph::DType::i32) {
+    for (std::int64_t i = 0; i < y.shape[0]; ++i) {
+      integers(y)[i] = static_cast<std::int32_t>(first + i);
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < y.shape[0]; ++i) {
+    put(reals<Reals>(y), i, static_cast<float>(first + i));
+  }
+}
+
+}  // namespace
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
+
+SHARDRUN_KERNELS(movement, {"transpose", {.run = transpose}}, {"slice", {.run = slice}},
+                 {"concatenate", {.run = concatenate}}, {"pad", {.run = pad}}, {"one_hot", {.run = one_hot}},
+                 {"iota", {.run = iota}})

@@ -1,0 +1,109 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Elements by index, and tensors made of indices. As for embeddings, rows that a shard does not hold are zero, so that
+// a split of the indexed dimension gives partial sums.
+
+namespace shardrun::graph {
+namespace {
+
+void require_indices(std::string_view op, const Operands& inputs) {
+  if (!inputs.empty() && inputs[0].dtype != DType::i32) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op {} takes i32 indices first, found {}", op, to_string(inputs[0])));
+  }
+}
+
+/// "a0 a1 … MIDDLE b0 …": `before` dimensions, those of `middle`, and `after` dimensions.
+std::string around(std::size_t before, const std::string& middle, std::size_t after) {
+  return fmt::format("a*{} {} b*{}", before, middle, after);
+}
+
+void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const std::string& axis) {
+  Factor& rows = rule.factors[rule.find(factor)];
+  rows.size = size;
+  rows.axis = axis;
+}
+
+/// index: [L...]   x: [A..., V, B...]   y: [A..., L..., B...], with V dimension `dim`
+ShardingRule gather_rule(const Attributes& attributes, const Operands& inputs) {
+  require_indices("gather", inputs);
+  const std::int64_t dim = attributes.integer("dim");
+  require_dimension("gather", inputs, 1, dim);
+  const auto before = static_cast<std::size_t>(dim);
+  const std::size_t after = rank(inputs, 1) - before - 1;
+  const std::string index = fmt::format("l*{}", rank(inputs, 0));
+  return linear_in(parse_rule(fmt::format("{},{}->{}", index, around(before, "v", after), around(before, index, after)),
+                              {.reduced = "v"}),
+                   {1});
+}
+
+ValueId gather_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 1) {
+    return {};
+  }
+  const TensorType& type = builder.type(request.inputs[1]);
+  const std::int64_t dim = request.attributes.integer("dim");
+  const auto d = static_cast<std::size_t>(dim);
+  return builder.call("scatter_add", {request.inputs[0], request.output_gradients[0]},
+                      {{"dim", dim}, {"rows", type.shape[d]}, {"axis", type.axes[d]}});
+}
+
+/// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...], with V dimension `dim`, `rows` long, of axis `axis`
+ShardingRule scatter_add_rule(const Attributes& attributes, const Operands& inputs) {
+  require_indices("scatter_add", inputs);
+  const std::int64_t dim = attributes.integer("dim");
+  const std::size_t l = rank(inputs, 0);
+  if (dim < 0 || rank(inputs, 1) < static_cast<std::size_t>(dim) + l) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op scatter_add: operand 1 lacks the dimensions of the indices from dimension {} on", dim));
+  }
+  const auto before = static_cast<std::size_t>(dim);
+  const std::size_t after = rank(inputs, 1) - before - l;
+  const std::string index = fmt::format("l*{}", l);
+  ShardingRule rule = parse_rule(
+      fmt::format("{},{}->{}", index, around(before, index, after), around(before, "v", after)), {.reduced = index});
+  set_rows(rule, "v", attributes.integer("rows"), attributes.text("axis"));
+  return linear_in(std::move(rule), {1});
+}
+
+ValueId scatter_add_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  if (request.input != 1) {
+    return {};
+  }
+  return builder.call("gather", {request.inputs[0], request.output_gradients[0]},
+                      {{"dim", request.attributes.integer("dim")}});
+}
+
+/// index: [L...]   y: [L..., V], V `rows` long, of axis `axis`
+ShardingRule one_hot_rule(const Attributes& attributes, const Operands& inputs) {
+  require_indices("one_hot", inputs);
+  const std::string index = fmt::format("l*{}", rank(inputs, 0));
+  ShardingRule rule = parse_rule(fmt::format("{}->{} v", index, index));
+  set_rows(rule, "v", attributes.integer("rows"), attributes.text("axis"));
+  rule.dtypes = {DType::f32};
+  return rule;
+}
+
+/// y: [V] = 0, 1, …, V `rows` long, of axis `axis` and element type `dtype`
+ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
+  ShardingRule rule = parse_rule("-> v");
+  set_rows(rule, "v", attributes.integer("rows"), attributes.text("axis"));
+  rule.dtypes = {find_dtype(attributes.text("dtype"))};
+  if (rule.dtypes[0] != DType::f32 && rule.dtypes[0] != DType::i32) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op iota makes f32 or i32, not '{}'", attributes.text("dtype")));
+  }
+  return rule;
+}
+
+const RegisterOp gather({.name = "gather", .rule = gather_rule, .gradient = gather_gradient});
+const RegisterOp scatter_add({.name = "scatter_add",
+                              .rule = scatter_add_rule,
+                              .gradient = scatter_add_gradient,
+                              .flops = flops_per_element<1, 1>,
+                              .accumulates = true});
+const RegisterOp one_hot({.name = "one_hot", .rule = one_hot_rule, .flops = flops_per_element<0>, .cheap = true});
+const RegisterOp iota({.name = "iota", .rule = iota_rule, .cheap = true});
+
+}  // namespace
+}  // namespace shardrun::graph

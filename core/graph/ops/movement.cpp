@@ -1,0 +1,251 @@
+#include <fmt/ranges.h>
+
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Ops that move elements: they keep every number as it is. Where a rule cannot keep a split, the dimension is whole.
+
+namespace shardrun::graph {
+namespace {
+
+using Dims = std::vector<std::int64_t>;
+
+/// The result has the operand's type, also if that is an integer's. Only real numbers are ever partial.
+ShardingRule moving(ShardingRule rule, const Operands& inputs) {
+  rule.dtypes = {inputs.empty() ? std::nullopt : std::optional(inputs[0].dtype)};
+  return inputs.empty() || is_real(inputs[0].dtype) ? linear_in(std::move(rule), {0}) : rule;
+}
+
+std::string factor_list(std::size_t count, std::size_t changed, const char* other) {
+  std::string text;
+  for (std::size_t d = 0; d < count; ++d) {
+    text += d == changed ? fmt::format(" {}", other) : fmt::format(" a{}", d);
+  }
+  return text;
+}
+
+void set_size(ShardingRule& rule, std::string_view factor, std::int64_t size, std::string axis) {
+  Factor& found = rule.factors[rule.find(factor)];
+  found.size = size;
+  found.axis = std::move(axis);
+}
+
+// transpose: y[i0, i1, …] has dimension `order[d]` of x as its dimension d.
+
+ShardingRule transpose_rule(const Attributes& attributes, const Operands& inputs) {
+  const Dims& order = attributes.integers("order");
+  const std::size_t a = rank(inputs, 0);
+  std::string text;
+  for (std::size_t d = 0; d < a; ++d) {
+    if (std::ranges::count(order, static_cast<std::int64_t>(d)) != 1 || order.size() != a) {
+      throw Error(
+          ErrorCode::shape_mismatch,
+          fmt::format("op transpose: order must name each of the {} dimensions of {} once", a, to_string(inputs[0])));
+    }
+    text += fmt::format(" a{}", order[d]);
+  }
+  return moving(parse_rule(fmt::format("a*{}->{}", a, text.empty() ? "." : text)), inputs);
+}
+
+ValueId transpose_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const Dims& order = request.attributes.integers("order");
+  Dims inverse(order.size());
+  for (std::size_t d = 0; d < order.size(); ++d) {
+    inverse[static_cast<std::size_t>(order[d])] = static_cast<std::int64_t>(d);
+  }
+  return builder.call("transpose", {request.output_gradients[0]}, {{"order", inverse}});
+}
+
+// reshape: the same elements in row-major order, as `shape`, whose axes are called `axes`: "batch heads head_dim".
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> found;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    found.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return found;
+}
+
+/// Consecutive dimensions [from, from_end) of the operand that become [to, to_end) of the result.
+struct Regrouped {
+  std::size_t from;
+  std::size_t from_end;
+  std::size_t to;
+  std::size_t to_end;
+};
+
+/// The smallest groups. A dimension of one index that is added or removed is a group of its own.
+std::vector<Regrouped> regroup(const Dims& from, const Dims& to) {
+  std::vector<Regrouped> groups;
+  for (std::size_t i = 0, j = 0; i < from.size() || j < to.size();) {
+    Regrouped group{i, i, j, j};
+    const bool one_in_from = i < from.size() && from[i] == 1;
+    const bool one_in_to = j < to.size() && to[j] == 1;
+    if (one_in_from || one_in_to) {
+      i += one_in_from ? 1 : 0;
+      j += one_in_to ? 1 : 0;
+    } else {
+      for (std::int64_t in_from = from[i++], in_to = to[j++]; in_from != in_to;) {
+        in_from < in_to ? in_from *= from[i++] : in_to *= to[j++];
+      }
+    }
+    group.from_end = i;
+    group.to_end = j;
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+/// A dimension that stays as it is keeps its split; the others are whole.
+ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) {
+  const Dims& to = attributes.integers("shape");
+  const std::vector<std::string> axes = words(attributes.text("axes"));
+  const Dims from = inputs.empty() ? Dims{} : inputs[0].shape;
+  if (element_count(from) != element_count(to) || axes.size() != to.size()) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op reshape: {} cannot become [{}] with axes \"{}\"",
+                                                       inputs.empty() ? "nothing" : to_string(inputs[0]),
+                                                       fmt::join(to, ", "), attributes.text("axes")));
+  }
+  std::string operand;
+  std::string result;
+  std::string whole;
+  for (const Regrouped& group : regroup(from, to)) {
+    const bool kept = group.from_end - group.from == 1 && group.to_end - group.to == 1;
+    for (std::size_t d = group.from; d < group.from_end; ++d) {
+      operand += fmt::format(" a{}", d);
+      whole += kept ? "" : fmt::format(" a{}", d);
+    }
+    for (std::size_t d = group.to; d < group.to_end; ++d) {
+      result += kept ? fmt::format(" a{}", group.from) : fmt::format(" b{}", d);
+      whole += kept ? "" : fmt::format(" b{}", d);
+    }
+  }
+  ShardingRule rule = parse_rule(fmt::format("{}->{}", operand.empty() ? "." : operand, result.empty() ? "." : result),
+                                 {.whole = whole});
+  for (std::size_t d = 0; d < to.size(); ++d) {
+    if (rule.find(fmt::format("b{}", d)).exists()) {
+      set_size(rule, fmt::format("b{}", d), to[d], axes[d]);
+    }
+  }
+  return moving(std::move(rule), inputs);
+}
+
+ValueId reshape_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const TensorType& type = builder.type(request.inputs[0]);
+  return builder.call("reshape", {request.output_gradients[0]},
+                      {{"shape", type.shape}, {"axes", fmt::format("{}", fmt::join(type.axes, " "))}});
+}
+
+// concatenate: all operands one after the other along dimension `dim`.
+
+ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::int64_t dim = attributes.integer("dim");
+  const auto changed = static_cast<std::size_t>(dim);
+  std::string text;
+  std::string whole = "y";
+  std::int64_t size = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    require_dimension("concatenate", inputs, i, dim);
+    text += (i == 0 ? "" : ",") + factor_list(rank(inputs, i), changed, fmt::format("x{}", i).c_str());
+    whole += fmt::format(" x{}", i);
+    size += inputs[i].shape[changed];
+  }
+  if (inputs.empty()) {
+    throw Error(ErrorCode::shape_mismatch, "op concatenate needs an operand");
+  }
+  ShardingRule rule =
+      parse_rule(fmt::format("{}->{}", text, factor_list(rank(inputs, 0), changed, "y")), {.whole = whole});
+  set_size(rule, "y", size, inputs[0].axes[changed]);
+  rule.dtypes = {inputs[0].dtype};
+  rule.linearity = is_real(inputs[0].dtype) ? Linearity::together : Linearity::none;
+  return rule;
+}
+
+ValueId concatenate_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const std::int64_t dim = request.attributes.integer("dim");
+  const auto size_of = [&](std::size_t i) {
+    return builder.type(request.inputs[i]).shape[static_cast<std::size_t>(dim)];
+  };
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < request.input; ++i) {
+    begin += size_of(i);
+  }
+  return builder.call("slice", {request.output_gradients[0]},
+                      {{"dim", dim}, {"begin", begin}, {"end", begin + size_of(request.input)}});
+}
+
+// slice: indices `begin` to `end`, without the latter, of dimension `dim`. pad: `low` and `high` elements `value`
+// before and after those of dimension `dim`.
+
+ShardingRule resized(std::string_view op, const Attributes& attributes, const Operands& inputs, std::int64_t size) {
+  const auto dim = static_cast<std::size_t>(attributes.integer("dim"));
+  const std::size_t a = rank(inputs, 0);
+  ShardingRule rule =
+      parse_rule(fmt::format("{}->{}", factor_list(a, dim, "x"), factor_list(a, dim, "y")), {.whole = "x y"});
+  set_size(rule, "y", size, inputs[0].axes[dim]);
+  if (size <= 0) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op {}: nothing of dimension {} is left", op, dim));
+  }
+  return rule;
+}
+
+ShardingRule slice_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::int64_t dim = attributes.integer("dim");
+  require_dimension("slice", inputs, 0, dim);
+  const std::int64_t begin = attributes.integer("begin");
+  const std::int64_t end = attributes.integer("end");
+  if (begin < 0 || end > inputs[0].shape[static_cast<std::size_t>(dim)]) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op slice: {} has no indices {} to {} along dimension {}",
+                                                       to_string(inputs[0]), begin, end, dim));
+  }
+  return moving(resized("slice", attributes, inputs, end - begin), inputs);
+}
+
+ValueId slice_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const std::int64_t dim = request.attributes.integer("dim");
+  const std::int64_t size = builder.type(request.inputs[0]).shape[static_cast<std::size_t>(dim)];
+  return builder.call("pad", {request.output_gradients[0]},
+                      {{"dim", dim},
+                       {"low", request.attributes.integer("begin")},
+                       {"high", size - request.attributes.integer("end")},
+                       {"value", 0.0}});
+}
+
+ShardingRule pad_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::int64_t dim = attributes.integer("dim");
+  require_dimension("pad", inputs, 0, dim);
+  require_reals("pad", inputs);
+  const std::int64_t low = attributes.integer("low");
+  const std::int64_t high = attributes.integer("high");
+  if (low < 0 || high < 0) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op pad: {} and {} elements cannot be added", low, high));
+  }
+  ShardingRule rule = resized("pad", attributes, inputs, inputs[0].shape[static_cast<std::size_t>(dim)] + low + high);
+  return attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
+}
+
+ValueId pad_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const std::int64_t dim = request.attributes.integer("dim");
+  const std::int64_t low = request.attributes.integer("low");
+  const std::int64_t size = builder.type(request.inputs[0]).shape[static_cast<std::size_t>(dim)];
+  return builder.call("slice", {request.output_gradients[0]}, {{"dim", dim}, {"begin", low}, {"end", low + size}});
+}
+
+const RegisterOp transpose(
+    {.name = "transpose", .rule = transpose_rule, .gradient = transpose_gradient, .flops = flops_per_element<0>});
+const RegisterOp reshape({.name = "reshape",
+                          .rule = reshape_rule,
+                          .gradient = reshape_gradient,
+                          .flops = flops_per_element<0>,
+                          .in_place = {{0, 0}},
+                          .cheap = true});
+const RegisterOp concatenate(
+    {.name = "concatenate", .rule = concatenate_rule, .gradient = concatenate_gradient, .flops = flops_per_element<0>});
+const RegisterOp slice(
+    {.name = "slice", .rule = slice_rule, .gradient = slice_gradient, .flops = flops_per_element<0>, .cheap = true});
+const RegisterOp pad({.name = "pad", .rule = pad_rule, .gradient = pad_gradient, .flops = flops_per_element<0>});
+
+}  // namespace
+}  // namespace shardrun::graph
