@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/cli/options.h"
+#include "core/graph/op_reference.h"
 #include "core/job/reference.h"
 #include "core/models/model.h"
 
@@ -21,8 +22,9 @@ std::string model_reference() {
 }
 
 int help(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("help", words, {{.name = "markdown", .help = "help job: in the form of docs/job-file.md"}}, 0, 1);
+  const Parsed parsed = parse(
+      "help", words,
+      {{.name = "markdown", .help = "help job, help ops: in the form of docs/job-file.md and docs/ops.md"}}, 0, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -34,19 +36,25 @@ int help(std::span<const std::string> words) {
     fmt::print("{}", parsed.has("markdown") ? job::job_reference_markdown() : job::job_reference() + model_reference());
     return 0;
   }
-  std::vector<std::string> names = {"job"};
+  if (topic == "ops") {
+    fmt::print("{}", parsed.has("markdown") ? graph::op_reference_markdown() : graph::op_reference());
+    return 0;
+  }
+  std::vector<std::string> names = {"job", "ops"};
   for (const Command& command : commands()) {
     if (command.name == topic) {
       return command.run(std::vector<std::string>{"--help"});
     }
     names.push_back(command.name);
   }
-  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job and on every command", topic,
-                                            did_you_mean(topic, names)));
+  throw Error(ErrorCode::usage, fmt::format("no help on '{}'{}; there is help on job, on ops and on every command",
+                                            topic, did_you_mean(topic, names)));
 }
 
-const RegisterCommand help_command(
-    {.name = "help", .arguments = "[TOPIC]", .help = "'help job' is the reference of the job file", .run = help});
+const RegisterCommand help_command({.name = "help",
+                                    .arguments = "[TOPIC]",
+                                    .help = "'help job' is the reference of the job file, 'help ops' of the ops",
+                                    .run = help});
 
 }  // namespace
 }  // namespace shardrun::cli

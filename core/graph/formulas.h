@@ -21,6 +21,11 @@ namespace shardrun::graph::formulas {
 
 #define SHARDRUN_FORMULA [[gnu::always_inline]] static
 
+struct AttributeHelp {
+  const char* name;
+  const char* meaning;
+};
+
 struct Unary {
   static constexpr std::size_t operands = 1;
   static constexpr std::initializer_list<std::size_t> linear_in = {};  ///< operands in each of which it is linear
@@ -149,6 +154,7 @@ template <typename Math, typename Number = typename Math::Number>
 struct Clamp : Unary {
   static constexpr const char* name = "clamp";
   static constexpr const char* formula = "low where x < low, high where x > high, else x";
+  static constexpr AttributeHelp attributes[] = {{"low", "the smallest result"}, {"high", "the largest"}};
   [[gnu::always_inline]] explicit Clamp(const Attributes& attributes)
       : low(Math::constant(attributes.real("low"))), high(Math::constant(attributes.real("high"))) {}
   [[gnu::always_inline]] Number value(Number x) const { return x < low ? low : x > high ? high : x; }

@@ -33,6 +33,16 @@ struct GradientRequest {
   std::size_t input;                             ///< the operand whose gradient is requested
 };
 
+/// What `shardrun help ops` says of an op.
+struct OpHelp {
+  /// The result in terms of the operands. Empty: an op of gradients and updates, which models do not call.
+  std::string formula = {};
+  std::vector<std::pair<std::string, std::string>> attributes = {};  ///< their names, and what each says
+  /// One use of the op. Its operands, factors and results are shown.
+  Attributes example = {};
+  std::vector<TensorType> operands = {};
+};
+
 /// An operation, declared in one place: its sharding rule (which gives its shapes too), its in-place pairs, cost and
 /// gradient. Devices register its kernels under the same name.
 struct Op {
@@ -63,6 +73,8 @@ struct Op {
 
   /// Whether it sums any number of operands of one shape. The partitioner may then sum some of them first.
   bool variadic_sum = false;
+
+  OpHelp help = {};
 };
 
 /// Registers an op under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.

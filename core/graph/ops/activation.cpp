@@ -31,14 +31,26 @@ const RegisterOp gelu({.name = "gelu",
                        .gradient = gelu_gradient,
                        .flops = flops_per_element<12>,
                        .in_place = {{0, 0}},
-                       .cheap = true});
+                       .cheap = true,
+                       .help = {.formula = "x times the normal distribution function of x",
+                                .attributes = {{"form", "erf (exact) or tanh (as GPT-2)"}},
+                                .example = {{"form", "erf"}},
+                                .operands = {example({2, 3})}}});
 const RegisterOp gelu_backward(
     {.name = "gelu_gradient", .rule = activation_gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
 /// Zeroes elements at random and scales the others (Srivastava et al. 2014). Dimension 0 is the batch: the random
 /// numbers are keyed by global sample index and index within the sample.
 const RegisterOp dropout(
-    {.name = "dropout", .rule = dropout_rule, .gradient = dropout_gradient, .in_place = {{0, 0}}, .cheap = true});
+    {.name = "dropout",
+     .rule = dropout_rule,
+     .gradient = dropout_gradient,
+     .in_place = {{0, 0}},
+     .cheap = true,
+     .help = {.formula = "x / (1 - rate), with a random share `rate` of its elements zero; dimension 0 is the batch",
+              .attributes = {{"rate", "between 0 and 1"}, {"stream", "the key of the random numbers"}},
+              .example = {{"rate", 0.1}, {"stream", "dropout"}},
+              .operands = {example({2, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

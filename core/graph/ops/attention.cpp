@@ -32,7 +32,15 @@ std::int64_t attention_flops(const OpShape& shape) {
 std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape) * 5 / 2; }
 
 const RegisterOp attention(
-    {.name = "attention", .rule = attention_rule, .gradient = attention_gradient, .flops = attention_flops});
+    {.name = "attention",
+     .rule = attention_rule,
+     .gradient = attention_gradient,
+     .flops = attention_flops,
+     .help = {
+         .formula = "causal scaled dot-product attention of queries, keys and values, and log-sum-exp of the scores",
+         .attributes = {{"dropout", "the rate for probabilities"}, {"stream", "the key of the random numbers"}},
+         .example = {{"dropout", 0.0}, {"stream", "attention"}},
+         .operands = {example({2, 5, 3, 4, 8})}}});
 
 const RegisterOp attention_gradient_op({.name = "attention_gradient",
                                         .rule = attention_gradient_rule,

@@ -30,7 +30,15 @@ ValueId cast_gradient(FunctionBuilder& builder, const GradientRequest& request) 
 }
 
 const RegisterOp cast(
-    {.name = "cast", .rule = cast_rule, .gradient = cast_gradient, .flops = flops_per_element<0>, .cheap = true});
+    {.name = "cast",
+     .rule = cast_rule,
+     .gradient = cast_gradient,
+     .flops = flops_per_element<0>,
+     .cheap = true,
+     .help = {.formula = "x in another element type, rounded to nearest; reals that become integers are cut",
+              .attributes = {{"dtype", "the type"}},
+              .example = {{"dtype", "f32"}},
+              .operands = {example({2, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

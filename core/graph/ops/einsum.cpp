@@ -109,7 +109,8 @@ ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request
       missing.push_back(static_cast<std::int64_t>(d));
     }
   }
-  const ValueId gradient = builder.call("einsum", {request.output_gradients[0], request.inputs[1 - request.input]},
+  const ValueId dy = request.output_gradients[0];
+  const ValueId gradient = builder.call("einsum", {dy, request.inputs[1 - request.input]},
                                         {{"spec", fmt::format("{},{}->{}", einsum.result, other, found)}});
   return missing.empty() ? gradient
                          : builder.call("broadcast", {gradient, request.inputs[request.input]},
@@ -117,8 +118,15 @@ ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request
 }
 
 /// Attribute `spec`: "bij,bjk->bik".
-const RegisterOp einsum(
-    {.name = "einsum", .rule = einsum_rule, .gradient = einsum_gradient, .flops = einsum_flops, .accumulates = true});
+const RegisterOp einsum({.name = "einsum",
+                         .rule = einsum_rule,
+                         .gradient = einsum_gradient,
+                         .flops = einsum_flops,
+                         .accumulates = true,
+                         .help = {.formula = "the sum of a b over the letters that the result lacks",
+                                  .attributes = {{"spec", "the letters of a, b and the result"}},
+                                  .example = {{"spec", "bij,bjk->bik"}},
+                                  .operands = {example({2, 3, 4}), example({2, 4, 5})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -38,16 +38,26 @@ const RegisterOp add_n({.name = "add_n",
                         .gradient = add_n_gradient,
                         .in_place = {{0, 0}},
                         .cheap = true,
-                        .variadic_sum = true});
+                        .variadic_sum = true,
+                        .help = {.formula = "the sum of all operands",
+                                 .operands = {example({2, 3}), example({2, 3})}}});
 const RegisterOp linear_combination({.name = "linear_combination",
                                      .rule = sum_rule,
                                      .gradient = linear_combination_gradient,
                                      .flops = linear_combination_flops,
                                      .in_place = {{0, 0}},
-                                     .cheap = true});
+                                     .cheap = true,
+                                     .help = {.formula = "the sum of all operands, each times its coefficient",
+                                              .attributes = {{"coefficients", "a number for each operand"}},
+                                              .example = {{"coefficients", std::vector<double>{0.5, -2}}},
+                                              .operands = {example({2, 3}), example({2, 3})}}});
 /// Writes of state that nothing else could fuse: state = value, or += value.
 const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
-const RegisterOp constant({.name = "constant", .rule = constant_rule});
+const RegisterOp constant(
+    {.name = "constant",
+     .rule = constant_rule,
+     .help = {
+         .formula = "a scalar", .attributes = {{"value", "its number"}}, .example = {{"value", 1.0}}, .operands = {}}});
 const RegisterOp broadcast_scalar({.name = "broadcast_scalar", .rule = broadcast_rule});
 
 }  // namespace

@@ -34,7 +34,11 @@ ShardingRule take_position_rule(const Attributes&, const Operands&) {
   return linear_in(parse_rule("b t e -> b e", {.whole = "t"}), {0});
 }
 
-const RegisterOp embedding({.name = "embedding", .rule = embedding_rule, .gradient = embedding_gradient});
+const RegisterOp embedding({.name = "embedding",
+                            .rule = embedding_rule,
+                            .gradient = embedding_gradient,
+                            .help = {.formula = "the rows of a table at the indices",
+                                     .operands = {example({2, 5}, DType::i32), example({7, 3})}}});
 
 const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                                         .rule = embedding_gradient_rule,
@@ -42,7 +46,11 @@ const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                                         .accumulates = true});
 
 /// Picks one position of each sequence, chosen at run time. Used for generating text.
-const RegisterOp take_position({.name = "take_position", .rule = take_position_rule});
+const RegisterOp take_position(
+    {.name = "take_position",
+     .rule = take_position_rule,
+     .help = {.formula = "x at one position of dimension 1, which is chosen when the function is called",
+              .operands = {example({2, 5, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -96,14 +96,43 @@ ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
   return rule;
 }
 
-const RegisterOp gather({.name = "gather", .rule = gather_rule, .gradient = gather_gradient});
-const RegisterOp scatter_add({.name = "scatter_add",
-                              .rule = scatter_add_rule,
-                              .gradient = scatter_add_gradient,
-                              .flops = flops_per_element<1, 1>,
-                              .accumulates = true});
-const RegisterOp one_hot({.name = "one_hot", .rule = one_hot_rule, .flops = flops_per_element<0>, .cheap = true});
-const RegisterOp iota({.name = "iota", .rule = iota_rule, .cheap = true});
+const RegisterOp gather({.name = "gather",
+                         .rule = gather_rule,
+                         .gradient = gather_gradient,
+                         .help = {.formula = "the elements of x at the indices, in place of its dimension `dim`",
+                                  .attributes = {{"dim", "the indexed dimension of x"}},
+                                  .example = {{"dim", std::int64_t{1}}},
+                                  .operands = {example({5}, DType::i32), example({2, 7, 3})}}});
+const RegisterOp scatter_add(
+    {.name = "scatter_add",
+     .rule = scatter_add_rule,
+     .gradient = scatter_add_gradient,
+     .flops = flops_per_element<1, 1>,
+     .accumulates = true,
+     .help = {.formula = "the reverse of gather: at each index the sum of the elements of x that have it",
+              .attributes = {{"dim", "where the dimensions of the indices begin in x"},
+                             {"rows", "the number of indices"},
+                             {"axis", "the name of their axis"}},
+              .example = {{"dim", std::int64_t{1}}, {"rows", std::int64_t{7}}, {"axis", "vocab"}},
+              .operands = {example({5}, DType::i32), example({2, 5, 3})}}});
+const RegisterOp one_hot({.name = "one_hot",
+                          .rule = one_hot_rule,
+                          .flops = flops_per_element<0>,
+                          .cheap = true,
+                          .help = {
+                              .formula = "1 at each index, else 0",
+                              .attributes = {{"rows", "the number of indices"}, {"axis", "the name of their axis"}},
+                              .example = {{"rows", std::int64_t{7}}, {"axis", "vocab"}},
+                              .operands = {example({5}, DType::i32)}}});
+const RegisterOp iota({.name = "iota",
+                       .rule = iota_rule,
+                       .cheap = true,
+                       .help = {.formula = "0, 1, 2, ...",
+                                .attributes = {{"rows", "the number of indices"},
+                                               {"axis", "the name of their axis"},
+                                               {"dtype", "f32 or i32"}},
+                                .example = {{"rows", std::int64_t{7}}, {"axis", "seq"}, {"dtype", "f32"}},
+                                .operands = {}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -70,6 +70,11 @@ inline void require_dimension(std::string_view op, const Operands& inputs, std::
   }
 }
 
+/// An operand of an op's example.
+[[nodiscard]] inline TensorType example(std::vector<std::int64_t> shape, DType dtype = DType::f32) {
+  return {.dtype = dtype, .shape = std::move(shape), .axes = {}};
+}
+
 /// A multiple of the operand's elements: the FLOPs of ops with a cost per element.
 template <int per_element, std::size_t operand = 0>
 [[nodiscard]] std::int64_t flops_per_element(const OpShape& shape) {

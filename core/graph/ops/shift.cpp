@@ -25,7 +25,17 @@ ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request)
 }
 
 /// y[i] = x[i + offset] along one dimension; outside it wraps (periodic) or is a constant (fixed).
-const RegisterOp shift({.name = "shift", .rule = shift_rule, .gradient = shift_gradient});
+const RegisterOp shift(
+    {.name = "shift",
+     .rule = shift_rule,
+     .gradient = shift_gradient,
+     .help = {.formula = "y[i] = x[i + offset] along a dimension; of neighbours that are split, only the edges move",
+              .attributes = {{"dim", "the dimension"},
+                             {"offset", "may be negative"},
+                             {"boundary", "periodic or fixed"},
+                             {"value", "outside of a fixed boundary"}},
+              .example = {{"dim", std::int64_t{0}}, {"offset", std::int64_t{1}}, {"boundary", "fixed"}, {"value", 0.0}},
+              .operands = {example({4, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

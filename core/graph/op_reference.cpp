@@ -1,0 +1,116 @@
+#include "core/graph/op_reference.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "core/graph/op.h"
+
+namespace shardrun::graph {
+namespace {
+
+constexpr const char* introduction =
+    "Each op has its result, its attributes, the types of one use, and the sharding rule of that use. `real` stands "
+    "for\n"
+    "f32 or bf16; a result that is f32 is so whatever the operands are. A rule names the factors of operands and "
+    "results:\n"
+    "one that is reduced gives partial results when it is split, a whole one is not split, and the others stay "
+    "split.\n";
+
+std::string name_of_type(const TensorType& type) {
+  return fmt::format("{}[{}]", type.dtype == DType::bf16 ? "real" : to_string(type.dtype), fmt::join(type.shape, ", "));
+}
+
+std::string names_of_types(const std::vector<TensorType>& types) {
+  std::string text;
+  for (const TensorType& type : types) {
+    text += (text.empty() ? "" : ", ") + name_of_type(type);
+  }
+  return text.empty() ? "none" : text;
+}
+
+struct Entry {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> lines;  ///< what each says, and its text
+};
+
+/// Operands of real numbers are bf16, so that results that are f32 for all of them show.
+Entry entry_of(const Op& op) {
+  std::vector<TensorType> operands = op.help.operands;
+  for (TensorType& type : operands) {
+    type.dtype = is_real(type.dtype) ? DType::bf16 : type.dtype;
+    type.axes.resize(type.shape.size());
+  }
+  ShardingRule rule = op.rule(op.help.example, operands);
+  const std::vector<TensorType> results = infer_types(rule, operands, op.name);
+  Entry entry{op.name, {{"result", op.help.formula}}};
+  for (const auto& [name, meaning] : op.help.attributes) {
+    entry.lines.emplace_back("attribute", fmt::format("{}: {}", name, meaning));
+  }
+  if (!op.help.example.entries().empty()) {
+    entry.lines.emplace_back("example", to_string(op.help.example));
+  }
+  entry.lines.emplace_back("types", names_of_types(operands) + " -> " + names_of_types(results));
+  entry.lines.emplace_back("rule", to_string(rule));
+  entry.lines.emplace_back("gradient", op.gradient == nullptr ? "none" : "yes");
+  return entry;
+}
+
+std::vector<Entry> entries() {
+  std::vector<Entry> made;
+  for (const Op* op : all_ops()) {
+    if (!op->help.formula.empty()) {
+      made.push_back(entry_of(*op));
+    }
+  }
+  return made;
+}
+
+/// The ops that models do not call, in lines that fit a terminal.
+std::string inner_ops() {
+  constexpr std::size_t width = 100;
+  std::string text;
+  std::size_t length = 0;
+  for (const Op* op : all_ops()) {
+    if (op->help.formula.empty()) {
+      const bool fits = length + op->name.size() < width;
+      text += (text.empty() ? "" : fits ? ", " : ",\n") + op->name;
+      length = (fits ? length : 0) + op->name.size() + 2;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string op_reference() {
+  std::string text = fmt::format("ops\n\n{}", introduction);
+  for (const Entry& entry : entries()) {
+    text += fmt::format("\n{}\n", entry.name);
+    for (const auto& [what, said] : entry.lines) {
+      text += fmt::format("    {:<10}{}\n", what, said);
+    }
+  }
+  return text + fmt::format("\nGradients and updates are made of these too:\n{}\n", inner_ops());
+}
+
+std::string op_reference_markdown() {
+  std::string text = fmt::format(
+      "# Ops\n\nWritten by `shardrun help ops --markdown` from the declarations of the ops; change it there.\n\n{}",
+      introduction);
+  for (const Entry& entry : entries()) {
+    text += fmt::format("\n## {}\n\n| | |\n|---|---|\n", entry.name);
+    for (const auto& [what, said] : entry.lines) {
+      const bool prose = what == "result" || what == "attribute" || what == "gradient";
+      std::string cell;
+      for (const char c : said) {
+        cell += c == '|' ? std::string("\\|") : std::string(1, c);
+      }
+      text += prose ? fmt::format("| {} | {} |\n", what, cell) : fmt::format("| {} | `{}` |\n", what, cell);
+    }
+  }
+  return text + fmt::format("\nGradients and updates are made of these too: {}.\n", inner_ops());
+}
+
+}  // namespace shardrun::graph
