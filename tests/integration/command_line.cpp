@@ -35,6 +35,13 @@ TEST_CASE("words that are nearly a command or an option are answered with it", "
   CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
 }
 
+TEST_CASE("help ops documents the ops, help job the job file", "[program]") {
+  const TemporaryFolder folder;
+  CHECK_THAT(run_program(folder.path(), {"help", "ops"}).out, Contains("\neinsum\n    result    the sum of a b"));
+  CHECK_THAT(run_program(folder.path(), {"help", "ops", "--markdown"}).out, StartsWith("# Ops\n"));
+  CHECK_THAT(run_program(folder.path(), {"help", "job"}).out, Contains("\n[train]\n"));
+}
+
 TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "[program]") {
   const JobFolder job;
   const auto ranks = [&](const std::string& before) {
