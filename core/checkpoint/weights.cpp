@@ -166,11 +166,10 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
   callbacks.await_ranks();
 }
 
-Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,
                         const data::Tokenizer* tokenizer) {
   std::string section = fmt::format("[model]\nname = {}\n{}", model.name, to_string(settings.options));
-  const models::Model& declared = *models::find_model(model.name);
-  const bool takes_vocab = std::any_of(declared.options.begin(), declared.options.end(),
+  const bool takes_vocab = std::any_of(model.options.begin(), model.options.end(),
                                        [](const OptionSpec& spec) { return spec.name == "vocab"; });
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
@@ -182,25 +181,25 @@ Metadata describe_model(const job::Chosen& model, const models::ModelSettings& s
   return metadata;
 }
 
-TrainedModel read_model(const SafetensorsFile& file) {
+TrainedModel read_model(const SafetensorsFile& file, const models::Models& models) {
   job::RawJob raw;
   raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
   const job::RawSection* section = raw.find("model");
   const job::RawSetting* name = section == nullptr ? nullptr : section->find("name");
-  TrainedModel trained;
-  trained.model = name == nullptr ? nullptr : models::find_model(name->value);
-  if (trained.model == nullptr) {
-    throw Error(ErrorCode::data, fmt::format("'{}' holds the model '{}', which this version does not have; it has {}",
-                                             file.path().string(), name == nullptr ? "" : name->value,
-                                             fmt::join(models::model_names(), ", ")));
+  std::optional<models::Model> model = name == nullptr ? std::nullopt : models.find(name->value);
+  if (!model) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' holds the model '{}', which this version does not have; it has {}",
+                            file.path().string(), name == nullptr ? "" : name->value, fmt::join(models.names(), ", ")));
   }
+  TrainedModel trained{.model = *std::move(model)};
   std::vector<std::pair<std::string_view, std::string_view>> settings;
   for (const job::RawSetting& setting : section->settings) {
     if (setting.key != "name") {
       settings.emplace_back(setting.key, setting.value);
     }
   }
-  trained.settings.options = job::make_options(trained.model->options, settings);
+  trained.settings.options = job::make_options(trained.model.options, settings);
   if (file.metadata().contains(tokenizer_key)) {
     trained.tokenizer = data::Tokenizer::from_json(metadata_at(file, tokenizer_key));
     trained.settings.data.vocab = trained.tokenizer->vocabulary();

@@ -32,18 +32,18 @@ void save_states(const std::filesystem::path& path, const graph::Graph& graph, g
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
                  const Metadata& metadata, const SaveCallbacks& callbacks = {});
 
-[[nodiscard]] Metadata describe_model(const job::Chosen& model, const models::ModelSettings& settings,
+[[nodiscard]] Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
 
 /// A model read from a file.
 struct TrainedModel {
-  const models::Model* model = nullptr;
+  models::Model model;
   models::ModelSettings settings;
   std::optional<data::Tokenizer> tokenizer;
 };
 
-/// Throws Error{data} if the file was not written by `save_states` with `describe_model`.
-[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file);
+/// Throws Error{data} if the file was not written by `save_states` with `describe_model`, or holds none of `models`.
+[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file, const models::Models& models);
 
 /// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
 /// another shape, not float32, or with a value that is NaN or infinite.

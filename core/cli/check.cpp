@@ -25,7 +25,13 @@ struct Subject {
 
 Subject subject_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
-  return {path, plugins::inspect(path)};
+  Subject subject{path, plugins::inspect(path)};
+  if (subject.manifest.kind == plugins::PluginKind::model) {
+    throw Error(ErrorCode::usage, fmt::format("plugins check: {} is a model, and the cases are for strategies and "
+                                              "transports; 'shardrun verify JOB.ini' checks a job of it",
+                                              path.string()));
+  }
+  return subject;
 }
 
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {

@@ -6,6 +6,8 @@
 #include "core/base/error.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
+#include "core/compile/model.h"
+#include "core/compile/plugins.h"
 #include "core/metrics/run_files.h"
 #include "core/models/program.h"
 #include "core/partition/partition.h"
@@ -85,12 +87,13 @@ int generate(std::span<const std::string> words) {
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
-  const checkpoint::TrainedModel trained = checkpoint::read_model(file);
+  const checkpoint::TrainedModel trained =
+      checkpoint::read_model(file, compile::models_in(compile::directories_of({})));
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
 
-  const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
+  const graph::Graph graph = models::build_prediction(trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(file, graph, executor);

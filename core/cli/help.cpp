@@ -5,18 +5,24 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/cli/options.h"
+#include "core/compile/model.h"
+#include "core/compile/plugins.h"
 #include "core/graph/op_reference.h"
 #include "core/job/reference.h"
-#include "core/models/model.h"
 
 namespace shardrun::cli {
 namespace {
 
 std::string model_reference() {
   std::string text = "\nmodels, and what [model] takes for each\n";
-  for (const std::string& name : models::model_names()) {
-    const models::Model& model = *models::find_model(name);
-    text += fmt::format("\nname = {}    {}\n{}", name, model.help, job::options_reference(model.options));
+  const models::Models models = compile::models_in(compile::directories_of({}));
+  for (const std::string& name : models.names()) {
+    try {
+      const models::Model model = models.find(name).value();
+      text += fmt::format("\nname = {}    {}\n{}", name, model.help, job::options_reference(model.options));
+    } catch (const Error& error) {
+      text += fmt::format("\nname = {}    cannot be used: {}\n", name, error.message());
+    }
   }
   return text;
 }

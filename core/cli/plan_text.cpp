@@ -264,7 +264,7 @@ std::string transients_text(const compile::Compiled& compiled) {
   return text;
 }
 
-/// "model gpt, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
+/// "model toy, strategy named, 8 ranks (data 2 × model 2 × pipe 2), 1 thread each"
 std::string title_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   std::string mesh;

@@ -21,7 +21,10 @@ const char* type_name(OptionType type) noexcept {
 }
 
 std::string describe(const OptionSpec& option) {
-  std::string text = fmt::format("    {} ({}, default {})", option.name, type_name(option.type), *option.default_value);
+  std::string text = fmt::format("    {} ({}, {})", option.name, type_name(option.type),
+                                 option.default_value ? "default " + *option.default_value
+                                 : option.optional    ? "need not be set"
+                                                      : "has to be set");
   if (option.minimum) {
     text += fmt::format(" from {}", *option.minimum);
   }

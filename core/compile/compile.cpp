@@ -60,14 +60,13 @@ models::TrainingSettings training_settings(const job::Job& job, const data::Data
 
 /// Errors of the graph itself, such as a tensor that is too large, have no place. Adds one.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
-  const models::Model& model = *models::find_model(job.model.name);
   models::ModelSettings settings = compiled.settings;
   settings.job = &job;
   try {
     if (job.task == job::Task::iterate) {
-      return models::build_iteration(model, settings);
+      return models::build_iteration(compiled.model, settings);
     }
-    return models::build_training(model, settings, training_settings(job, compiled.dataset.get()));
+    return models::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
   } catch (const models::Refusal&) {
     throw;
   } catch (const Error& error) {
@@ -122,6 +121,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   };
   Compiled compiled;
   compiled.device = &find_device(job);
+  compiled.model = open_model(job);
   compiled.settings.options = job.model.options;
   if (job.task == job::Task::train) {
     if (dataset == nullptr) {

@@ -27,6 +27,7 @@ namespace shardrun::compile {
 /// A job between its file and the executor. Each member depends only on earlier ones.
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;  ///< null if the job names no data
+  models::Model model;
   models::ModelSettings settings;
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
   graph::Graph graph;

@@ -10,10 +10,10 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/compile/cluster.h"
+#include "core/compile/model.h"
 #include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
-#include "core/models/model.h"
 
 namespace shardrun::compile {
 namespace {
@@ -99,11 +99,13 @@ plugins::Directories directories_of(const std::vector<std::filesystem::path>& co
 
 job::SchemaProviders schema_providers() {
   return {
-      .model_options = [](std::string_view name) -> std::optional<std::vector<OptionSpec>> {
-        const models::Model* model = models::find_model(name);
-        return model == nullptr ? std::nullopt : std::optional(model->options);
+      .model_options = [](std::string_view name,
+                          const std::vector<std::filesystem::path>& path) -> std::optional<std::vector<OptionSpec>> {
+        const std::optional<models::Model> model = models_in(directories_of(path)).find(std::string(name));
+        return model ? std::optional(model->options) : std::nullopt;
       },
-      .model_names = models::model_names,
+      .model_names =
+          [](const std::vector<std::filesystem::path>& path) { return models_in(directories_of(path)).names(); },
       .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
       },
@@ -120,6 +122,15 @@ job::SchemaProviders schema_providers() {
           },
       .automatic_ranks = [] { return device::usable_cores(); },
   };
+}
+
+models::Model open_model(const job::Job& job) {
+  std::optional<models::Model> model = models_in(directories_of(job.plugins.path)).find(job.model.name);
+  if (!model) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("the model plugin '{}' has gone since the job was read", job.model.name));
+  }
+  return *std::move(model);
 }
 
 plugins::Strategy open_strategy(const job::Job& job) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/models/model.h"
 #include "core/runtime/collectives.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"
@@ -18,6 +19,9 @@ namespace shardrun::compile {
 
 /// What the job file's schema needs from models, strategies and this machine.
 [[nodiscard]] job::SchemaProviders schema_providers();
+
+/// Throws Error{plugin}.
+[[nodiscard]] models::Model open_model(const job::Job& job);
 
 /// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);

@@ -74,7 +74,7 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   DiskUse use;
   use.result = checkpoint::result_path(job).filename().string();
   use.result_bytes = checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
-                                         trains ? checkpoint::describe_model(job.model, compiled.settings, tokenizer)
+                                         trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
                                                 : checkpoint::describe_state(steps))
                          .file_bytes;
   use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;

@@ -123,10 +123,10 @@ StepForecast StepPredictor::forecast() const {
     if (job_.task == job::Task::train) {
       forecast.samples_per_s = static_cast<double>(job_.data.batch) / seconds;
     }
-    const models::Model& model = *models::find_model(job_.model.name);
-    if (job_.task == job::Task::train && job_.data.arrays.empty() && model.predict != nullptr) {
+    if (job_.task == job::Task::train && job_.data.arrays.empty() && compiled_.model.predict) {
       // A model that predicts tokens has a loss per token, even without data.
-      forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(model.losses_per_sample(compiled_.settings));
+      forecast.tokens_per_s =
+          forecast.samples_per_s * static_cast<double>(models::losses_per_sample(compiled_.graph));
     }
   }
   if (job_.cluster.flops > 0) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,47 @@ class Attributes {
  private:
   std::vector<std::pair<std::string, Scalar>> entries_;
 };
+
+/// Declares an attribute that an op takes. A use of the op has to give it.
+struct AttributeSpec {
+  enum class Type : std::uint8_t { integer, real, text, reals, integers };
+
+  static AttributeSpec integer(std::string name, std::string help,
+                               std::int64_t minimum = std::numeric_limits<std::int64_t>::min(),
+                               std::int64_t maximum = std::numeric_limits<std::int64_t>::max()) {
+    return {.name = std::move(name),
+            .type = Type::integer,
+            .help = std::move(help),
+            .minimum = minimum,
+            .maximum = maximum};
+  }
+  static AttributeSpec real(std::string name, std::string help) {
+    return {.name = std::move(name), .type = Type::real, .help = std::move(help)};
+  }
+  static AttributeSpec text(std::string name, std::string help, std::vector<std::string> choices = {}) {
+    return {.name = std::move(name), .type = Type::text, .help = std::move(help), .choices = std::move(choices)};
+  }
+  static AttributeSpec reals(std::string name, std::string help) {
+    return {.name = std::move(name), .type = Type::reals, .help = std::move(help)};
+  }
+  static AttributeSpec integers(std::string name, std::string help) {
+    return {.name = std::move(name), .type = Type::integers, .help = std::move(help)};
+  }
+
+  std::string name;
+  Type type = Type::real;
+  std::string help = {};
+  std::int64_t minimum = std::numeric_limits<std::int64_t>::min();  ///< of an integer
+  std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::string> choices = {};  ///< of a text; none: any
+};
+
+/// Throws Error{shape_mismatch} unless these are the declared attributes, each with a value that it may have. Reals
+/// have to be finite.
+void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes& attributes);
+
+/// "dim, an integer from 0 to 7: the dimension"
+[[nodiscard]] std::string describe(const AttributeSpec& spec);
 
 /// "{contract=1, transpose=0}", or nothing when there are none.
 [[nodiscard]] std::string to_string(const Attributes& attributes);

@@ -145,6 +145,10 @@ void FunctionBuilder::cut_point(std::string name, ValueId value) {
   }
 }
 
+void FunctionBuilder::set_scope(std::string_view scope) {
+  prefix_ = scope.empty() ? std::string() : fmt::format("{}/", scope);
+}
+
 void FunctionBuilder::finish() { graph_.functions.push_back(std::move(function_)); }
 
 Scope::Scope(FunctionBuilder& builder, std::string_view name) : builder_(builder), length_(builder.prefix_.size()) {

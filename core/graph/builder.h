@@ -46,7 +46,10 @@ class FunctionBuilder {
   /// Sets the name of nodes without one, until it is set to "".
   void name_unnamed(std::string name) { unnamed_ = std::move(name); }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
+  [[nodiscard]] std::int32_t layer() const noexcept { return layer_; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }
+  /// Replaces all open scopes; "" for none.
+  void set_scope(std::string_view scope);
 
   /// Adds the function to the graph. Call once, last.
   void finish();
@@ -87,5 +90,10 @@ class Scope {
 /// Declares the state `gradients/<parameter>`. Contributions to a tied parameter are added one by one, so that none has
 /// to be kept.
 void differentiate(FunctionBuilder& builder, ValueId loss);
+
+/// Adds nodes for the gradient of a scalar with respect to each value of `of`, and returns them. They are nodes of the
+/// builder's phase. A gradient is zero where nothing flows. Throws Error{shape_mismatch} if `scalar` is none, or if an
+/// op between it and a value has no gradient.
+[[nodiscard]] std::vector<ValueId> gradients(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of);
 
 }  // namespace shardrun::graph

@@ -13,62 +13,85 @@ namespace {
 /// Reverse-mode differentiation of the function built so far (Griewank & Walther 2008, section 3.2).
 class Differentiation {
  public:
-  Differentiation(FunctionBuilder& builder, ValueId loss)
-      : builder_(builder), forward_nodes_(builder.function().nodes.size()) {
+  /// `of`: the values whose gradients are wanted. `states`: the gradients of parameters are added to states, and their
+  /// nodes have the phases of training.
+  Differentiation(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of, bool states)
+      : builder_(builder), forward_nodes_(builder.function().nodes.size()), states_(states), layer_(builder.layer()) {
     const std::size_t values = builder.function().values.size();
     wanted_.assign(values, false);
     gradients_.assign(values, {});
-    const IdVector<StateId, State>& states = builder.graph().states;
-    for (const StateId id : states.ids()) {
-      if (states[id].kind == StateKind::gradient) {
-        gradient_states_.emplace(states[id].of_parameter, id);
+    const IdVector<StateId, State>& all = builder.graph().states;
+    for (const StateId id : all.ids()) {
+      if (all[id].kind == StateKind::gradient) {
+        gradient_states_.emplace(all[id].of_parameter, id);
       }
     }
+    for (const ValueId id : of) {
+      wanted_[id] = true;
+    }
     mark_wanted();
-    seed(loss);
+    seed(scalar);
   }
 
   void run() {
     for (std::size_t n = forward_nodes_; n-- > 0;) {
       visit(NodeId(n));
     }
-    builder_.set_phase(Phase::forward);
-    builder_.set_layer(builder_.graph().layers);
+    set_phase(Phase::forward);
+    builder_.set_layer(states_ ? builder_.graph().layers : layer_);
   }
 
+  /// None if nothing flows from the value to the scalar.
+  [[nodiscard]] ValueId gradient(ValueId of) const { return gradients_[of]; }
+
  private:
+  /// Whether the gradient of the value belongs to a state.
   [[nodiscard]] bool is_parameter(ValueId id) const {
     const StateId state = builder_.function().values[id].state;
-    return state.exists() && builder_.graph().states[state].kind == StateKind::parameter;
+    return states_ && state.exists() && builder_.graph().states[state].kind == StateKind::parameter;
   }
 
   [[nodiscard]] const std::string& name_of(ValueId id) const { return builder_.function().values[id].name; }
 
-  /// A value's gradient is wanted when a parameter flows into it.
+  void set_phase(Phase phase) {
+    if (states_) {
+      builder_.set_phase(phase);
+    }
+  }
+
+  /// A value's gradient is wanted, too, if a wanted value flows into it.
   void mark_wanted() {
     const Function& function = builder_.function();
-    for (const ValueId id : function.values.ids()) {
-      wanted_[id] = is_parameter(id);
-    }
     for (const Node& node : function.nodes) {
       bool any = false;
       for (const ValueId id : node.inputs) {
         any = any || wanted_[id];
       }
       for (const ValueId id : node.outputs) {
-        wanted_[id] = any && node.op->gradient != nullptr;
+        wanted_[id] = wanted_[id] || (any && !stops(node));
       }
     }
   }
 
-  void seed(ValueId loss) {
-    if (!builder_.type(loss).shape.empty()) {
-      throw Error(ErrorCode::internal, fmt::format("the loss of function {} is not a scalar: {}",
-                                                   builder_.function().name, to_string(builder_.type(loss))));
+  /// Parameters behind an op without a gradient are not trained by what follows it.
+  [[nodiscard]] bool stops(const Node& node) const {
+    return node.op->stops_gradient || (states_ && node.op->gradient == nullptr);
+  }
+
+  void seed(ValueId scalar) {
+    const Function& function = builder_.function();
+    if (!builder_.type(scalar).shape.empty()) {
+      throw Error(
+          states_ ? ErrorCode::internal : ErrorCode::shape_mismatch,
+          fmt::format("the loss of function {} is not a scalar: {}", function.name, to_string(builder_.type(scalar))));
     }
-    builder_.set_phase(Phase::backward_input);
-    builder_.set_layer(builder_.graph().layers);
-    gradients_[loss] = builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_loss");
+    set_phase(Phase::backward_input);
+    if (states_) {
+      builder_.set_layer(builder_.graph().layers);
+    }
+    const std::string name = states_ ? "loss" : name_of(scalar);
+    gradients_[scalar] =
+        builder_.call("constant", {}, {{"value", 1.0}}, "gradient_of_" + name.substr(name.rfind('/') + 1));
   }
 
   void visit(NodeId n) {
@@ -80,7 +103,7 @@ class Differentiation {
       output_gradients.push_back(gradients_[id]);
       reached = reached || output_gradients.back().exists();
     }
-    if (!reached || node.op->gradient == nullptr) {
+    if (!reached || stops(node)) {
       return;
     }
     builder_.set_layer(node.layer);
@@ -91,7 +114,11 @@ class Differentiation {
         if (!wanted_[input] || is_parameter(input) != parameters) {
           continue;
         }
-        builder_.set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
+        if (node.op->gradient == nullptr) {
+          throw Error(ErrorCode::shape_mismatch, fmt::format("function {}, node {}: the op {} has no gradient",
+                                                             builder_.function().name, node.name, node.op->name));
+        }
+        set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
         builder_.name_unnamed("gradient/" + (parameters ? name_of(input) : node.name));
         const ValueId gradient =
             node.op->gradient(builder_, {node.attributes, node.inputs, node.outputs, output_gradients, i});
@@ -142,6 +169,8 @@ class Differentiation {
 
   FunctionBuilder& builder_;
   std::size_t forward_nodes_;
+  bool states_;
+  std::int32_t layer_;  ///< of the nodes before
   IdVector<ValueId, bool> wanted_;
   IdVector<ValueId, ValueId> gradients_;
   std::unordered_map<StateId, StateId> gradient_states_;  ///< of each parameter that has one
@@ -149,6 +178,30 @@ class Differentiation {
 
 }  // namespace
 
-void differentiate(FunctionBuilder& builder, ValueId loss) { Differentiation(builder, loss).run(); }
+void differentiate(FunctionBuilder& builder, ValueId loss) {
+  std::vector<ValueId> parameters;
+  for (const ValueId id : builder.function().values.ids()) {
+    const StateId state = builder.function().values[id].state;
+    if (state.exists() && builder.graph().states[state].kind == StateKind::parameter) {
+      parameters.push_back(id);
+    }
+  }
+  Differentiation(builder, loss, parameters, true).run();
+}
+
+std::vector<ValueId> gradients(FunctionBuilder& builder, ValueId scalar, const std::vector<ValueId>& of) {
+  Differentiation differentiation(builder, scalar, of, false);
+  differentiation.run();
+  std::vector<ValueId> results;
+  for (const ValueId id : of) {
+    ValueId gradient = differentiation.gradient(id);
+    if (!gradient.exists()) {
+      const ValueId zero = builder.call("constant", {}, {{"value", 0.0}});
+      gradient = builder.call("broadcast_scalar", {zero, id}, {{"scale", 1.0}});
+    }
+    results.push_back(gradient);
+  }
+  return results;
+}
 
 }  // namespace shardrun::graph

@@ -21,9 +21,10 @@ namespace shardrun::graph::formulas {
 
 #define SHARDRUN_FORMULA [[gnu::always_inline]] static
 
-struct AttributeHelp {
+struct RealAttribute {
   const char* name;
-  const char* meaning;
+  const char* help;
+  double example;
 };
 
 struct Unary {
@@ -154,7 +155,7 @@ template <typename Math, typename Number = typename Math::Number>
 struct Clamp : Unary {
   static constexpr const char* name = "clamp";
   static constexpr const char* formula = "low where x < low, high where x > high, else x";
-  static constexpr AttributeHelp attributes[] = {{"low", "the smallest result"}, {"high", "the largest"}};
+  static constexpr RealAttribute attributes[] = {{"low", "the smallest result", -1}, {"high", "the largest", 1}};
   [[gnu::always_inline]] explicit Clamp(const Attributes& attributes)
       : low(Math::constant(attributes.real("low"))), high(Math::constant(attributes.real("high"))) {}
   [[gnu::always_inline]] Number value(Number x) const { return x < low ? low : x > high ? high : x; }

@@ -33,13 +33,9 @@ struct GradientRequest {
   std::size_t input;                             ///< the operand whose gradient is requested
 };
 
-/// What `shardrun help ops` says of an op.
-struct OpHelp {
-  /// The result in terms of the operands. Empty: an op of gradients and updates, which models do not call.
-  std::string formula = {};
-  std::vector<std::pair<std::string, std::string>> attributes = {};  ///< their names, and what each says
-  /// One use of the op. Its operands, factors and results are shown.
-  Attributes example = {};
+/// One use of an op. `shardrun help ops` shows its operands, factors and results.
+struct OpExample {
+  Attributes attributes = {};
   std::vector<TensorType> operands = {};
 };
 
@@ -48,6 +44,13 @@ struct OpHelp {
 struct Op {
   std::string name;
 
+  /// The result in terms of the operands, in one line. Empty for an op of gradients and updates, which models may not
+  /// call.
+  std::string help = {};
+
+  /// Its attributes. REQUIRES, for an op with `help`: all are declared.
+  std::vector<AttributeSpec> attributes = {};
+
   /// The factors for these attributes and operands; infer_types fills in their sizes. Throws Error{shape_mismatch} if
   /// the operands do not fit the op.
   ShardingRule (*rule)(const Attributes& attributes, const std::vector<TensorType>& inputs) = nullptr;
@@ -55,6 +58,9 @@ struct Op {
   /// Adds nodes for the gradient of one operand and returns it; none if it is zero or undefined. Null for an op
   /// that is never differentiated.
   ValueId (*gradient)(FunctionBuilder& builder, const GradientRequest& request) = nullptr;
+
+  /// Whether its results count as constants for gradients, because what flows through it cancels in what uses it.
+  bool stops_gradient = false;
 
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
   std::int64_t (*flops)(const OpShape& shape) = nullptr;
@@ -74,7 +80,7 @@ struct Op {
   /// Whether it sums any number of operands of one shape. The partitioner may then sum some of them first.
   bool variadic_sum = false;
 
-  OpHelp help = {};
+  OpExample example = {};  ///< of an op with `help`
 };
 
 /// Registers an op under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.

@@ -37,19 +37,19 @@ struct Entry {
 
 /// Operands of real numbers are bf16, so that results that are f32 for all of them show.
 Entry entry_of(const Op& op) {
-  std::vector<TensorType> operands = op.help.operands;
+  std::vector<TensorType> operands = op.example.operands;
   for (TensorType& type : operands) {
     type.dtype = is_real(type.dtype) ? DType::bf16 : type.dtype;
     type.axes.resize(type.shape.size());
   }
-  ShardingRule rule = op.rule(op.help.example, operands);
+  ShardingRule rule = op.rule(op.example.attributes, operands);
   const std::vector<TensorType> results = infer_types(rule, operands, op.name);
-  Entry entry{op.name, {{"result", op.help.formula}}};
-  for (const auto& [name, meaning] : op.help.attributes) {
-    entry.lines.emplace_back("attribute", fmt::format("{}: {}", name, meaning));
+  Entry entry{op.name, {{"result", op.help}}};
+  for (const AttributeSpec& attribute : op.attributes) {
+    entry.lines.emplace_back("attribute", describe(attribute));
   }
-  if (!op.help.example.entries().empty()) {
-    entry.lines.emplace_back("example", to_string(op.help.example));
+  if (!op.example.attributes.entries().empty()) {
+    entry.lines.emplace_back("example", to_string(op.example.attributes));
   }
   entry.lines.emplace_back("types", names_of_types(operands) + " -> " + names_of_types(results));
   entry.lines.emplace_back("rule", to_string(rule));
@@ -60,7 +60,7 @@ Entry entry_of(const Op& op) {
 std::vector<Entry> entries() {
   std::vector<Entry> made;
   for (const Op* op : all_ops()) {
-    if (!op->help.formula.empty()) {
+    if (!op->help.empty()) {
       made.push_back(entry_of(*op));
     }
   }
@@ -73,7 +73,7 @@ std::string inner_ops() {
   std::string text;
   std::size_t length = 0;
   for (const Op* op : all_ops()) {
-    if (op->help.formula.empty()) {
+    if (op->help.empty()) {
       const bool fits = length + op->name.size() < width;
       text += (text.empty() ? "" : fits ? ", " : ",\n") + op->name;
       length = (fits ? length : 0) + op->name.size() + 2;

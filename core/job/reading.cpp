@@ -29,15 +29,15 @@ std::vector<KnownKeys> all_keys(const Reading& reading) {
   if (reading.providers == nullptr) {
     return all;
   }
-  const RawSection* const model = reading.raw.find("model");
-  if (const RawSetting* const name = model != nullptr ? model->find("name") : nullptr) {
-    if (const auto options = reading.providers->model_options(name->value)) {
-      all.push_back({"model", *options});
-    }
-  }
   try {
     Job plugins_only;
     plugins_only.plugins.path = plugin_path(reading.raw);
+    const RawSection* const model = reading.raw.find("model");
+    if (const RawSetting* const name = model != nullptr ? model->find("name") : nullptr) {
+      if (const auto options = reading.providers->model_options(name->value, plugins_only.plugins.path)) {
+        all.push_back({"model", *options});
+      }
+    }
     const RawSection* const section = reading.raw.find("job");
     const RawSetting* const name = section != nullptr ? section->find("strategy") : nullptr;
     const std::string& strategy =

@@ -21,7 +21,7 @@ struct Reading {
 };
 
 /// The values of a section's settings, as read_section(); also adds them to `settings`, and the given ones to
-/// `job.given`. `owner`: who has the keys, "the model 'gpt'".
+/// `job.given`. `owner`: who has the keys, "the model 'toy'".
 [[nodiscard]] OptionValues read_settings(Reading& reading, const std::string& section, const std::string& owner,
                                          const std::vector<OptionSpec>& specs, bool required);
 

@@ -60,7 +60,7 @@ Section model_section() {
                      .aliases = {"type", "model", "model_type", "model_name", "arch", "architecture", "kind"}},
                     into(&Job::model, &Chosen::name)}},
       .kind = SectionKind::model,
-      .aliases = {"architecture", "arch", "net", "gpt", "transformer", "model_args", "config"},
+      .aliases = {"architecture", "arch", "net", "transformer", "model_args", "config"},
   };
 }
 

@@ -19,7 +19,7 @@ namespace shardrun::job {
 struct SectionReader {
   std::string file;  ///< begins a message if the section is not in the file
   std::string name;
-  std::string owner;  ///< who has the keys: "[train]", or "the model 'gpt'"
+  std::string owner;  ///< who has the keys: "[train]", or "the model 'toy'"
   const std::vector<OptionSpec>& specs;
   bool required = true;  ///< whether missing required keys are errors
   /// Where a relative path starts; null if paths stay as they are. The setting is null for a default.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,8 +36,6 @@ class Refusal : public Error {
 /// Throws Refusal: the place of the setting at fault, then `why`.
 [[noreturn]] void refuse(const ModelSettings& settings, std::string_view section, std::string_view key,
                          std::string_view why);
-/// Refuses a job without data whose option `key` does not give a size that the data would give.
-[[noreturn]] void refuse_without_data(const ModelSettings& settings, std::string_view key);
 
 /// A model builds functions over state, as if there were one giant device. It knows nothing of ranks and strategies.
 struct Model {
@@ -45,34 +44,26 @@ struct Model {
   std::vector<OptionSpec> options;
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
-  void (*declare)(graph::Graph& graph, const ModelSettings& settings) = nullptr;
+  std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;
 
-  /// Training: the loss of each token or sample, for `rows` samples, from inputs that it names. Random layers act only
-  /// in training. Null for a model that cannot be trained.
-  graph::ValueId (*losses)(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
-                           bool training) = nullptr;
-  /// Number of losses per sample.
-  std::int64_t (*losses_per_sample)(const ModelSettings& settings) = nullptr;
+  /// Training: the losses of `rows` samples, the same number for each, from inputs that it names. Random layers act
+  /// only in training. Empty for a model that cannot be trained.
+  std::function<graph::ValueId(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
+                               bool training)>
+      losses;
 
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
-  void (*predict)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
 
-  /// Simulation: writes the next state. Null for a model that cannot be iterated.
-  void (*iterate)(graph::FunctionBuilder& builder, const ModelSettings& settings) = nullptr;
+  /// Simulation: writes the next state. Empty for a model that cannot be iterated.
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> iterate;
 };
 
-class RegisterModel {
- public:
-  explicit RegisterModel(Model model);
+/// The models that there are.
+struct Models {
+  std::function<std::vector<std::string>()> names;  ///< sorted
+  /// Nothing if there is none of that name. Throws Error{plugin} if it cannot be used.
+  std::function<std::optional<Model>(const std::string& name)> find;
 };
-
-/// Null if there is no such model.
-[[nodiscard]] const Model* find_model(std::string_view name) noexcept;
-[[nodiscard]] std::vector<std::string> model_names();
-
-/// Declares a parameter. `decay` says whether weight decay applies to it.
-graph::StateId parameter(graph::Graph& graph, std::string name, std::vector<std::int64_t> shape,
-                         std::vector<std::string> axes, graph::Initializer initializer, bool decay,
-                         std::int32_t layer = -1);
 
 }  // namespace shardrun::models

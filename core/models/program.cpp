@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/graph/builder.h"
 #include "core/graph/precision.h"
+#include "core/graph/unused.h"
 
 namespace shardrun::models {
 namespace {
@@ -22,7 +23,19 @@ using graph::StateWrite;
 using graph::ValueId;
 
 StateId metric(Graph& graph, const char* name) {
+  if (graph.find_state(name).exists()) {
+    throw Error(ErrorCode::plugin, fmt::format("model {} has a state '{}': training has one of that name, so the "
+                                               "model's needs another",
+                                               graph.model, name));
+  }
   return graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
+}
+
+/// Adds a function that a model has written.
+void finish(FunctionBuilder& builder) {
+  Graph& graph = builder.graph();
+  builder.finish();
+  graph.functions.back() = graph::without_unused(graph.functions.back());
 }
 
 /// The mean loss over `samples` is summed up in state `loss` call by call.
@@ -30,7 +43,8 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
                  std::int64_t samples, bool training) {
   const ValueId losses = model.losses(builder, settings, rows, training);
   builder.set_layer(builder.graph().layers);
-  const double count = static_cast<double>(samples) * static_cast<double>(model.losses_per_sample(settings));
+  const std::int64_t of_sample = graph::element_count(builder.type(losses)) / rows;
+  const double count = static_cast<double>(samples) * static_cast<double>(of_sample);
   const ValueId loss = builder.call("sum_all", {losses}, {{"scale", 1.0 / count}}, "loss");
   builder.write(builder.graph().find_state("loss"), loss, StateWrite::Mode::accumulate);
   return loss;
@@ -40,7 +54,7 @@ void add_microbatch(Graph& graph, const Model& model, const ModelSettings& setti
                     const TrainingSettings& training) {
   FunctionBuilder builder(graph, "micro", graph::Role::repeated, rows);
   graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
-  builder.finish();
+  finish(builder);
   graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat, graph.layers);
 }
 
@@ -48,7 +62,7 @@ void add_evaluation(Graph& graph, const Model& model, const ModelSettings& setti
                     std::int64_t samples) {
   FunctionBuilder builder(graph, std::string(evaluate_function), graph::Role::on_demand, rows);
   add_loss(builder, model, settings, rows, samples, false);
-  builder.finish();
+  finish(builder);
 }
 
 StateId moment(Graph& graph, StateId parameter, const char* what) {
@@ -126,7 +140,7 @@ Graph declare(const Model& model, const ModelSettings& settings) {
 void add_prediction(Graph& graph, const Model& model, const ModelSettings& settings) {
   FunctionBuilder builder(graph, std::string(predict_function), graph::Role::on_demand, 1);
   model.predict(builder, settings);
-  builder.finish();
+  finish(builder);
 }
 
 }  // namespace
@@ -148,7 +162,7 @@ std::vector<std::int64_t> evaluation_rows(std::int64_t samples, std::int64_t row
 }
 
 Graph build_training(const Model& model, const ModelSettings& model_settings, const TrainingSettings& settings) {
-  if (model.losses == nullptr) {
+  if (!model.losses) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} is not trained: use [job] task = iterate", model.name));
   }
@@ -175,8 +189,17 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
   return graph;
 }
 
+std::int64_t losses_per_sample(const Graph& graph) {
+  const auto micro =
+      std::ranges::find_if(graph.functions, [](const auto& each) { return each.role == graph::Role::repeated; });
+  const StateId loss = graph.find_state("loss");
+  const auto write = std::ranges::find(micro->writes, loss, &StateWrite::state);
+  const graph::Node& sum = micro->nodes[micro->values[write->value].producer];
+  return graph::element_count(micro->values[sum.inputs.front()].type) / micro->rows;
+}
+
 Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
-  if (model.predict == nullptr) {
+  if (!model.predict) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} does not predict tokens, so nothing can be sampled from it", model.name));
   }
@@ -186,14 +209,14 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings) 
 }
 
 Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
-  if (model.iterate == nullptr) {
+  if (!model.iterate) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} is not iterated: use [job] task = train", model.name));
   }
   Graph graph = declare(model, model_settings);
   FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
   model.iterate(builder, model_settings);
-  builder.finish();
+  finish(builder);
   return graph;
 }
 

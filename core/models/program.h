@@ -54,6 +54,9 @@ inline constexpr std::string_view predict_function = "predict";
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
 
+/// Losses that each sample has in a graph of build_training.
+[[nodiscard]] std::int64_t losses_per_sample(const graph::Graph& graph);
+
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 

@@ -81,18 +81,18 @@ void RankLink::check_file(const std::string& key, std::string_view setting, cons
 
 void RankLink::check_plan() {
   now_at("comparing plans", 0);
-  const std::string mine = fmt::format("{:016x}", hash_name(to_string(compiled_.plan)));
+  check_made("graph", fmt::format("model {}", job_.model.name), to_string(compiled_.graph));
+  check_made("plan", fmt::format("strategy {}", job_.strategy.name), to_string(compiled_.plan));
+}
+
+void RankLink::check_made(const std::string& what, std::string_view maker, std::string_view text) {
+  const std::string mine = fmt::format("{:016x}", hash_name(text));
   if (rank_.rank() == 0) {
-    rank_.set("plan", mine);
-    return;
-  }
-  const std::string first = rank_.get("plan", launch::Rank::no_deadline);
-  if (first != mine) {
-    throw Error(
-        ErrorCode::internal,
-        fmt::format("strategy {} made another plan on rank {} ({}) than on rank 0 ({}): a plan must follow from "
-                    "the job alone",
-                    job_.strategy.name, rank_.rank(), mine, first));
+    rank_.set(what, mine);
+  } else if (const std::string first = rank_.get(what, launch::Rank::no_deadline); first != mine) {
+    throw Error(ErrorCode::internal, fmt::format("{} made another {} on rank {} ({}) than on rank 0 ({}): a {} must "
+                                                 "follow from the job alone",
+                                                 maker, what, rank_.rank(), mine, first, what));
   }
 }
 

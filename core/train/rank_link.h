@@ -29,7 +29,7 @@ class RankLink final : private plugins::TransportHost {
 
   /// Compares this rank's input files with the first rank's. Throws Error{io} if one differs.
   void check_data();
-  /// Compares the plan with the first rank's. Throws Error{internal} if they differ.
+  /// Compares graph and plan with the first rank's. Throws Error{internal} if they differ.
   void check_plan();
   /// Compares the answers of the plan's hooks with those on the first rank along their mesh axis. Throws likewise.
   void check_hooks();
@@ -72,6 +72,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
   [[nodiscard]] launch::Rank::Deadline deadline() const;
+  /// Compares what a plugin made from the job on this rank with what it made on the first.
+  void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
   void check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
                   const std::string& fingerprint);

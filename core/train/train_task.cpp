@@ -32,7 +32,7 @@ class TrainTask : private RankTask {
       const int signal = train_steps(training);
       check_before_save(training.finish());
       save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
-                   checkpoint::describe_model(job_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+                   checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()));
       return signal == 0 ? print_sample(training) : signal;
     });
   }

@@ -21,6 +21,22 @@ namespace shardrun::plugins {
   return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }
 
+/// A plugin's SR_INVALID.
+class Invalid : public Error {
+ public:
+  Invalid(ErrorCode code, std::string message, std::string reason, std::string setting)
+      : Error(code, std::move(message)), reason_(std::move(reason)), setting_(std::move(setting)) {}
+
+  /// The plugin's text alone.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+  /// The setting at fault, as "model.width" or "data"; empty if the plugin names none.
+  [[nodiscard]] const std::string& setting() const noexcept { return setting_; }
+
+ private:
+  std::string reason_;
+  std::string setting_;
+};
+
 /// Writes `text` to the other side's error, cut to fit.
 inline void write_text(sr_error* error, std::string_view text) noexcept {
   if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
@@ -54,8 +70,8 @@ std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name na
 }
 
 /// Calls a plugin's function: `call` takes an sr_error* and returns a status. A failure throws Error{"PREFIX: the
-/// plugin's text"}, with the code `invalid` for SR_INVALID and `plugin` for all others. So does an exception that
-/// leaves the plugin against the rules, as far as it can be caught.
+/// plugin's text"} with the code `plugin`; for SR_INVALID it throws Invalid with the code `invalid`. An exception that
+/// leaves the plugin against the rules throws Error{plugin}, as far as it can be caught.
 template <class Call>
 void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
   sr_error error{};
@@ -70,10 +86,16 @@ void call_plugin(std::string_view prefix, ErrorCode invalid, Call call) {
     throw Error(ErrorCode::plugin, fmt::format("{}: it let an exception out, which no plugin may", prefix));
   }
   if (status != SR_OK) {
-    const std::string text = text_of(error);
-    throw Error(
-        status == SR_INVALID ? invalid : ErrorCode::plugin,
-        fmt::format("{}: {}", prefix, text.empty() ? fmt::format("status {}, and it gave no reason", status) : text));
+    std::string text = text_of(error);
+    if (text.empty()) {
+      text = fmt::format("status {}, and it gave no reason", status);
+    }
+    std::string message = fmt::format("{}: {}", prefix, text);
+    if (status == SR_INVALID) {
+      throw Invalid(invalid, std::move(message), std::move(text),
+                    printable({error.setting, ::strnlen(error.setting, sizeof(error.setting))}));
+    }
+    throw Error(ErrorCode::plugin, std::move(message));
   }
 }
 

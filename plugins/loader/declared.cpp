@@ -32,11 +32,28 @@ void set_bounds(OptionSpec& spec, Number minimum, Number maximum) {
   if (minimum == Number{} && maximum == Number{}) {
     return;
   }
-  if (minimum != Limits::lowest()) {
+  if (minimum > Limits::lowest()) {
     spec.minimum = static_cast<double>(minimum);
   }
-  if (maximum != Limits::max()) {
+  if (maximum < Limits::max()) {
     spec.maximum = static_cast<double>(maximum);
+  }
+}
+
+void add_aliases(OptionSpec& spec, const sr_option& raw, std::string_view what) {
+  for (const std::string& alias : words_of(typed_text(raw.aliases, what))) {
+    spec.aliases.emplace_back(alias);
+  }
+  for (std::uint32_t i = 0; i < raw.other_name_count; ++i) {
+    const auto other = read_element<sr_alias>(raw.other_names, raw.other_name_stride, i, SR_ALIAS_SIZE_1_7,
+                                              fmt::format("{}, other name {}", what, i));
+    const std::string name = typed_text(other.name, what);
+    const std::string note = printable(text_or_empty(other.note));
+    if (other.choice == nullptr) {
+      spec.aliases.emplace_back(name).note = note;
+    } else {
+      spec.choice_aliases.push_back({name, typed_text(other.choice, what), note});
+    }
   }
 }
 
@@ -44,9 +61,10 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   OptionSpec spec;
   spec.name = typed_text(raw.name, what);
   spec.help = printable(text_or_empty(raw.help));
-  for (const std::string& alias : words_of(typed_text(raw.aliases, what))) {
-    spec.aliases.emplace_back(alias);
-  }
+  spec.optional = (raw.flags & SR_OPTION_OPTIONAL) != 0;
+  spec.minimum_excluded = (raw.flags & SR_OPTION_MINIMUM_EXCLUDED) != 0;
+  spec.maximum_excluded = (raw.flags & SR_OPTION_MAXIMUM_EXCLUDED) != 0;
+  add_aliases(spec, raw, what);
   OptionValue default_value;
   switch (raw.type) {
     case SR_OPTION_BOOLEAN:
@@ -83,7 +101,9 @@ OptionSpec spec_of(const sr_option& raw, std::string_view what) {
       throw Error(ErrorCode::plugin,
                   fmt::format("{} has the type {}, which this shardrun does not know", what, raw.type));
   }
-  spec.default_value = to_text(spec, default_value);
+  if (!spec.optional && (raw.flags & SR_OPTION_REQUIRED) == 0) {
+    spec.default_value = to_text(spec, default_value);
+  }
   return spec;
 }
 

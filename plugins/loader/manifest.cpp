@@ -20,7 +20,8 @@ struct KindName {
 };
 
 constexpr KindName kinds[] = {{PluginKind::strategy, SR_KIND_STRATEGY, "strategy"},
-                              {PluginKind::transport, SR_KIND_TRANSPORT, "transport"}};
+                              {PluginKind::transport, SR_KIND_TRANSPORT, "transport"},
+                              {PluginKind::model, SR_KIND_MODEL, "model"}};
 
 template <std::size_t Size>
 std::optional<std::string> bounded_text(const char (&text)[Size]) {

@@ -17,7 +17,7 @@ namespace shardrun::plugins {
 
 struct Candidate;
 
-enum class PluginKind { strategy, transport };
+enum class PluginKind { strategy, transport, model };
 
 [[nodiscard]] std::string_view to_string(PluginKind kind);
 

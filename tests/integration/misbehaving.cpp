@@ -39,7 +39,8 @@ class Misbehaving {
  public:
   Misbehaving() {
     std::filesystem::create_directory(plugins());
-    for (const char* file : {"shardrun_strategy_misbehaving.so", "shardrun_transport_misbehaving.so"}) {
+    for (const char* file :
+         {"shardrun_model_misbehaving.so", "shardrun_strategy_misbehaving.so", "shardrun_transport_misbehaving.so"}) {
       std::filesystem::copy_file(std::filesystem::path(SHARDRUN_OUTSIDE_STRATEGIES) / file, plugins() / file);
     }
   }
@@ -89,6 +90,44 @@ TEST_CASE("a strategy that ends the process or hangs is named, wherever it does"
       }
     }
   }
+}
+
+namespace {
+
+/// A job of the model that misbehaves, over two ranks.
+Ended run_model(const Misbehaving& job, const std::string& place, const std::string& kind) {
+  write_file(job.path() / "model.ini",
+             "[job]\ntask = iterate\nranks = 2\nstrategy = named\n[sharding]\nx = space\n[plugins]\npath = plugins\n"
+             "[model]\nname = misbehaving\n[iterate]\nsteps = 2\n");
+  return run_script(job.path(), "ulimit -c 0; export SHARDRUN_PLUGIN_TIMEOUT=1 SHARDRUN_MISBEHAVE='" + place + " " +
+                                    kind + "'; exec \"$0\" run model.ini");
+}
+
+}  // namespace
+
+TEST_CASE("a model that ends the process or hangs is named, wherever it does", "[misbehaving]") {
+  const Misbehaving job;
+  CHECK(run_model(job, "none", "none").code == 0);
+  for (const std::string place : {"constructor", "open", "declare", "iterate"}) {
+    for (const Kind& kind : endings) {
+      if (!is_seen(kind) || (kind.name == "hang" && place != "declare")) {
+        continue;
+      }
+      INFO(kind.name << " in " << place);
+      const Ended ended = run_model(job, place, kind.name);
+      CHECK(ended.code != 0);
+      CHECK_THAT(ended.err,
+                 Contains("model plugin 'misbehaving' (" + job.plugins().string() + "/") && Contains(kind.said));
+    }
+  }
+}
+
+TEST_CASE("a model that writes another graph on another rank is named", "[misbehaving]") {
+  const Misbehaving job;
+  const Ended ended = run_model(job, "graph", "impure");
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("model misbehaving made another graph on rank 1") &&
+                            Contains("a graph must follow from the job alone"));
 }
 
 TEST_CASE("every command names a strategy that ends it", "[misbehaving]") {

@@ -224,3 +224,14 @@ TEST_CASE("what a rule calls linear is linear", "[kernels]") {
     }
   }
 }
+
+TEST_CASE("an op that models call declares the attributes that it is used with", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    for (const Case& test : cases_of(op->name)) {
+      INFO(to_string(test));
+      if (!op->help.empty()) {
+        CHECK_NOTHROW(graph::check_attributes(op->attributes, test.attributes));
+      }
+    }
+  }
+}

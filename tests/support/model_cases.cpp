@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tests/support/evaluate.h"
-
+#include "core/compile/model.h"
 #include "core/device/elements.h"
+#include "tests/support/evaluate.h"
 
 namespace shardrun::test {
 namespace {
@@ -64,15 +64,27 @@ void apply(const graph::StateWrite& write, const Call& call, const device::Devic
 
 }  // namespace
 
+const models::Models& built_models() {
+  static const models::Models models = compile::models_in({SHARDRUN_MODELS});
+  return models;
+}
+
+const models::Model& find_model(std::string_view name) {
+  static std::map<std::string, models::Model, std::less<>> found;
+  const auto known = found.find(name);
+  return known != found.end() ? known->second
+                              : found.emplace(name, built_models().find(std::string(name)).value()).first->second;
+}
+
 models::ModelSettings model_settings(std::string_view model, std::initializer_list<job::WrittenSetting> options,
                                      const models::DataShape& data) {
-  return {.options = job::make_options(models::find_model(model)->options, options), .data = data};
+  return {.options = job::make_options(find_model(model).options, options), .data = data};
 }
 
 ModelCase training_case(std::string name, std::string_view model, std::initializer_list<job::WrittenSetting> options,
                         const models::DataShape& data, const models::TrainingSettings& training) {
   return {.name = std::move(name),
-          .graph = models::build_training(*models::find_model(model), model_settings(model, options, data), training),
+          .graph = models::build_training(find_model(model), model_settings(model, options, data), training),
           .microbatch_rows = models::microbatch_rows(training.batch, training.microbatches),
           .evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows),
           .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
@@ -128,18 +140,16 @@ std::vector<ModelCase> build_model_cases() {
     }
   }
   for (const char* boundary : {"periodic", "fixed"}) {
-    cases.push_back(
-        {.name = std::string("heat1d ") + boundary,
-         .graph = models::build_iteration(*models::find_model("heat1d"),
-                                          model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
+    cases.push_back({.name = std::string("heat1d ") + boundary,
+                     .graph = models::build_iteration(
+                         find_model("heat1d"), model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
     cases.push_back({.name = std::string("heat2d ") + boundary,
                      .graph = models::build_iteration(
-                         *models::find_model("heat2d"),
+                         find_model("heat2d"),
                          model_settings("heat2d", {{"rows", "7"}, {"columns", "5"}, {"boundary", boundary}}))});
   }
   cases.push_back(
-      {.name = "sin",
-       .graph = models::build_iteration(*models::find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
+      {.name = "sin", .graph = models::build_iteration(find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
   return cases;
 }
 

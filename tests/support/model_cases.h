@@ -13,6 +13,11 @@
 
 namespace shardrun::test {
 
+/// The models that this project brings, as their plugins are built.
+[[nodiscard]] const models::Models& built_models();
+/// REQUIRES: there is one of that name.
+[[nodiscard]] const models::Model& find_model(std::string_view name);
+
 /// A model's options as a job file would have them, the rest by default.
 [[nodiscard]] models::ModelSettings model_settings(std::string_view model,
                                                    std::initializer_list<job::WrittenSetting> options,

@@ -25,17 +25,16 @@ ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& reques
                       {{"rate", request.attributes.real("rate")}, {"stream", request.attributes.text("stream")}});
 }
 
-/// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form tanh (as GPT-2) or erf (exact).
+/// Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415); form erf (exact) or tanh (approximate).
 const RegisterOp gelu({.name = "gelu",
+                       .help = "x times the normal distribution function of x",
+                       .attributes = {AttributeSpec::text("form", "erf: exact; tanh: approximate", {"tanh", "erf"})},
                        .rule = unary_rule,
                        .gradient = gelu_gradient,
                        .flops = flops_per_element<12>,
                        .in_place = {{0, 0}},
                        .cheap = true,
-                       .help = {.formula = "x times the normal distribution function of x",
-                                .attributes = {{"form", "erf (exact) or tanh (as GPT-2)"}},
-                                .example = {{"form", "erf"}},
-                                .operands = {example({2, 3})}}});
+                       .example = {.attributes = {{"form", "erf"}}, .operands = {example({2, 3})}}});
 const RegisterOp gelu_backward(
     {.name = "gelu_gradient", .rule = activation_gradient_rule, .flops = flops_per_element<20>, .in_place = {{0, 0}}});
 
@@ -43,14 +42,14 @@ const RegisterOp gelu_backward(
 /// numbers are keyed by global sample index and index within the sample.
 const RegisterOp dropout(
     {.name = "dropout",
+     .help = "x / (1 - rate), with a random share `rate` of its elements zero; dimension 0 is the batch",
+     .attributes = {AttributeSpec::real("rate", "between 0 and 1"),
+                    AttributeSpec::text("stream", "the key of the random numbers")},
      .rule = dropout_rule,
      .gradient = dropout_gradient,
      .in_place = {{0, 0}},
      .cheap = true,
-     .help = {.formula = "x / (1 - rate), with a random share `rate` of its elements zero; dimension 0 is the batch",
-              .attributes = {{"rate", "between 0 and 1"}, {"stream", "the key of the random numbers"}},
-              .example = {{"rate", 0.1}, {"stream", "dropout"}},
-              .operands = {example({2, 3})}}});
+     .example = {.attributes = {{"rate", 0.1}, {"stream", "dropout"}}, .operands = {example({2, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

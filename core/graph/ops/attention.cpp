@@ -33,14 +33,13 @@ std::int64_t gradient_flops(const OpShape& shape) { return attention_flops(shape
 
 const RegisterOp attention(
     {.name = "attention",
+     .help = "causal scaled dot-product attention of queries, keys and values, and log-sum-exp of the scores",
+     .attributes = {AttributeSpec::real("dropout", "the rate for probabilities"),
+                    AttributeSpec::text("stream", "the key of the random numbers")},
      .rule = attention_rule,
      .gradient = attention_gradient,
      .flops = attention_flops,
-     .help = {
-         .formula = "causal scaled dot-product attention of queries, keys and values, and log-sum-exp of the scores",
-         .attributes = {{"dropout", "the rate for probabilities"}, {"stream", "the key of the random numbers"}},
-         .example = {{"dropout", 0.0}, {"stream", "attention"}},
-         .operands = {example({2, 5, 3, 4, 8})}}});
+     .example = {.attributes = {{"dropout", 0.0}, {"stream", "attention"}}, .operands = {example({2, 5, 3, 4, 8})}}});
 
 const RegisterOp attention_gradient_op({.name = "attention_gradient",
                                         .rule = attention_gradient_rule,

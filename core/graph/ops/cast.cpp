@@ -29,16 +29,14 @@ ValueId cast_gradient(FunctionBuilder& builder, const GradientRequest& request) 
                       {{"dtype", to_string(builder.type(request.inputs[0]).dtype)}});
 }
 
-const RegisterOp cast(
-    {.name = "cast",
-     .rule = cast_rule,
-     .gradient = cast_gradient,
-     .flops = flops_per_element<0>,
-     .cheap = true,
-     .help = {.formula = "x in another element type, rounded to nearest; reals that become integers are cut",
-              .attributes = {{"dtype", "the type"}},
-              .example = {{"dtype", "f32"}},
-              .operands = {example({2, 3})}}});
+const RegisterOp cast({.name = "cast",
+                       .help = "x in another element type, rounded to nearest; reals that become integers are cut",
+                       .attributes = {AttributeSpec::text("dtype", "the type", {"f32", "bf16", "i32"})},
+                       .rule = cast_rule,
+                       .gradient = cast_gradient,
+                       .flops = flops_per_element<0>,
+                       .cheap = true,
+                       .example = {.attributes = {{"dtype", "f32"}}, .operands = {example({2, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

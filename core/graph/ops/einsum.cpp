@@ -119,14 +119,14 @@ ValueId einsum_gradient(FunctionBuilder& builder, const GradientRequest& request
 
 /// Attribute `spec`: "bij,bjk->bik".
 const RegisterOp einsum({.name = "einsum",
+                         .help = "the sum of a b over the letters that the result lacks",
+                         .attributes = {AttributeSpec::text("spec", "the letters of a, b and the result")},
                          .rule = einsum_rule,
                          .gradient = einsum_gradient,
                          .flops = einsum_flops,
                          .accumulates = true,
-                         .help = {.formula = "the sum of a b over the letters that the result lacks",
-                                  .attributes = {{"spec", "the letters of a, b and the result"}},
-                                  .example = {{"spec", "bij,bjk->bik"}},
-                                  .operands = {example({2, 3, 4}), example({2, 4, 5})}}});
+                         .example = {.attributes = {{"spec", "bij,bjk->bik"}},
+                                     .operands = {example({2, 3, 4}), example({2, 4, 5})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

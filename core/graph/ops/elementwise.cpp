@@ -1,3 +1,4 @@
+#include "core/base/error.h"
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
@@ -21,6 +22,15 @@ ValueId linear_combination_gradient(FunctionBuilder& builder, const GradientRequ
                       {{"coefficients", std::vector<double>{request.attributes.reals("coefficients")[request.input]}}});
 }
 
+ShardingRule linear_combination_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::size_t coefficients = attributes.reals("coefficients").size();
+  if (coefficients != inputs.size() || inputs.empty()) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("linear_combination has {} coefficients for {} operands", coefficients, inputs.size()));
+  }
+  return sum_rule(attributes, inputs);
+}
+
 std::int64_t linear_combination_flops(const OpShape& shape) {
   return (2 * static_cast<std::int64_t>(shape.inputs.size()) - 1) * element_count(shape.outputs[0]);
 }
@@ -34,31 +44,36 @@ ShardingRule broadcast_rule(const Attributes&, const Operands& inputs) {
 }
 
 const RegisterOp add_n({.name = "add_n",
+                        .help = "the sum of all operands",
                         .rule = sum_rule,
                         .gradient = add_n_gradient,
                         .in_place = {{0, 0}},
                         .cheap = true,
                         .variadic_sum = true,
-                        .help = {.formula = "the sum of all operands",
-                                 .operands = {example({2, 3}), example({2, 3})}}});
+                        .example = {.operands = {example({2, 3}), example({2, 3})}}});
 const RegisterOp linear_combination({.name = "linear_combination",
-                                     .rule = sum_rule,
+                                     .help = "the sum of all operands, each times its coefficient, from left to right",
+                                     .attributes = {AttributeSpec::reals("coefficients", "a number for each operand")},
+                                     .rule = linear_combination_rule,
                                      .gradient = linear_combination_gradient,
                                      .flops = linear_combination_flops,
                                      .in_place = {{0, 0}},
                                      .cheap = true,
-                                     .help = {.formula = "the sum of all operands, each times its coefficient",
-                                              .attributes = {{"coefficients", "a number for each operand"}},
-                                              .example = {{"coefficients", std::vector<double>{0.5, -2}}},
-                                              .operands = {example({2, 3}), example({2, 3})}}});
+                                     .example = {.attributes = {{"coefficients", std::vector<double>{0.5, -2}}},
+                                                 .operands = {example({2, 3}), example({2, 3})}}});
 /// Writes of state that nothing else could fuse: state = value, or += value.
 const RegisterOp copy({.name = "copy", .rule = linear_rule, .accumulates = true});
-const RegisterOp constant(
-    {.name = "constant",
-     .rule = constant_rule,
-     .help = {
-         .formula = "a scalar", .attributes = {{"value", "its number"}}, .example = {{"value", 1.0}}, .operands = {}}});
-const RegisterOp broadcast_scalar({.name = "broadcast_scalar", .rule = broadcast_rule});
+const RegisterOp constant({.name = "constant",
+                           .help = "a scalar",
+                           .attributes = {AttributeSpec::real("value", "its number")},
+                           .rule = constant_rule,
+                           .example = {.attributes = {{"value", 1.0}}, .operands = {}}});
+const RegisterOp broadcast_scalar({.name = "broadcast_scalar",
+                                   .help = "scale times the scalar a, in the shape of b, which is not read",
+                                   .attributes = {AttributeSpec::real("scale", "a number")},
+                                   .rule = broadcast_rule,
+                                   .example = {.attributes = {{"scale", 1.0}},
+                                               .operands = {example({}), example({2, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

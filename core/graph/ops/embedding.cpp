@@ -35,10 +35,10 @@ ShardingRule take_position_rule(const Attributes&, const Operands&) {
 }
 
 const RegisterOp embedding({.name = "embedding",
+                            .help = "the rows of a table at the indices",
                             .rule = embedding_rule,
                             .gradient = embedding_gradient,
-                            .help = {.formula = "the rows of a table at the indices",
-                                     .operands = {example({2, 5}, DType::i32), example({7, 3})}}});
+                            .example = {.operands = {example({2, 5}, DType::i32), example({7, 3})}}});
 
 const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                                         .rule = embedding_gradient_rule,
@@ -46,11 +46,10 @@ const RegisterOp embedding_gradient_op({.name = "embedding_gradient",
                                         .accumulates = true});
 
 /// Picks one position of each sequence, chosen at run time. Used for generating text.
-const RegisterOp take_position(
-    {.name = "take_position",
-     .rule = take_position_rule,
-     .help = {.formula = "x at one position of dimension 1, which is chosen when the function is called",
-              .operands = {example({2, 5, 3})}}});
+const RegisterOp take_position({.name = "take_position",
+                                .help = "x at one position of dimension 1, which is chosen when the function is called",
+                                .rule = take_position_rule,
+                                .example = {.operands = {example({2, 5, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -144,14 +144,15 @@ template <template <typename...> typename Formula>
 void register_formula() {
   using Of = Formula<Declared>;
   Op op{.name = Of::name, .rule = rule_of<Of>, .gradient = composed_gradient<Formula>, .cheap = true};
-  op.help.formula = Of::formula;
+  op.help = Of::formula;
   for (std::size_t i = 0; i < Of::operands; ++i) {
     op.in_place.emplace_back(0, i);
-    op.help.operands.push_back(i == 0 ? example({2, 3}) : example({3}));
+    op.example.operands.push_back(i == 0 ? example({2, 3}) : example({3}));
   }
   if constexpr (requires { Of::attributes; }) {
-    for (const formulas::AttributeHelp& attribute : Of::attributes) {
-      op.help.attributes.emplace_back(attribute.name, attribute.meaning);
+    for (const formulas::RealAttribute& attribute : Of::attributes) {
+      op.attributes.push_back(AttributeSpec::real(attribute.name, attribute.help));
+      op.example.attributes.add(attribute.name, attribute.example);
     }
   }
   if constexpr (formulas::has_backward<Of>) {

@@ -97,42 +97,42 @@ ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
 }
 
 const RegisterOp gather({.name = "gather",
+                         .help = "the elements of x at the indices, in place of its dimension `dim`",
+                         .attributes = {AttributeSpec::integer("dim", "the indexed dimension of x", 0, 7)},
                          .rule = gather_rule,
                          .gradient = gather_gradient,
-                         .help = {.formula = "the elements of x at the indices, in place of its dimension `dim`",
-                                  .attributes = {{"dim", "the indexed dimension of x"}},
-                                  .example = {{"dim", std::int64_t{1}}},
-                                  .operands = {example({5}, DType::i32), example({2, 7, 3})}}});
+                         .example = {.attributes = {{"dim", std::int64_t{1}}},
+                                     .operands = {example({5}, DType::i32), example({2, 7, 3})}}});
 const RegisterOp scatter_add(
     {.name = "scatter_add",
+     .help = "the reverse of gather: at each index the sum of the elements of x that have it",
+     .attributes = {AttributeSpec::integer("dim", "where the dimensions of the indices begin in x", 0, 7),
+                    AttributeSpec::integer("rows", "the number of indices", 1),
+                    AttributeSpec::text("axis", "the name of their axis")},
      .rule = scatter_add_rule,
      .gradient = scatter_add_gradient,
      .flops = flops_per_element<1, 1>,
      .accumulates = true,
-     .help = {.formula = "the reverse of gather: at each index the sum of the elements of x that have it",
-              .attributes = {{"dim", "where the dimensions of the indices begin in x"},
-                             {"rows", "the number of indices"},
-                             {"axis", "the name of their axis"}},
-              .example = {{"dim", std::int64_t{1}}, {"rows", std::int64_t{7}}, {"axis", "vocab"}},
-              .operands = {example({5}, DType::i32), example({2, 5, 3})}}});
+     .example = {.attributes = {{"dim", std::int64_t{1}}, {"rows", std::int64_t{7}}, {"axis", "vocab"}},
+                 .operands = {example({5}, DType::i32), example({2, 5, 3})}}});
 const RegisterOp one_hot({.name = "one_hot",
+                          .help = "1 at each index, else 0",
+                          .attributes = {AttributeSpec::integer("rows", "the number of indices", 1),
+                                         AttributeSpec::text("axis", "the name of their axis")},
                           .rule = one_hot_rule,
                           .flops = flops_per_element<0>,
                           .cheap = true,
-                          .help = {
-                              .formula = "1 at each index, else 0",
-                              .attributes = {{"rows", "the number of indices"}, {"axis", "the name of their axis"}},
-                              .example = {{"rows", std::int64_t{7}}, {"axis", "vocab"}},
-                              .operands = {example({5}, DType::i32)}}});
+                          .example = {.attributes = {{"rows", std::int64_t{7}}, {"axis", "vocab"}},
+                                      .operands = {example({5}, DType::i32)}}});
 const RegisterOp iota({.name = "iota",
+                       .help = "0, 1, 2, ...",
+                       .attributes = {AttributeSpec::integer("rows", "the number of indices", 1),
+                                      AttributeSpec::text("axis", "the name of their axis"),
+                                      AttributeSpec::text("dtype", "the element type", {"f32", "i32"})},
                        .rule = iota_rule,
                        .cheap = true,
-                       .help = {.formula = "0, 1, 2, ...",
-                                .attributes = {{"rows", "the number of indices"},
-                                               {"axis", "the name of their axis"},
-                                               {"dtype", "f32 or i32"}},
-                                .example = {{"rows", std::int64_t{7}}, {"axis", "seq"}, {"dtype", "f32"}},
-                                .operands = {}}});
+                       .example = {.attributes = {{"rows", std::int64_t{7}}, {"axis", "seq"}, {"dtype", "f32"}},
+                                   .operands = {}}});
 
 }  // namespace
 }  // namespace shardrun::graph

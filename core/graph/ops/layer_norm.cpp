@@ -40,14 +40,13 @@ ShardingRule gradient_gain_rule(const Attributes&, const Operands& inputs) {
 
 const RegisterOp layer_norm(
     {.name = "layer_norm",
+     .help = "(x - mean) / deviation * gain + bias by rows, mean, 1 / deviation; bias may be left out",
+     .attributes = {AttributeSpec::real("epsilon", "added to the variance")},
      .rule = layer_norm_rule,
      .gradient = layer_norm_gradient,
      .flops = flops_per_element<8>,
      .cheap = true,
-     .help = {.formula = "(x - mean) / deviation * gain + bias by rows, mean, 1 / deviation; bias may be left out",
-              .attributes = {{"epsilon", "added to the variance"}},
-              .example = {{"epsilon", 1e-5}},
-              .operands = {example({2, 3}), example({3}), example({3})}}});
+     .example = {.attributes = {{"epsilon", 1e-5}}, .operands = {example({2, 3}), example({3}), example({3})}}});
 
 const RegisterOp gradient_input({.name = "layer_norm_gradient_input",
                                  .rule = gradient_input_rule,

@@ -66,44 +66,42 @@ ShardingRule squared_error_gradient_rule(const Attributes&, const Operands& inpu
   return linear_in(parse_rule(fmt::format("l*{} f, l*{} f, l*{} -> l*{} f", l, l, l, l)), {2});
 }
 
-const RegisterOp row_max(
-    {.name = "row_max",
-     .rule = row_max_rule,
-     .flops = flops_per_element<1>,
-     .help = {
-         .formula = "the largest element of each row; has no gradient, and as an operand of softmax_terms needs none",
-         .operands = {example({2, 3})}}});
+const RegisterOp row_max({.name = "row_max",
+                          .help = "the largest element of each row, a constant for gradients",
+                          .rule = row_max_rule,
+                          .stops_gradient = true,
+                          .flops = flops_per_element<1>,
+                          .example = {.operands = {example({2, 3})}}});
 
 /// sum_v exp(l_v − m) and l_target; a shard without the target gives 0 for the latter.
 const RegisterOp terms(
     {.name = "softmax_terms",
+     .help = "of logits, row_max and targets: each row's sum of e^(logit - max), and the target's logit",
      .rule = terms_rule,
      .gradient = terms_gradient,
      .flops = flops_per_element<3>,
-     .help = {.formula = "of logits, row_max and targets: each row's sum of e^(logit - max), and the target's logit",
-              .operands = {example({2, 3}), example({2}), example({2}, DType::i32)}}});
+     .example = {.operands = {example({2, 3}), example({2}), example({2}, DType::i32)}}});
 const RegisterOp terms_backward({.name = "softmax_terms_gradient",
                                  .rule = terms_gradient_rule,
                                  .flops = flops_per_element<4>,
                                  .in_place = {{0, 0}}});
 
 const RegisterOp token_loss({.name = "token_loss",
+                             .help = "cross-entropy of each row, of row_max and the results of softmax_terms",
                              .rule = token_loss_rule,
                              .gradient = token_loss_gradient,
                              .never_negative = true,
-                             .help = {
-                                 .formula = "cross-entropy of each row, of row_max and the results of softmax_terms",
-                                 .operands = {example({2}), example({2}), example({2})}}});
+                             .example = {.operands = {example({2}), example({2}), example({2})}}});
 const RegisterOp sum_gradient({.name = "token_loss_gradient_sum", .rule = sum_gradient_rule, .in_place = {{0, 0}}});
 
 /// Half the squared distance of each row.
 const RegisterOp squared_error({.name = "squared_error",
+                                .help = "half the squared distance of each row of x from that of y",
                                 .rule = squared_error_rule,
                                 .gradient = squared_error_gradient,
                                 .flops = flops_per_element<3>,
                                 .never_negative = true,
-                                .help = {.formula = "half the squared distance of each row of x from that of y",
-                                         .operands = {example({2, 3}), example({2, 3})}}});
+                                .example = {.operands = {example({2, 3}), example({2, 3})}}});
 const RegisterOp squared_error_backward({.name = "squared_error_gradient",
                                          .rule = squared_error_gradient_rule,
                                          .in_place = {{0, 0}}});

@@ -68,16 +68,17 @@ std::int64_t gradient_weights_flops(const OpShape& shape) {
   return 2 * rows * element_count(shape.outputs[0]);
 }
 
-const RegisterOp matmul({.name = "matmul",
-                         .rule = matmul_rule,
-                         .gradient = matmul_gradient,
-                         .flops = matmul_flops,
-                         .accumulates = true,
-                         .help = {.formula = "the product of x and w over the last dimensions of x",
-                                  .attributes = {{"contract", "how many dimensions of x are summed over"},
-                                                 {"transpose", "1 if they are the last ones of w, 0 if the first"}},
-                                  .example = {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}},
-                                  .operands = {example({2, 3, 4}), example({4, 5})}}});
+const RegisterOp matmul(
+    {.name = "matmul",
+     .help = "the product of x and w over the last dimensions of x",
+     .attributes = {AttributeSpec::integer("contract", "how many dimensions of x are summed over", 0, 8),
+                    AttributeSpec::integer("transpose", "1 if they are the last ones of w, 0 if the first", 0, 1)},
+     .rule = matmul_rule,
+     .gradient = matmul_gradient,
+     .flops = matmul_flops,
+     .accumulates = true,
+     .example = {.attributes = {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}},
+                 .operands = {example({2, 3, 4}), example({4, 5})}}});
 
 const RegisterOp matmul_gradient_weights({.name = "matmul_gradient_weights",
                                           .rule = gradient_weights_rule,

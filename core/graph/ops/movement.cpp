@@ -233,56 +233,57 @@ ValueId pad_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   return builder.call("slice", {request.output_gradients[0]}, {{"dim", dim}, {"begin", low}, {"end", low + size}});
 }
 
-const RegisterOp transpose({.name = "transpose",
-                            .rule = transpose_rule,
-                            .gradient = transpose_gradient,
-                            .flops = flops_per_element<0>,
-                            .help = {.formula = "x with its dimensions in another order",
-                                     .attributes = {{"order", "for each dimension of the result, that of x"}},
-                                     .example = {{"order", std::vector<std::int64_t>{0, 2, 1}}},
-                                     .operands = {example({2, 3, 4})}}});
+const RegisterOp transpose(
+    {.name = "transpose",
+     .help = "x with its dimensions in another order",
+     .attributes = {AttributeSpec::integers("order", "for each dimension of the result, that of x")},
+     .rule = transpose_rule,
+     .gradient = transpose_gradient,
+     .flops = flops_per_element<0>,
+     .example = {.attributes = {{"order", std::vector<std::int64_t>{0, 2, 1}}}, .operands = {example({2, 3, 4})}}});
 const RegisterOp reshape(
     {.name = "reshape",
+     .help = "the elements of x in the same order, with other dimensions; those that stay keep their split",
+     .attributes = {AttributeSpec::integers("shape", "the sizes of the result"),
+                    AttributeSpec::text("axes", "the names of its axes")},
      .rule = reshape_rule,
      .gradient = reshape_gradient,
      .flops = flops_per_element<0>,
      .in_place = {{0, 0}},
      .cheap = true,
-     .help = {.formula = "the elements of x in the same order, with other dimensions; those that stay keep their split",
-              .attributes = {{"shape", "the sizes of the result"}, {"axes", "the names of its axes"}},
-              .example = {{"shape", std::vector<std::int64_t>{2, 3, 2, 2}}, {"axes", "batch seq heads head_dim"}},
-              .operands = {example({2, 3, 4})}}});
-const RegisterOp concatenate({.name = "concatenate",
-                              .rule = concatenate_rule,
-                              .gradient = concatenate_gradient,
-                              .flops = flops_per_element<0>,
-                              .help = {.formula = "all operands one after the other",
-                                       .attributes = {{"dim", "the dimension along which they follow each other"}},
-                                       .example = {{"dim", std::int64_t{1}}},
-                                       .operands = {example({2, 3}), example({2, 4})}}});
+     .example = {.attributes = {{"shape", std::vector<std::int64_t>{2, 3, 2, 2}}, {"axes", "batch seq heads head_dim"}},
+                 .operands = {example({2, 3, 4})}}});
+const RegisterOp concatenate(
+    {.name = "concatenate",
+     .help = "all operands one after the other",
+     .attributes = {AttributeSpec::integer("dim", "the dimension along which they follow each other", 0, 7)},
+     .rule = concatenate_rule,
+     .gradient = concatenate_gradient,
+     .flops = flops_per_element<0>,
+     .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3}), example({2, 4})}}});
 const RegisterOp slice(
     {.name = "slice",
+     .help = "the elements of x from one index to another along a dimension",
+     .attributes = {AttributeSpec::integer("dim", "the dimension", 0, 7),
+                    AttributeSpec::integer("begin", "the first index", 0),
+                    AttributeSpec::integer("end", "the index after the last", 0)},
      .rule = slice_rule,
      .gradient = slice_gradient,
      .flops = flops_per_element<0>,
      .cheap = true,
-     .help = {
-         .formula = "the elements of x from one index to another along a dimension",
-         .attributes = {{"dim", "the dimension"}, {"begin", "the first index"}, {"end", "the index after the last"}},
-         .example = {{"dim", std::int64_t{1}}, {"begin", std::int64_t{1}}, {"end", std::int64_t{3}}},
-         .operands = {example({2, 4})}}});
+     .example = {.attributes = {{"dim", std::int64_t{1}}, {"begin", std::int64_t{1}}, {"end", std::int64_t{3}}},
+                 .operands = {example({2, 4})}}});
 const RegisterOp pad(
     {.name = "pad",
+     .help = "x with elements added before and after it along a dimension",
+     .attributes = {AttributeSpec::integer("dim", "the dimension", 0, 7),
+                    AttributeSpec::integer("low", "how many before"), AttributeSpec::integer("high", "how many after"),
+                    AttributeSpec::real("value", "that of each")},
      .rule = pad_rule,
      .gradient = pad_gradient,
      .flops = flops_per_element<0>,
-     .help = {
-         .formula = "x with elements added before and after it along a dimension",
-         .attributes = {{"dim", "the dimension"},
-                        {"low", "how many before"},
-                        {"high", "how many after"},
-                        {"value", "that of each"}},
-         .example = {{"dim", std::int64_t{1}}, {"low", std::int64_t{1}}, {"high", std::int64_t{2}}, {"value", 0.0}},
+     .example = {
+         .attributes = {{"dim", std::int64_t{1}}, {"low", std::int64_t{1}}, {"high", std::int64_t{2}}, {"value", 0.0}},
          .operands = {example({2, 4})}}});
 
 }  // namespace

@@ -28,31 +28,30 @@ ShardingRule square_sum_rule(const Attributes&, const Operands& inputs) { return
 
 ShardingRule clip_scale_rule(const Attributes&, const Operands&) { return parse_rule(". -> ., ."); }
 
-const RegisterOp sum_leading({.name = "sum_leading",
-                              .rule = sum_leading_rule,
-                              .flops = flops_per_element<1>,
-                              .accumulates = true,
-                              .help = {.formula = "the sum of x over its leading dimensions",
-                                       .attributes = {{"keep", "how many trailing dimensions are kept"}},
-                                       .example = {{"keep", std::int64_t{1}}},
-                                       .operands = {example({2, 3, 4})}}});
+const RegisterOp sum_leading(
+    {.name = "sum_leading",
+     .help = "the sum of x over its leading dimensions",
+     .attributes = {AttributeSpec::integer("keep", "how many trailing dimensions are kept", 0, 8)},
+     .rule = sum_leading_rule,
+     .flops = flops_per_element<1>,
+     .accumulates = true,
+     .example = {.attributes = {{"keep", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 
 const RegisterOp sum_all({.name = "sum_all",
+                          .help = "scale times the sum of all elements of x",
+                          .attributes = {AttributeSpec::real("scale", "a number")},
                           .rule = sum_all_rule,
                           .gradient = sum_all_gradient,
                           .flops = flops_per_element<1>,
                           .accumulates = true,
-                          .help = {.formula = "scale times the sum of all elements of x",
-                                   .attributes = {{"scale", "a number"}},
-                                   .example = {{"scale", 1.0}},
-                                   .operands = {example({2, 3})}}});
+                          .example = {.attributes = {{"scale", 1.0}}, .operands = {example({2, 3})}}});
 
 /// Sum of squares: each element counts once, whatever the sharding.
 const RegisterOp square_sum({.name = "square_sum",
+                             .help = "the sum of the squares of all elements of x",
                              .rule = square_sum_rule,
                              .flops = flops_per_element<2>,
-                             .help = {.formula = "the sum of the squares of all elements of x",
-                                      .operands = {example({2, 3})}}});
+                             .example = {.operands = {example({2, 3})}}});
 
 /// From a squared norm: the factor that limits the norm (Pascanu et al. 2013, section 3.2), and the norm.
 const RegisterOp clip_scale({.name = "clip_scale", .rule = clip_scale_rule});

@@ -119,57 +119,56 @@ ValueId broadcast_dims_gradient(FunctionBuilder& builder, const GradientRequest&
 }
 
 const RegisterOp sum_over({.name = "sum",
+                           .help = "the sum of x over dimensions",
+                           .attributes = {AttributeSpec::integers("dims", "the dimensions, which the result lacks")},
                            .rule = sum_over_rule,
                            .gradient = sum_over_gradient,
                            .flops = flops_per_element<1>,
-                           .help = {.formula = "the sum of x over dimensions",
-                                    .attributes = {{"dims", "the dimensions, which the result lacks"}},
-                                    .example = {{"dims", std::vector<std::int64_t>{1}}},
-                                    .operands = {example({2, 3, 4})}}});
+                           .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}},
+                                       .operands = {example({2, 3, 4})}}});
 const RegisterOp mean_over({.name = "mean",
+                            .help = "the mean of x over dimensions",
+                            .attributes = {AttributeSpec::integers("dims", "the dimensions, which the result lacks")},
                             .rule = mean_rule,
                             .gradient = mean_gradient,
                             .flops = flops_per_element<1>,
-                            .help = {.formula = "the mean of x over dimensions",
-                                     .attributes = {{"dims", "the dimensions, which the result lacks"}},
-                                     .example = {{"dims", std::vector<std::int64_t>{1}}},
-                                     .operands = {example({2, 3, 4})}}});
+                            .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}},
+                                        .operands = {example({2, 3, 4})}}});
 const RegisterOp max_over({.name = "max",
+                           .help = "the largest of x over dimensions; equal elements share the gradient",
+                           .attributes = {AttributeSpec::integers("dims", "the dimensions, which the result lacks")},
                            .rule = max_rule,
                            .gradient = extreme_gradient,
                            .flops = flops_per_element<1>,
-                           .help = {.formula = "the largest of x over dimensions; equal elements share the gradient",
-                                    .attributes = {{"dims", "the dimensions, which the result lacks"}},
-                                    .example = {{"dims", std::vector<std::int64_t>{1}}},
-                                    .operands = {example({2, 3, 4})}}});
+                           .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}},
+                                       .operands = {example({2, 3, 4})}}});
 const RegisterOp min_over({.name = "min",
+                           .help = "the smallest of x over dimensions; equal elements share the gradient",
+                           .attributes = {AttributeSpec::integers("dims", "the dimensions, which the result lacks")},
                            .rule = min_rule,
                            .gradient = extreme_gradient,
                            .flops = flops_per_element<1>,
-                           .help = {.formula = "the smallest of x over dimensions; equal elements share the gradient",
-                                    .attributes = {{"dims", "the dimensions, which the result lacks"}},
-                                    .example = {{"dims", std::vector<std::int64_t>{1}}},
-                                    .operands = {example({2, 3, 4})}}});
+                           .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}},
+                                       .operands = {example({2, 3, 4})}}});
 
 /// The index of the first of the largest elements along dimension `dim`.
 const RegisterOp argmax({.name = "argmax",
+                         .help = "the index of the first of the largest elements of x along a dimension",
+                         .attributes = {AttributeSpec::integer("dim", "the dimension, which the result lacks", 0, 7)},
                          .rule = argmax_rule,
                          .flops = flops_per_element<1>,
-                         .help = {.formula = "the index of the first of the largest elements of x along a dimension",
-                                  .attributes = {{"dim", "the dimension, which the result lacks"}},
-                                  .example = {{"dim", std::int64_t{1}}},
-                                  .operands = {example({2, 3, 4})}}});
+                         .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 
 /// scale times the first operand, repeated to the shape of the second, whose elements are not read.
 const RegisterOp broadcast({.name = "broadcast",
+                            .help = "scale x, repeated to the shape of y, whose elements are not read",
+                            .attributes = {AttributeSpec::integers("dims", "the dimensions of y that x lacks"),
+                                           AttributeSpec::real("scale", "a number")},
                             .rule = broadcast_dims_rule,
                             .gradient = broadcast_dims_gradient,
                             .cheap = true,
-                            .help = {
-                                .formula = "scale x, repeated to the shape of y, whose elements are not read",
-                                .attributes = {{"dims", "the dimensions of y that x lacks"}, {"scale", "a number"}},
-                                .example = {{"dims", std::vector<std::int64_t>{1}}, {"scale", 1.0}},
-                                .operands = {example({2, 4}), example({2, 3, 4})}}});
+                            .example = {.attributes = {{"dims", std::vector<std::int64_t>{1}}, {"scale", 1.0}},
+                                        .operands = {example({2, 4}), example({2, 3, 4})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -1,3 +1,4 @@
+#include "core/base/error.h"
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
@@ -5,6 +6,11 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
+  const auto dimension = static_cast<std::size_t>(attributes.integer("dim"));
+  if (dimension >= rank(inputs, 0)) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("shift along dimension {} of an operand with {}", dimension, rank(inputs, 0)));
+  }
   const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
   const std::string shifted = fmt::format("a{}", attributes.integer("dim"));
   ShardingRule rule = parse_rule(fmt::format("{} -> {}", dimensions, dimensions), {.shift = shifted});
@@ -27,15 +33,16 @@ ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request)
 /// y[i] = x[i + offset] along one dimension; outside it wraps (periodic) or is a constant (fixed).
 const RegisterOp shift(
     {.name = "shift",
+     .help = "y[i] = x[i + offset] along a dimension; of neighbours that are split, only the edges move",
+     .attributes = {AttributeSpec::integer("dim", "the dimension", 0, 7),
+                    AttributeSpec::integer("offset", "may be negative"),
+                    AttributeSpec::text("boundary", "periodic or fixed", {"periodic", "fixed"}),
+                    AttributeSpec::real("value", "outside of a fixed boundary")},
      .rule = shift_rule,
      .gradient = shift_gradient,
-     .help = {.formula = "y[i] = x[i + offset] along a dimension; of neighbours that are split, only the edges move",
-              .attributes = {{"dim", "the dimension"},
-                             {"offset", "may be negative"},
-                             {"boundary", "periodic or fixed"},
-                             {"value", "outside of a fixed boundary"}},
-              .example = {{"dim", std::int64_t{0}}, {"offset", std::int64_t{1}}, {"boundary", "fixed"}, {"value", 0.0}},
-              .operands = {example({4, 3})}}});
+     .example = {
+         .attributes = {{"dim", std::int64_t{0}}, {"offset", std::int64_t{1}}, {"boundary", "fixed"}, {"value", 0.0}},
+         .operands = {example({4, 3})}}});
 
 }  // namespace
 }  // namespace shardrun::graph

@@ -1,7 +1,7 @@
 #pragma once
 
 /// The interface between shardrun and its plugins: what a plugin of any kind exports and receives. Each kind has its
-/// own header: strategy.h, transport.h.
+/// own header: strategy.h, transport.h, model.h.
 ///
 /// Rules for this header and those:
 ///  - Within major 1 things are only appended. Nothing is reordered, retyped, removed or given a new meaning.
@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SR_ABI_MAJOR UINT32_C(1)
-#define SR_ABI_MINOR UINT32_C(6)
+#define SR_ABI_MINOR UINT32_C(7)
 
 /// Whether the struct at `p`, of type `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))
@@ -55,6 +55,8 @@ typedef struct sr_error {
   uint32_t struct_size;
   char text[508];
   uint32_t awaited; /* since 1.5: for a transport, 1 + the rank that is lost or was waited for; 0: not known */
+  char setting[64]; /* since 1.7: with a model's SR_INVALID, the setting of the job file at fault, as "model.width", or
+                       a section, as "data"; empty: not known. The host shows the place where it is set. */
 } sr_error;
 #define SR_ERROR_SIZE_1_0 UINT32_C(512)
 
@@ -63,6 +65,7 @@ typedef struct sr_error {
 #define SR_KIND_STRATEGY UINT32_C(1)
 #define SR_KIND_TRANSPORT UINT32_C(2)
 /* 3 is for engines. */
+#define SR_KIND_MODEL UINT32_C(4) /* since 1.7 */
 
 /// Identifies a plugin. It holds no pointer, so it can be read from the file before any of the plugin's code runs.
 typedef struct sr_manifest {
@@ -86,6 +89,22 @@ typedef struct sr_manifest {
 
 #define SR_OPTION_TEXT_FILE UINT32_C(1) /* a text that is not a choice is the path of a text file */
 #define SR_OPTION_TRANSPORT UINT32_C(2) /* since 1.2: names a transport, which this one opens */
+/* Since 1.7, each. An option without a default: a job that does not set it is refused, or has no value for it. */
+#define SR_OPTION_REQUIRED UINT32_C(4)
+#define SR_OPTION_OPTIONAL UINT32_C(8)
+#define SR_OPTION_MINIMUM_EXCLUDED UINT32_C(16)
+#define SR_OPTION_MAXIMUM_EXCLUDED UINT32_C(32)
+
+/// A name that an option, or one of its choices, has in another program. Since 1.7. The host does not accept it: the
+/// error about it gives the right name.
+typedef struct sr_alias {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  const char* name;
+  const char* choice; /* the choice that it stands for; NULL: the option itself */
+  const char* note;   /* how their meanings differ; NULL: not at all */
+} sr_alias;
+#define SR_ALIAS_SIZE_1_7 UINT32_C(32)
 
 /// A key of the plugin's section in the job file. The host parses, checks and documents it. Bounds are inclusive. A
 /// minimum and a maximum that are both zero mean no bounds.
@@ -107,10 +126,15 @@ typedef struct sr_option {
   uint32_t flags;      /* since 1.1: SR_OPTION_TEXT_FILE, ..._TRANSPORT; unknown ones are skipped */
   uint32_t reserved_1; /* zero */
   const char* aliases; /* since 1.3: its names in other programs, as in the manifest; NULL: none */
+  /* Since 1.7: further names in other programs, with what has to be said about them. */
+  const sr_alias* other_names;
+  uint32_t other_name_count;
+  uint32_t other_name_stride;
 } sr_option;
 #define SR_OPTION_SIZE_1_0 UINT32_C(96)
 
 /// An option's value. The host delivers every declared option, with its default where the job file does not set it.
+/// Only an option without a default may be missing.
 typedef struct sr_option_value {
   uint32_t struct_size;
   uint32_t type;
@@ -121,6 +145,14 @@ typedef struct sr_option_value {
   const char* contents; /* of a file that an option with SR_OPTION_TEXT_FILE names, UTF-8; NULL: a choice; since 1.1 */
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
+
+/// The element type of a tensor. Real numbers are float32 as a model writes them; [train] precision of the job may
+/// store them with fewer bits.
+#define SR_ELEMENT_F32 UINT32_C(1)
+#define SR_ELEMENT_I32 UINT32_C(2)
+
+#define SR_TENSOR_PARAMETER UINT32_C(1)
+#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a cache, a simulated field */
 
 #define SR_LOG_INFO UINT32_C(1)
 #define SR_LOG_WARNING UINT32_C(2)
@@ -140,7 +172,7 @@ typedef struct sr_plugin {
   uint32_t struct_size;
   uint32_t kind;         /* the manifest's; decides the type of `functions` */
   void* self;            /* first argument of every function of the plugin */
-  const void* functions; /* SR_KIND_STRATEGY: const sr_strategy*, SR_KIND_TRANSPORT: const sr_transport* */
+  const void* functions; /* SR_KIND_STRATEGY: const sr_strategy*, ..._TRANSPORT: const sr_transport*, and so on */
   const sr_option* options;
   uint32_t option_count;
   uint32_t option_stride;

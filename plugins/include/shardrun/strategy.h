@@ -56,9 +56,6 @@ typedef struct sr_axis {
 } sr_axis;
 #define SR_AXIS_SIZE_1_0 UINT32_C(24)
 
-#define SR_TENSOR_PARAMETER UINT32_C(1)
-#define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a cache, a simulated field */
-
 /// A tensor of the graph's state, with its global shape. A parameter's gradient and optimizer state are not separate
 /// tensors here: they are roles of it. A strategy skips kinds that it does not know.
 typedef struct sr_tensor {
@@ -190,9 +187,6 @@ typedef struct sr_hook_group {
   uint32_t tensor_stride;
 } sr_hook_group;
 #define SR_HOOK_GROUP_SIZE_1_1 UINT32_C(40)
-
-#define SR_ELEMENT_F32 UINT32_C(1)
-#define SR_ELEMENT_I32 UINT32_C(2)
 
 /// Blocks are of one size, in the order of the members. Only float32 can be summed; integers are only moved.
 #define SR_EXCHANGE_ALL_REDUCE UINT32_C(1)     /* the sum; receives as many elements as it sends; may be in place */

@@ -38,7 +38,7 @@ TEST_CASE("the size of the weights is known to the byte before there are any", "
   const std::filesystem::path path = writing.folder / "w.safetensors";
   checkpoint::save_states(
       path, writing.compiled.graph, graph::StateKind::parameter, writing.compiled.partition, training.executor(), 0,
-      checkpoint::describe_model(writing.job.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
+      checkpoint::describe_model(writing.compiled.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
   CHECK(writing.use.result == "weights.safetensors");
   CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
 }

@@ -1,9 +1,12 @@
 // Gradients as part of a graph: where their nodes stand, and that whole models have the right ones.
 
 #include <cmath>
+#include <map>
 
 #include "core/graph/builder.h"
+#include "core/graph/unused.h"
 #include "tests/support/catch.h"
+#include "tests/support/errors.h"
 #include "tests/support/evaluate.h"
 #include "tests/support/model_cases.h"
 
@@ -136,4 +139,72 @@ TEST_CASE("gradients of activations and of weights are nodes of phases of their 
       }
     }
   }
+}
+
+namespace {
+
+/// s = Σ x·x·y of the state x and the input y, [x 3] each. z flows nowhere.
+struct Product {
+  Graph graph;
+  StateId x = graph.states.push_back({.name = "x", .type = {.shape = {3}, .axes = {"x"}}, .kind = StateKind::field});
+  FunctionBuilder builder{graph, "f", Role::once, 0};
+  ValueId y = builder.input("y", {.shape = {3}, .axes = {"x"}});
+  ValueId z = builder.input("z", {.shape = {2}, .axes = {"z"}});
+  ValueId square = builder.call("multiply", {builder.state(x), builder.state(x)});
+  ValueId sum = builder.call("sum_all", {builder.call("multiply", {square, y})}, {{"scale", 1.0}}, "s");
+};
+
+}  // namespace
+
+TEST_CASE("gradients are those of states, inputs and results of ops alike", "[graph]") {
+  Product product;
+  const std::vector<ValueId> of = {product.builder.state(product.x), product.y, product.square, product.z};
+  const std::vector<ValueId> gradients = graph::gradients(product.builder, product.sum, of);
+  const Function& function = product.builder.function();
+  std::map<ValueId, Tensor> given;
+  const auto give = [&](ValueId id, std::vector<double> values) {
+    Tensor tensor = zeros(function.values[id].type);
+    tensor.values = std::move(values);
+    given[id] = std::move(tensor);
+  };
+  give(of[0], {1, 2, 3});
+  give(product.y, {4, 5, 6});
+  give(product.z, {7, 8});
+
+  const auto values = evaluate(function, device::Device::find("reference"), given, {});
+
+  CHECK(values[gradients[0]].values == std::vector<double>{8, 20, 36});  // 2xy
+  CHECK(values[gradients[1]].values == std::vector<double>{1, 4, 9});    // x²
+  CHECK(values[gradients[2]].values == std::vector<double>{4, 5, 6});    // y
+  CHECK(values[gradients[3]].values == std::vector<double>{0, 0});
+  for (const Node& node : function.nodes) {
+    CHECK(node.phase == Phase::forward);
+  }
+  CHECK(product.graph.states.size() == 1);
+}
+
+TEST_CASE("a gradient through an op that has none is refused, not zero", "[graph]") {
+  Product product;
+  FunctionBuilder& builder = product.builder;
+  const ValueId norm = builder.call("square_sum", {builder.state(product.x)}, {}, "norm");
+  CHECK(error_of([&] { (void)graph::gradients(builder, norm, {builder.state(product.x)}); }) ==
+        "1: function f, node norm: the op square_sum has no gradient");
+}
+
+TEST_CASE("nodes whose results nothing needs are left out, and nothing else", "[graph]") {
+  Product product;
+  const ValueId x = product.builder.state(product.x);
+  const ValueId gradient = graph::gradients(product.builder, product.sum, {x}).front();
+  product.builder.write(product.x, gradient, StateWrite::Mode::assign);
+  product.builder.finish();
+  const Function& function = product.graph.functions.front();
+
+  const Function used = without_unused(function);
+
+  CHECK(used.inputs.size() == function.inputs.size());
+  CHECK(used.nodes.size() < function.nodes.size());
+  for (const Node& node : used.nodes) {
+    CHECK(node.name != "s");
+  }
+  CHECK(used.values[used.writes.at(0).value].name == function.values[gradient].name);
 }

@@ -16,15 +16,14 @@ namespace {
 
 /// Parameters of a GPT without building any function.
 std::int64_t parameters_of_gpt(std::initializer_list<job::WrittenSetting> options) {
-  const models::Model& gpt = *models::find_model("gpt");
+  const models::Model& gpt = find_model("gpt");
   return graph::parameter_count(models::build_prediction(gpt, model_settings("gpt", options)));
 }
 
 std::string refusal(std::string_view model, std::initializer_list<job::WrittenSetting> options,
                     const models::DataShape& data) {
-  return error_of([&] {
-    static_cast<void>(models::build_training(*models::find_model(model), model_settings(model, options, data), {}));
-  });
+  return error_of(
+      [&] { static_cast<void>(models::build_training(find_model(model), model_settings(model, options, data), {})); });
 }
 
 std::multiset<std::string> function_names(const graph::Graph& graph) {
@@ -150,16 +149,14 @@ TEST_CASE("options of a model that cannot be meant together are refused in words
         "= cross_entropy, or store floats");
   CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
   CHECK(error_of([] {
-          static_cast<void>(models::build_iteration(*models::find_model("heat1d"),
-                                                    model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
+          static_cast<void>(
+              models::build_iteration(find_model("heat1d"), model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
         }) == "2: [model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
   CHECK(error_of([] {
-          static_cast<void>(
-              models::build_iteration(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(models::build_iteration(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp is not iterated: use [job] task = train");
   CHECK(error_of([] {
-          static_cast<void>(
-              models::build_prediction(*models::find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(models::build_prediction(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp does not predict tokens, so nothing can be sampled from it");
 }
 

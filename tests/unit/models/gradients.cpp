@@ -32,7 +32,7 @@ Described describe(const checkpoint::SafetensorsFile& file) {
   std::vector<std::pair<std::string, std::string>> texts;
   for (const auto& [key, value] : json.as_object()) {
     if (key == "name") {
-      described.model = models::find_model(written(value));
+      described.model = &find_model(written(value));
     } else {
       texts.emplace_back(key, key == "dropout" ? "0" : written(value));
     }

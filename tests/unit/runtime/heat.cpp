@@ -91,7 +91,7 @@ graph::Graph heat(const Grid& grid, bool line) {
   }
   options.emplace_back("boundary", grid.periodic ? "periodic" : "fixed");
   options.emplace_back("wall", grid.periodic ? "0" : "0.375");
-  const models::Model& model = *models::find_model(line ? "heat1d" : "heat2d");
+  const models::Model& model = find_model(line ? "heat1d" : "heat2d");
   return models::build_iteration(model, {.options = job::make_options(model.options, options), .data = {}});
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("every fault in a halo is seen in the temperatures", "[interpreter]") 
 }
 
 TEST_CASE("elements that climb their sine send nothing, and are the same over any number of ranks", "[interpreter]") {
-  const models::Model& model = *models::find_model("sin");
+  const models::Model& model = find_model("sin");
   const graph::Graph graph =
       models::build_iteration(model, {.options = job::make_options(model.options, {{"cells", "101"}}), .data = {}});
   const std::vector<float> first = Iterated(graph, rows_over(1), 0).state("x");

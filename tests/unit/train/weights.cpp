@@ -27,8 +27,9 @@ struct Saved {
       : job(text_job_in(folder, overrides)), compiled(compile_ready(job)), training(job, compiled) {
     training.initialize();
     static_cast<void>(training.step(0));
-    checkpoint::save_states(path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(),
-                            0, checkpoint::describe_model(job.model, compiled.settings, compiled.dataset->tokenizer()));
+    checkpoint::save_states(
+        path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(), 0,
+        checkpoint::describe_model(compiled.model, compiled.settings, compiled.dataset->tokenizer()));
   }
 };
 
@@ -40,7 +41,7 @@ std::vector<std::byte> bytes_of_state(const graph::Graph& graph, const runtime::
 }
 
 std::string read_error(const std::filesystem::path& path) {
-  return error_of([&] { static_cast<void>(checkpoint::read_model(checkpoint::SafetensorsFile(path))); });
+  return error_of([&] { static_cast<void>(checkpoint::read_model(checkpoint::SafetensorsFile(path), built_models())); });
 }
 
 }  // namespace
@@ -49,13 +50,13 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
   Saved saved({"model.tied=false", "model.bias=true", "model.gelu=erf"});
   const checkpoint::SafetensorsFile file(saved.path);
 
-  const checkpoint::TrainedModel trained = checkpoint::read_model(file);
-  const graph::Graph graph = models::build_prediction(*trained.model, trained.settings);
+  const checkpoint::TrainedModel trained = checkpoint::read_model(file, built_models());
+  const graph::Graph graph = models::build_prediction(trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
   checkpoint::load_parameters(file, graph, executor);
 
-  CHECK(trained.model->name == "gpt");
+  CHECK(trained.model.name == "gpt");
   CHECK(trained.settings.options.text("gelu") == "erf");
   CHECK(trained.settings.options.integer("vocab") == saved.compiled.dataset->shape().vocab);
   CHECK(*trained.tokenizer == *saved.compiled.dataset->tokenizer());
@@ -72,11 +73,11 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
 
 TEST_CASE("a model without text has no tokenizer", "[checkpoint]") {
   const models::ModelSettings settings = model_settings("mlp", {{"hidden", "3"}, {"inputs", "2"}, {"outputs", "1"}});
-  const job::Chosen chosen{.name = "mlp", .options = settings.options};
   const TemporaryFolder folder;
-  checkpoint::write_safetensors(folder / "w", {}, checkpoint::describe_model(chosen, settings, nullptr));
-  const checkpoint::TrainedModel trained = checkpoint::read_model(checkpoint::SafetensorsFile(folder / "w"));
-  CHECK(trained.model->name == "mlp");
+  checkpoint::write_safetensors(folder / "w", {}, checkpoint::describe_model(find_model("mlp"), settings, nullptr));
+  const checkpoint::TrainedModel trained =
+      checkpoint::read_model(checkpoint::SafetensorsFile(folder / "w"), built_models());
+  CHECK(trained.model.name == "mlp");
   CHECK_FALSE(trained.tokenizer.has_value());
   CHECK(trained.settings.options.integer("hidden") == 3);
 }
@@ -105,7 +106,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[checkpo
   const device::Device& cpu = device::Device::find("cpu");
   const auto error_with = [&](const char* layers, const char* width) {
     const graph::Graph graph = models::build_prediction(
-        *models::find_model("gpt"),
+        find_model("gpt"),
         model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
                        {.vocab = saved.compiled.dataset->shape().vocab}));
     const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
@@ -121,9 +122,8 @@ TEST_CASE("parameters that are missing or of another shape are named", "[checkpo
 TEST_CASE("weights that are no numbers are named, with their place", "[checkpoint]") {
   const Saved saved;
   const graph::Graph graph = models::build_prediction(
-      *models::find_model("gpt"),
-      model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}},
-                     {.vocab = saved.compiled.dataset->shape().vocab}));
+      find_model("gpt"), model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}},
+                                        {.vocab = saved.compiled.dataset->shape().vocab}));
   const device::Device& cpu = device::Device::find("cpu");
   const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
   const std::string name = "layer.0/mlp/up/weights";

@@ -24,12 +24,27 @@ namespace shardrun::sdk {
 class InvalidJob : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  /// For a model. `setting`: the one at fault, as "model.width", or a section, as "data".
+  InvalidJob(const std::string& message, std::string setting)
+      : std::runtime_error(message), setting_(std::move(setting)) {}
+
+  [[nodiscard]] const std::string& setting() const noexcept { return setting_; }
+
+ private:
+  std::string setting_;
 };
 
 /// A host function refused its arguments. Do not catch it: the host knows already.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// A name that an option, or one of its choices, has in another program. Since ABI 1.7.
+struct OtherName {
+  std::string name;
+  std::string choice = {};  ///< the choice that it stands for; empty: the option itself
+  std::string note = {};    ///< how their meanings differ
 };
 
 /// An option that the plugin declares. The functions below make one. `help` is one line.
@@ -45,8 +60,9 @@ struct Option {
   double max_number = 0;
   std::string default_text = {};
   std::vector<std::string> choices = {};
-  std::uint32_t flags = 0;   ///< SR_OPTION_TEXT_FILE, SR_OPTION_TRANSPORT
+  std::uint32_t flags = 0;   ///< SR_OPTION_...
   std::string aliases = {};  ///< its names in other programs, separated by spaces; since ABI 1.3
+  std::vector<OtherName> other_names = {};
 };
 
 [[nodiscard]] inline Option boolean_option(std::string name, bool default_value, std::string help) {
@@ -108,6 +124,30 @@ struct Option {
   return option;
 }
 
+/// The same, for names about which more has to be said. Since ABI 1.7.
+[[nodiscard]] inline Option also_called(Option option, std::string aliases, std::vector<OtherName> other_names) {
+  option.other_names = std::move(other_names);
+  return also_called(std::move(option), std::move(aliases));
+}
+
+/// The option without its default: a job has to set it. Since ABI 1.7.
+[[nodiscard]] inline Option required(Option option) {
+  option.flags |= SR_OPTION_REQUIRED;
+  return option;
+}
+
+/// The option without its default: a job may leave it out, and OptionValues::has() says whether it did. Since ABI 1.7.
+[[nodiscard]] inline Option optional(Option option) {
+  option.flags |= SR_OPTION_OPTIONAL;
+  return option;
+}
+
+/// The option with values below its maximum only. Since ABI 1.7.
+[[nodiscard]] inline Option below_maximum(Option option) {
+  option.flags |= SR_OPTION_MAXIMUM_EXCLUDED;
+  return option;
+}
+
 /// Calls `take` with a copy of each element of an array with a stride. Fields that the array's writer did not know are
 /// zero in the copy.
 template <class Raw, class Take>
@@ -131,6 +171,16 @@ class OptionValues {
       values_.push_back({value.type, value.name, value.integer, value.number, value.text != nullptr ? value.text : "",
                          value.contents != nullptr ? std::optional<std::string>(value.contents) : std::nullopt});
     });
+  }
+
+  /// Whether the option has a value. Only one that is declared optional may have none.
+  [[nodiscard]] bool has(std::string_view name) const noexcept {
+    for (const Value& value : values_) {
+      if (value.name == name) {
+        return true;
+      }
+    }
+    return false;
   }
 
   // Each throws std::logic_error where no option of that name and type is declared.
@@ -209,6 +259,9 @@ std::int32_t guarded(sr_error* error, Act act) noexcept {
     return SR_OK;
   } catch (const InvalidJob& invalid) {
     write_error(error, invalid.what());
+    if (error != nullptr && SR_HAS(error, sr_error, setting) && invalid.setting().size() < sizeof(error->setting)) {
+      std::memcpy(error->setting, invalid.setting().c_str(), invalid.setting().size() + 1);
+    }
     return SR_INVALID;
   } catch (const std::exception& failure) {
     write_error(error, failure.what());
@@ -243,6 +296,7 @@ class Instance {
       options_ = Class::options();
     }
     choices_.reserve(options_.size());
+    other_names_.reserve(options_.size());
     for (const Option& option : options_) {
       raw_options_.push_back(raw(option));
     }
@@ -275,6 +329,11 @@ class Instance {
     for (const std::string& choice : option.choices) {
       choices.push_back(choice.c_str());
     }
+    std::vector<sr_alias>& other_names = other_names_.emplace_back();
+    for (const OtherName& other : option.other_names) {
+      other_names.push_back({sizeof(sr_alias), 0, other.name.c_str(),
+                             other.choice.empty() ? nullptr : other.choice.c_str(), other.note.c_str()});
+    }
     return {sizeof(sr_option),
             option.type,
             option.name.c_str(),
@@ -291,12 +350,16 @@ class Instance {
             0,
             option.flags,
             0,
-            option.aliases.c_str()};
+            option.aliases.c_str(),
+            other_names.data(),
+            static_cast<std::uint32_t>(other_names.size()),
+            sizeof(sr_alias)};
   }
 
   Class object_;
   std::vector<Option> options_;
   std::vector<std::vector<const char*>> choices_;
+  std::vector<std::vector<sr_alias>> other_names_;
   std::vector<sr_option> raw_options_;
   sr_plugin plugin_{};
 };

@@ -1,0 +1,95 @@
+#include "core/compile/model.h"
+
+#include <fmt/format.h>
+#include <shardrun/model.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "plugins/loader/call.h"
+
+namespace shardrun::compile {
+namespace {
+
+/// SR_DATA_...: what the data is.
+std::uint32_t kind_of(const models::DataShape& data) {
+  if (data.features == 0) {
+    return data.vocab > 0 ? SR_DATA_TOKENS : 0;
+  }
+  return data.vocab > 0 ? SR_DATA_LABELS : SR_DATA_ARRAYS;
+}
+
+plugins::ModelRequest request_of(const models::ModelSettings& settings) {
+  return {.options = settings.options,
+          .data = kind_of(settings.data),
+          .vocab = settings.data.vocab,
+          .features = settings.data.features,
+          .outputs = settings.data.outputs};
+}
+
+/// Returns what `act` returns. What the plugin refuses gets the place of the setting that it names.
+template <class Act>
+auto placing(const models::ModelSettings& settings, Act act) {
+  try {
+    return act();
+  } catch (const plugins::Invalid& invalid) {
+    const std::string& setting = invalid.setting();
+    const std::size_t dot = std::min(setting.find('.'), setting.size());
+    const std::string section = dot == 0 ? "model" : setting.substr(0, dot);
+    models::refuse(settings, section, setting.substr(std::min(dot + 1, setting.size())), invalid.reason());
+  }
+}
+
+void require_data(const plugins::Model& plugin, const models::ModelSettings& settings) {
+  const std::uint32_t kind = kind_of(settings.data);
+  if (kind != 0 && (plugin.data() & kind) == 0) {
+    models::refuse(settings, "data", "",
+                   fmt::format("model {} is not trained on {}", plugin.manifest().name,
+                               kind == SR_DATA_TOKENS   ? "tokens"
+                               : kind == SR_DATA_LABELS ? "arrays of which the second holds integer labels"
+                                                        : "arrays of which the second holds real numbers"));
+  }
+}
+
+}  // namespace
+
+models::Model model_of(plugins::Model plugin) {
+  models::Model model{.name = plugin.manifest().name, .help = plugin.help(), .options = plugin.options()};
+  model.declare = [plugin](graph::Graph& graph, const models::ModelSettings& settings) {
+    placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
+  };
+  if (plugin.has("loss")) {
+    model.losses = [plugin](graph::FunctionBuilder& builder, const models::ModelSettings& settings, std::int64_t rows,
+                            bool training) {
+      require_data(plugin, settings);
+      return placing(settings,
+                     [&] { return plugin.write_function(builder, request_of(settings), "loss", rows, training); });
+    };
+  }
+  const auto without_loss = [&plugin](std::string function, std::int64_t rows) {
+    return [plugin, function, rows](graph::FunctionBuilder& builder, const models::ModelSettings& settings) {
+      placing(settings,
+              [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), function, rows, false)); });
+    };
+  };
+  if (plugin.has("predict")) {
+    model.predict = without_loss("predict", 1);
+  }
+  if (plugin.has("iterate")) {
+    model.iterate = without_loss("iterate", 0);
+  }
+  return model;
+}
+
+models::Models models_in(plugins::Directories directories) {
+  const auto names = [directories] { return plugins::plugin_names(directories, plugins::PluginKind::model); };
+  return {.names = names, .find = [directories, names](const std::string& name) -> std::optional<models::Model> {
+            if (!std::ranges::binary_search(names(), name)) {
+              return std::nullopt;
+            }
+            return model_of(plugins::Model::open(directories, name));
+          }};
+}
+
+}  // namespace shardrun::compile

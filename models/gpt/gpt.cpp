@@ -1,0 +1,239 @@
+#include <shardrun/sdk/math.hpp>
+#include <shardrun/sdk/model.hpp>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+// GPT-2 (Radford et al. 2019): learned positions, layer normalisation before each block, GELU, weights drawn from
+// N(0, 0.02²), those that write to the residual stream from N(0, 0.02²/(2·layers)).
+
+namespace {
+
+using namespace shardrun::sdk;
+
+constexpr double norm_epsilon = 1e-5;
+constexpr double deviation = 0.02;
+
+struct Sizes {
+  std::int64_t layers, heads, head_dim, width, context, vocab;
+  bool bias, tied;
+  double dropout;
+  bool gelu_tanh;
+};
+
+Sizes sizes(const ModelJob& job) {
+  const OptionValues& options = job.options;
+  Sizes s{.layers = options.integer("layers"),
+          .heads = options.integer("heads"),
+          .head_dim = 0,
+          .width = options.integer("width"),
+          .context = options.integer("context"),
+          .vocab = options.has("vocab") ? options.integer("vocab") : job.vocab,
+          .bias = options.boolean("bias"),
+          .tied = options.boolean("tied"),
+          .dropout = options.number("dropout"),
+          .gelu_tanh = options.text("gelu") == "tanh"};
+  if (s.width % s.heads != 0) {
+    throw InvalidJob("[model] heads = " + std::to_string(s.heads) +
+                         " does not divide width = " + std::to_string(s.width) +
+                         ": each head needs the same number of columns; choose a width that is a multiple of " +
+                         std::to_string(s.heads),
+                     "model.heads");
+  }
+  if (s.vocab == 0) {
+    throw InvalidJob("[data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan", "data");
+  }
+  if (s.vocab < job.vocab) {
+    throw InvalidJob("[model] vocab = " + std::to_string(s.vocab) + " is smaller than the data's " +
+                         std::to_string(job.vocab) + " distinct tokens: leave it out or raise it",
+                     "model.vocab");
+  }
+  s.head_dim = s.width / s.heads;
+  return s;
+}
+
+std::string layer_scope(std::int64_t layer) { return "layer." + std::to_string(layer); }
+
+class Parameters {
+ public:
+  Parameters(States& states, const Sizes& sizes) : states_(states), s_(sizes) {}
+
+  void declare() {
+    const Initial weights = normal(deviation);
+    const Initial residual = normal(deviation / std::sqrt(2.0 * static_cast<double>(s_.layers)));
+    const Dim embed{"embed", s_.width};
+    const Dim heads{"heads", s_.heads};
+    const Dim head_dim{"head_dim", s_.head_dim};
+    const Dim mlp{"mlp", 4 * s_.width};
+    states_.set_layers(s_.layers);
+    states_.parameter("embedding/tokens", {{"vocab", s_.vocab}, embed}, weights, true);
+    states_.parameter("embedding/positions", {{"seq", s_.context}, embed}, weights, true);
+    for (std::int64_t l = 0; l < s_.layers; ++l) {
+      const auto layer = static_cast<std::int32_t>(l);
+      const std::string at = layer_scope(l) + "/";
+      norm(at + "attention_norm", layer);
+      linear(at + "attention/qkv", {embed}, {{"qkv", 3}, heads, head_dim}, weights, layer);
+      linear(at + "attention/output", {heads, head_dim}, {embed}, residual, layer);
+      norm(at + "mlp_norm", layer);
+      linear(at + "mlp/up", {embed}, {mlp}, weights, layer);
+      linear(at + "mlp/down", {mlp}, {embed}, residual, layer);
+    }
+    norm("final_norm", -1);
+    if (!s_.tied) {
+      states_.parameter("head/weights", {{"vocab", s_.vocab}, embed}, weights, true);
+    }
+  }
+
+ private:
+  void norm(const std::string& name, std::int32_t layer) {
+    states_.parameter(name + "/gain", {{"embed", s_.width}}, constant(1), false, layer);
+    if (s_.bias) {
+      states_.parameter(name + "/bias", {{"embed", s_.width}}, constant(0), false, layer);
+    }
+  }
+
+  void linear(const std::string& name, Dims dims, const Dims& outputs, Initial weights, std::int32_t layer) {
+    dims.insert(dims.end(), outputs.begin(), outputs.end());
+    states_.parameter(name + "/weights", dims, weights, true, layer);
+    if (s_.bias) {
+      states_.parameter(name + "/bias", outputs, constant(0), false, layer);
+    }
+  }
+
+  States& states_;
+  const Sizes& s_;
+};
+
+/// The network, written once for training, evaluation and prediction.
+class Network {
+ public:
+  Network(Function& f, const Sizes& sizes) : f_(f), s_(sizes), rate_(f.training() ? sizes.dropout : 0) {}
+
+  /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
+  [[nodiscard]] Value body(const Value& tokens) {
+    Value x = embedding(tokens, f_.state("embedding/tokens"));
+    x = (x + f_.state("embedding/positions")).named("embedding/positioned");
+    x = drop(x, "embedding/dropout", "embedding/dropout");
+    f_.cut_point("residual", x);
+    for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
+      f_.set_layer(layer);
+      f_.set_scope(layer_scope(layer));
+      x = block(x, layer_scope(layer) + "/");
+      f_.set_scope("");
+    }
+    f_.set_layer(s_.layers);
+    return norm(x, "final_norm");
+  }
+
+  /// x: [..., embed]   logits: [..., vocab]
+  [[nodiscard]] Value logits(const Value& x) {
+    return matmul_transposed(x, f_.state(s_.tied ? "embedding/tokens" : "head/weights"), 1, "logits");
+  }
+
+ private:
+  [[nodiscard]] Value block(Value x, const std::string& at) {
+    Value y = norm(x, at + "attention_norm");
+    y = linear(y, at + "attention/qkv");
+    y = attention(y, rate_, at + "attention/dropout", "attention");
+    y = linear(y, at + "attention/output", 2);
+    x = x + drop(y, "attention/output/dropout", at + "attention_output/dropout");
+    f_.cut_point("attention_residual", x);
+    y = norm(x, at + "mlp_norm");
+    y = linear(y, at + "mlp/up");
+    y = gelu(y, s_.gelu_tanh, "mlp/gelu");
+    y = linear(y, at + "mlp/down");
+    x = x + drop(y, "mlp/down/dropout", at + "mlp_down/dropout");
+    f_.cut_point("residual", x);
+    return x;
+  }
+
+  [[nodiscard]] Value norm(const Value& x, const std::string& name) {
+    const Value gain = f_.state(name + "/gain");
+    return s_.bias ? layer_norm(x, gain, f_.state(name + "/bias"), norm_epsilon) : layer_norm(x, gain, norm_epsilon);
+  }
+
+  [[nodiscard]] Value linear(const Value& x, const std::string& name, std::int64_t contract = 1) {
+    const Value y = matmul(x, f_.state(name + "/weights"), contract);
+    return s_.bias ? y + f_.state(name + "/bias") : y;
+  }
+
+  /// `stream`: the key of its random numbers.
+  [[nodiscard]] Value drop(const Value& x, const char* name, const std::string& stream) {
+    return rate_ == 0 ? x : dropout(x, rate_, stream, name);
+  }
+
+  Function& f_;
+  const Sizes& s_;
+  double rate_;
+};
+
+class Gpt {
+ public:
+  static constexpr const char* help = "GPT-2 architecture, trained on tokens";
+  static constexpr std::uint32_t data = SR_DATA_TOKENS;
+
+  static std::vector<Option> options();
+
+  void declare(const ModelJob& job, States& states) const {
+    const Sizes s = sizes(job);
+    Parameters(states, s).declare();
+  }
+
+  Value loss(const ModelJob& job, Function& f) const {
+    const Sizes s = sizes(job);
+    const Dims tokens = {{"batch", f.rows()}, {"seq", s.context}};
+    const Value inputs = f.input("inputs", Element::i32, tokens);
+    const Value targets = f.input("targets", Element::i32, tokens);
+    Network network(f, s);
+    return cross_entropy(network.logits(network.body(inputs)), targets);
+  }
+
+  void predict(const ModelJob& job, Function& f) const {
+    const Sizes s = sizes(job);
+    Network network(f, s);
+    const Value tokens = f.input("inputs", Element::i32, {{"batch", 1}, {"seq", s.context}});
+    f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
+  }
+};
+
+std::vector<Option> Gpt::options() {
+  return {
+      also_called(required(integer_option("layers", 1, 1, 1024, "transformer blocks")),
+                  "n_layer n_layers num_layers num_hidden_layers depth n_blocks num_blocks encoder_layers "
+                  "decoder_layers"),
+      also_called(required(integer_option("heads", 1, 1, 65536, "attention heads")),
+                  "n_head n_heads num_heads num_attention_heads nhead attention_heads"),
+      also_called(
+          required(integer_option("width", 1, 1, 262144, "columns of the residual stream; a multiple of heads")),
+          "n_embd n_embed hidden_size hidden_dim d_model dim embed_dim embedding_dim embedding_size emb_dim model_dim "
+          "n_hidden"),
+      also_called(required(integer_option("context", 1, 1, 1048576, "tokens that a sequence has")),
+                  "block_size seq_length seq_len sequence_length max_seq_len max_seq_length max_sequence_length "
+                  "context_length context_size ctx_len n_ctx n_positions max_position_embeddings max_length"),
+      also_called(optional(integer_option("vocab", 1, 1, 2097152,
+                                          "size of the vocabulary, more than the highest token; from the tokenizer "
+                                          "where there is text")),
+                  "vocab_size n_vocab padded_vocab_size vocabulary_size num_tokens"),
+      also_called(boolean_option("bias", false, "biases in linear layers and normalisations"),
+                  "use_bias add_bias_linear add_qkv_bias"),
+      also_called(boolean_option("tied", true, "the token embedding is the output layer too"),
+                  "tie_word_embeddings tie_embeddings weight_tying tied_embeddings share_embeddings_and_output_weights",
+                  {{"untie_embeddings_and_output_weights", "", "true where that is false"}}),
+      also_called(text_option("gelu", "tanh", {"tanh", "erf"}, "tanh as GPT-2, or the exact erf"),
+                  "activation activation_function hidden_act act_fn",
+                  {{"gelu_new", "tanh"},
+                   {"gelu_pytorch_tanh", "tanh"},
+                   {"approximate", "tanh"},
+                   {"gelu", "erf"},
+                   {"exact", "erf"},
+                   {"none", "erf"}}),
+      also_called(below_maximum(number_option("dropout", 0, 0, 1, "rate after embeddings, attention and each block")),
+                  "hidden_dropout attention_dropout attn_dropout attn_pdrop resid_pdrop embd_pdrop dropout_p "
+                  "dropout_rate drop_rate p_dropout hidden_dropout_prob"),
+  };
+}
+
+}  // namespace
+
+SHARDRUN_EXPORT_MODEL(Gpt, "gpt", "1.0")

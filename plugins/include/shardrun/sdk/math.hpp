@@ -1,0 +1,112 @@
+#pragma once
+
+/// The ops as functions of values. The last argument of each names the node; without it the node is called as the
+/// parameters that it reads, or as the op. 'shardrun help ops' says what each op computes.
+
+#include <shardrun/sdk/function.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardrun::sdk {
+
+[[nodiscard]] inline Value sin(const Value& x, const std::string& name = {}) {
+  return x.function().call("sin", {x}, {}, name);
+}
+[[nodiscard]] inline Value cos(const Value& x, const std::string& name = {}) {
+  return x.function().call("cos", {x}, {}, name);
+}
+[[nodiscard]] inline Value relu(const Value& x, const std::string& name = {}) {
+  return x.function().call("relu", {x}, {}, name);
+}
+
+/// `tanh`: in the approximate form of GPT-2; otherwise with the exact erf.
+[[nodiscard]] inline Value gelu(const Value& x, bool tanh = false, const std::string& name = {}) {
+  return x.function().call("gelu", {x}, {{"form", tanh ? "tanh" : "erf"}}, name);
+}
+
+/// y[L, N…] = sum over K… of x[L, K…] · w[K…, N…], where K are the last `contract` dimensions of x.
+[[nodiscard]] inline Value matmul(const Value& x, const Value& w, std::int64_t contract = 1,
+                                  const std::string& name = {}) {
+  return x.function().call("matmul", {x, w}, {{"contract", contract}, {"transpose", std::int64_t{0}}}, name);
+}
+/// The same with w[N…, K…].
+[[nodiscard]] inline Value matmul_transposed(const Value& x, const Value& w, std::int64_t contract = 1,
+                                             const std::string& name = {}) {
+  return x.function().call("matmul", {x, w}, {{"contract", contract}, {"transpose", std::int64_t{1}}}, name);
+}
+
+/// The rows of `table` [vocab, embed] that the integers name.
+[[nodiscard]] inline Value embedding(const Value& tokens, const Value& table, const std::string& name = {}) {
+  return tokens.function().call("embedding", {tokens, table}, {}, name);
+}
+
+/// (x − mean) / sqrt(variance + epsilon) · gain over the last dimension, with or without `+ bias`.
+[[nodiscard]] inline Value layer_norm(const Value& x, const Value& gain, double epsilon, const std::string& name = {}) {
+  return x.function().call_all("layer_norm", {x, gain}, {{"epsilon", epsilon}}, name).front();
+}
+[[nodiscard]] inline Value layer_norm(const Value& x, const Value& gain, const Value& bias, double epsilon,
+                                      const std::string& name = {}) {
+  return x.function().call_all("layer_norm", {x, gain, bias}, {{"epsilon", epsilon}}, name).front();
+}
+
+/// Zeroes elements at this rate, and divides the others by 1 − rate. Draws are keyed by the seed, `stream`, the step
+/// and the sample: two dropouts of a function have different streams.
+[[nodiscard]] inline Value dropout(const Value& x, double rate, const std::string& stream,
+                                   const std::string& name = {}) {
+  return x.function().call("dropout", {x}, {{"rate", rate}, {"stream", stream}}, name);
+}
+
+/// Causal scaled dot-product attention. qkv: [batch, seq, 3, heads, head_dim]   result: [batch, seq, heads, head_dim]
+[[nodiscard]] inline Value attention(const Value& qkv, double dropout, const std::string& stream,
+                                     const std::string& name = {}) {
+  return qkv.function().call_all("attention", {qkv}, {{"dropout", dropout}, {"stream", stream}}, name).front();
+}
+
+/// The row at the run-time position. x: [1, seq, embed]   result: [1, embed]
+[[nodiscard]] inline Value take_position(const Value& x, const std::string& name = {}) {
+  return x.function().call("take_position", {x}, {}, name);
+}
+
+/// Cross-entropy of each row. logits: [..., vocab]   targets: i32 [...]   result: [...]
+[[nodiscard]] inline Value cross_entropy(const Value& logits, const Value& targets) {
+  Function& f = logits.function();
+  const Value highest = f.call("row_max", {logits}, {}, "highest_logit");
+  const std::vector<Value> terms = f.call_all("softmax_terms", {logits, highest, targets}, {}, "softmax_terms");
+  return f.call("token_loss", {highest, terms[0], terms[1]}, {}, "losses");
+}
+
+/// Half the squared distance of each row. x, targets: [..., n]   result: [...]
+[[nodiscard]] inline Value squared_error(const Value& x, const Value& targets, const std::string& name = {}) {
+  return x.function().call("squared_error", {x, targets}, {}, name);
+}
+
+/// The sum of all elements.
+[[nodiscard]] inline Value sum(const Value& x, const std::string& name = {}) {
+  return x.function().call("sum_all", {x}, {{"scale", 1.0}}, name);
+}
+
+/// The gradient of a scalar with respect to a state, an input or the result of an op.
+[[nodiscard]] inline Value gradient(const Value& scalar, const Value& of) {
+  return scalar.function().gradients(scalar, {of}).front();
+}
+
+/// What is past the ends of a dimension.
+struct Boundary {
+  bool periodic = true;  ///< the other end
+  double value = 0;      ///< otherwise this
+};
+
+/// The element at index i + offset along dimension `dim`, for each i.
+[[nodiscard]] inline Value shift(const Value& x, std::size_t dim, std::int64_t offset, const Boundary& boundary = {},
+                                 const std::string& name = {}) {
+  return x.function().call("shift", {x},
+                           {{"dim", static_cast<std::int64_t>(dim)},
+                            {"offset", offset},
+                            {"boundary", boundary.periodic ? "periodic" : "fixed"},
+                            {"value", boundary.value}},
+                           name);
+}
+
+}  // namespace shardrun::sdk

@@ -1,0 +1,192 @@
+#pragma once
+
+/// A model as a small C++ class that reads like its formulas:
+///
+///     class Wave {
+///      public:
+///       static constexpr const char* help = "a wave on a line";
+///       static std::vector<shardrun::sdk::Option> options();  // may be left out
+///       void declare(const ModelJob& job, States& states) const;
+///       void iterate(const ModelJob& job, Function& f) const;
+///     };
+///     SHARDRUN_EXPORT_MODEL(Wave, "wave", "1.0")
+///
+/// A class has at least one of these functions:
+///
+///     Value loss(const ModelJob& job, Function& f) const;    // trained; the class declares the kinds of data that it
+///     takes:
+///                                                            // static constexpr std::uint32_t data = SR_DATA_TOKENS;
+///     void iterate(const ModelJob& job, Function& f) const;  // iterated
+///     void predict(const ModelJob& job, Function& f) const;  // sampled
+///
+/// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
+/// error: InvalidJob where the job has to change. The ops are in math.hpp.
+
+#include <shardrun/model.h>
+#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/plugin.hpp>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace shardrun::sdk {
+
+struct ModelJob {
+  OptionValues options;
+  std::uint32_t data = 0;     ///< SR_DATA_...; 0: the job has no data, because it is not trained, or only planned
+  std::int64_t vocab = 0;     ///< this and the next two: what the data says; 0: nothing
+  std::int64_t features = 0;  ///< values in a row of `inputs`
+  std::int64_t outputs = 0;   ///< values in a row of `targets`
+};
+
+/// The first values of a state.
+struct Initial {
+  std::uint32_t kind = SR_INITIAL_CONSTANT;
+  double value = 0;
+};
+
+[[nodiscard]] inline Initial constant(double value) { return {SR_INITIAL_CONSTANT, value}; }
+[[nodiscard]] inline Initial normal(double deviation) { return {SR_INITIAL_NORMAL, deviation}; }
+/// A Gaussian bump in the middle, `share` of each dimension wide.
+[[nodiscard]] inline Initial bump(double share) { return {SR_INITIAL_BUMP, share}; }
+
+/// Declares the states of a model. All are float32.
+class States {
+ public:
+  explicit States(const sr_state_writer& writer) : writer_(writer) {}
+
+  /// A tensor that is trained. `decay`: weight decay applies. `layer`: the repeated layer that it belongs to.
+  void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay, std::int32_t layer = -1) {
+    add(SR_TENSOR_PARAMETER, name, dims, initial, decay, layer);
+  }
+
+  /// A tensor that is kept from step to step, and that functions write.
+  void field(const std::string& name, const Dims& dims, Initial initial = {}) {
+    add(SR_TENSOR_STATE, name, dims, initial, false, -1);
+  }
+
+  /// The number of repeated layers, which a pipeline divides.
+  void set_layers(std::int64_t layers) {
+    detail::call_host(
+        [&](sr_error* error) { return writer_.set_layers(writer_.self, static_cast<std::uint32_t>(layers), error); });
+  }
+
+ private:
+  void add(std::uint32_t kind, const std::string& name, const Dims& dims, Initial initial, bool decay,
+           std::int32_t layer) {
+    const detail::RawType type(SR_ELEMENT_F32, dims);
+    const sr_state state = {sizeof(sr_state), kind,          name.c_str(), &type.raw, initial.kind,
+                            decay ? 1U : 0U,  initial.value, layer,        0};
+    detail::call_host([&](sr_error* error) { return writer_.add_state(writer_.self, &state, error); });
+  }
+
+  const sr_state_writer& writer_;
+};
+
+namespace detail {
+
+template <class Class>
+concept IsTrained = requires(const Class& model, const ModelJob& job, Function& f) {
+  { model.loss(job, f) } -> std::convertible_to<Value>;
+};
+template <class Class>
+concept IsIterated = requires(const Class& model, const ModelJob& job, Function& f) {
+  model.iterate(job, f);
+};
+template <class Class>
+concept IsSampled = requires(const Class& model, const ModelJob& job, Function& f) {
+  model.predict(job, f);
+};
+
+[[nodiscard]] inline ModelJob read_model_job(const sr_model_job& raw) {
+  return {OptionValues(raw.options, raw.option_count, raw.option_stride), raw.data, raw.vocab, raw.features,
+          raw.outputs};
+}
+
+/// A function of a class, and how it is written.
+template <class Class>
+struct ModelFunction {
+  sr_function declared;
+  void (*write)(const Class& model, const ModelJob& job, Function& f);
+};
+
+template <class Class>
+[[nodiscard]] std::vector<ModelFunction<Class>> make_model_functions() {
+  std::vector<ModelFunction<Class>> functions;
+  if constexpr (IsTrained<Class>) {
+    functions.push_back(
+        {{sizeof(sr_function), SR_FUNCTION_REPEATED, "loss"},
+         [](const Class& model, const ModelJob& job, Function& f) { f.set_losses(model.loss(job, f)); }});
+  }
+  if constexpr (IsIterated<Class>) {
+    functions.push_back({{sizeof(sr_function), SR_FUNCTION_ONCE, "iterate"},
+                         [](const Class& model, const ModelJob& job, Function& f) { model.iterate(job, f); }});
+  }
+  if constexpr (IsSampled<Class>) {
+    functions.push_back({{sizeof(sr_function), SR_FUNCTION_ON_DEMAND, "predict"},
+                         [](const Class& model, const ModelJob& job, Function& f) { model.predict(job, f); }});
+  }
+  return functions;
+}
+
+/// The table of a class.
+template <class Class>
+struct ModelTable {
+  static_assert(IsTrained<Class> || IsIterated<Class>, "a model has a function loss or iterate");
+
+  static std::int32_t declare(void* self, const sr_model_job* job, const sr_state_writer* writer,
+                              sr_error* error) noexcept {
+    return guarded(error, [&] {
+      States states(*writer);
+      Instance<Class>::object(self).declare(read_model_job(*job), states);
+    });
+  }
+
+  static std::int32_t write_function(void* self, const sr_model_job* job, const sr_function_request* request,
+                                     const sr_function_writer* writer, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      Function function(*writer, request->rows, request->training != 0);
+      functions()[request->function].write(Instance<Class>::object(self), read_model_job(*job), function);
+    });
+  }
+
+  [[nodiscard]] static const std::vector<ModelFunction<Class>>& functions() {
+    static const std::vector<ModelFunction<Class>> all = make_model_functions<Class>();
+    return all;
+  }
+
+  [[nodiscard]] static const sr_model& table() {
+    static const sr_model model = [] {
+      sr_model made{};
+      made.struct_size = sizeof(made);
+      if constexpr (requires { Class::data; }) {
+        made.data = Class::data;
+      }
+      made.help = Class::help;
+      made.functions = &functions().data()->declared;
+      made.function_count = static_cast<std::uint32_t>(functions().size());
+      made.function_stride = sizeof(ModelFunction<Class>);
+      made.declare = declare;
+      made.write_function = write_function;
+      return made;
+    }();
+    return model;
+  }
+};
+
+}  // namespace detail
+
+}  // namespace shardrun::sdk
+
+/// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_model_NAME.so.
+/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
+#define SHARDRUN_EXPORT_MODEL(Class, plugin_name, plugin_version, ...)                                          \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0, \
+                                            SR_KIND_MODEL,       plugin_name, plugin_version, "" __VA_ARGS__};  \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                          \
+    return shardrun::sdk::detail::open_instance<Class>(                                                         \
+        host, SR_KIND_MODEL, &shardrun::sdk::detail::ModelTable<Class>::table(), error, plugin);                \
+  }

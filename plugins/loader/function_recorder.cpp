@@ -1,0 +1,258 @@
+#include "plugins/loader/function_recorder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/suggest.h"
+#include "plugins/loader/call.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+
+using graph::StateId;
+using graph::ValueId;
+
+namespace {
+
+/// A list of `sr_attribute`.
+template <typename T>
+std::vector<T> list_from(const T* values, std::uint32_t count, const std::string& name) {
+  if (values == nullptr && count > 0) {
+    refuse_with(fmt::format("the attribute '{}' has {} numbers and none is given", name, count));
+  }
+  return std::vector<T>(values, values + count);
+}
+
+graph::Attributes::Scalar attribute_from(const sr_attribute& raw, const std::string& name) {
+  switch (raw.type) {
+    case SR_ATTRIBUTE_INTEGER: return raw.integer;
+    case SR_ATTRIBUTE_NUMBER: return raw.number;
+    case SR_ATTRIBUTE_TEXT: return std::string(raw.text != nullptr ? raw.text : "");
+    case SR_ATTRIBUTE_NUMBERS: return list_from(raw.numbers, raw.count, name);
+    case SR_ATTRIBUTE_INTEGERS: return list_from(raw.integers, raw.count, name);
+    default: refuse_with(fmt::format("the attribute '{}' has the type {}, which there is not", name, raw.type));
+  }
+}
+
+graph::Attributes attributes_from(const sr_call& call) {
+  graph::Attributes attributes;
+  for (std::uint32_t a = 0; a < call.attribute_count; ++a) {
+    const std::string what = fmt::format("attribute {}", a);
+    const auto raw = read_element<sr_attribute>(call.attributes, call.attribute_stride, a, SR_ATTRIBUTE_SIZE_1_7, what);
+    const std::string name = name_from(raw.name, what);
+    if (attributes.has(name)) {
+      refuse_with(fmt::format("the attribute '{}' is given twice", name));
+    }
+    attributes.add(name, attribute_from(raw, name));
+  }
+  return attributes;
+}
+
+/// An op that models may call.
+const graph::Op& op_from(const std::string& name) {
+  std::vector<std::string> names;
+  for (const graph::Op* op : graph::all_ops()) {
+    if (!op->help.empty()) {
+      names.push_back(op->name);
+    }
+  }
+  if (std::ranges::find(names, name) == names.end()) {
+    refuse_with(fmt::format("models have no op of that name{}", did_you_mean(name, names)));
+  }
+  return graph::find_op(name);
+}
+
+StateId known_state(const graph::Graph& graph, const std::string& name) {
+  const StateId id = graph.find_state(name);
+  if (!id.exists()) {
+    std::vector<std::string> names;
+    for (const graph::State& state : graph.states) {
+      names.push_back(state.name);
+    }
+    refuse_with(fmt::format("the model has no state of that name{}", did_you_mean(name, names)));
+  }
+  return id;
+}
+
+std::uint32_t value_number(ValueId id) { return static_cast<std::uint32_t>(id.number()) + 1; }
+
+}  // namespace
+
+/// A type in its C form.
+struct FunctionRecorder::HeldType {
+  explicit HeldType(graph::TensorType held) : type(std::move(held)) {
+    for (const std::string& axis : type.axes) {
+      axes.push_back(axis.c_str());
+    }
+    raw = {sizeof(sr_tensor_type),
+           type.dtype == graph::DType::i32 ? SR_ELEMENT_I32 : SR_ELEMENT_F32,
+           type.shape.data(),
+           axes.data(),
+           static_cast<std::uint32_t>(type.shape.size()),
+           0};
+  }
+  HeldType(const HeldType&) = delete;
+  HeldType& operator=(const HeldType&) = delete;
+
+  graph::TensorType type;
+  std::vector<const char*> axes;
+  sr_tensor_type raw{};
+};
+
+FunctionRecorder::FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows)
+    : builder_(builder), rows_(rows) {
+  writer_.struct_size = sizeof(writer_);
+  writer_.self = this;
+  set_functions();
+}
+
+FunctionRecorder::~FunctionRecorder() = default;
+
+void FunctionRecorder::set_functions() {
+  using Self = FunctionRecorder;
+  writer_.input = [](void* self, const char* name, const sr_tensor_type* type, std::uint32_t* value, sr_error* error) {
+    return record_in<Self>(self, error, "input", name, [&](Self& to) { *value = to.input(name, type); });
+  };
+  writer_.state = [](void* self, const char* name, std::uint32_t* value, sr_error* error) {
+    return record_in<Self>(self, error, "state", name, [&](Self& to) { *value = to.state(name); });
+  };
+  writer_.call = [](void* self, const sr_call* call, std::uint32_t* results, std::uint32_t room, std::uint32_t* count,
+                    sr_error* error) {
+    return record_in<Self>(self, error, "call", call != nullptr ? call->op : nullptr, [&](Self& to) {
+      const std::vector<ValueId> made = to.call(call);
+      *count = static_cast<std::uint32_t>(made.size());
+      std::transform(made.begin(), made.begin() + std::min<std::ptrdiff_t>(room, std::ssize(made)), results,
+                     value_number);
+    });
+  };
+  writer_.type_of = [](void* self, std::uint32_t value, const sr_tensor_type** type, sr_error* error) {
+    return record_in<Self>(self, error, "type_of", nullptr, [&](Self& to) { *type = to.type_of(value); });
+  };
+  writer_.gradient = [](void* self, std::uint32_t scalar, const std::uint32_t* of, std::uint32_t count,
+                        std::uint32_t* gradients, sr_error* error) {
+    return record_in<Self>(self, error, "gradient", nullptr, [&](Self& to) {
+      std::ranges::transform(to.gradient(scalar, of, count), gradients, value_number);
+    });
+  };
+  writer_.cut_point = [](void* self, const char* name, std::uint32_t value, sr_error* error) {
+    return record_in<Self>(self, error, "cut_point", name, [&](Self& to) { to.cut_point(name, value); });
+  };
+  writer_.set_layer = [](void* self, std::int32_t layer, sr_error* error) {
+    return record_in<Self>(self, error, "set_layer", nullptr, [&](Self& to) { to.set_layer(layer); });
+  };
+  writer_.set_scope = [](void* self, const char* scope, sr_error* error) {
+    return record_in<Self>(self, error, "set_scope", scope, [&](Self& to) { to.set_scope(scope); });
+  };
+  writer_.write = [](void* self, const char* state, std::uint32_t value, sr_error* error) {
+    return record_in<Self>(self, error, "write", state, [&](Self& to) { to.write(state, value); });
+  };
+  writer_.output = [](void* self, const char* name, std::uint32_t value, sr_error* error) {
+    return record_in<Self>(self, error, "output", name, [&](Self& to) { to.output(name, value); });
+  };
+  writer_.set_losses = [](void* self, std::uint32_t losses, sr_error* error) {
+    return record_in<Self>(self, error, "set_losses", nullptr, [&](Self& to) { to.set_losses(losses); });
+  };
+}
+
+ValueId FunctionRecorder::value(std::uint32_t number) const {
+  if (number == 0 || number > builder_.function().values.size()) {
+    refuse_with(fmt::format("there is no value {}", number));
+  }
+  return ValueId(number - 1);
+}
+
+std::vector<ValueId> FunctionRecorder::values(const std::uint32_t* numbers, std::uint32_t count) const {
+  if (numbers == nullptr && count > 0) {
+    refuse_with(fmt::format("{} values are announced and none is given", count));
+  }
+  std::vector<ValueId> ids;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ids.push_back(value(numbers[i]));
+  }
+  return ids;
+}
+
+std::uint32_t FunctionRecorder::input(const char* name, const sr_tensor_type* type) {
+  const std::string given = name_from(name, "the name");
+  if (std::ranges::find(builder_.function().inputs, given, &graph::Port::name) != builder_.function().inputs.end()) {
+    refuse_with("there is an input of that name already");
+  }
+  return value_number(builder_.input(given, type_from(type)));
+}
+
+std::uint32_t FunctionRecorder::state(const char* name) {
+  const std::string given = name_from(name, "the name");
+  return value_number(builder_.state(known_state(builder_.graph(), given)));
+}
+
+std::vector<ValueId> FunctionRecorder::call(const sr_call* call) {
+  const auto raw = read_struct<sr_call>(call, SR_CALL_SIZE_1_7, "the call");
+  const graph::Op& op = op_from(name_from(raw.op, "the op"));
+  graph::Attributes attributes = attributes_from(raw);
+  graph::check_attributes(op.attributes, attributes);
+  return builder_.call_all(op.name, values(raw.operands, raw.operand_count), std::move(attributes),
+                           raw.name != nullptr ? name_from(raw.name, "the name") : std::string());
+}
+
+const sr_tensor_type* FunctionRecorder::type_of(std::uint32_t number) {
+  std::unique_ptr<HeldType>& held = types_[number];
+  if (held == nullptr) {
+    held = std::make_unique<HeldType>(builder_.type(value(number)));
+  }
+  return &held->raw;
+}
+
+std::vector<ValueId> FunctionRecorder::gradient(std::uint32_t scalar, const std::uint32_t* of, std::uint32_t count) {
+  return graph::gradients(builder_, value(scalar), values(of, count));
+}
+
+void FunctionRecorder::cut_point(const char* name, std::uint32_t number) {
+  builder_.cut_point(name_from(name, "the name"), value(number));
+}
+
+void FunctionRecorder::set_layer(std::int32_t layer) {
+  if (layer < -1 || layer > builder_.graph().layers) {
+    refuse_with(fmt::format("there is no layer {}: expected -1 to {}", layer, builder_.graph().layers));
+  }
+  builder_.set_layer(layer);
+}
+
+void FunctionRecorder::set_scope(const char* scope) {
+  builder_.set_scope(scope != nullptr ? name_from(scope, "the scope") : std::string());
+}
+
+void FunctionRecorder::write(const char* state, std::uint32_t number) {
+  const StateId id = known_state(builder_.graph(), name_from(state, "the name"));
+  if (builder_.function().role == graph::Role::repeated) {
+    refuse_with("a function that is repeated for each microbatch writes no state");
+  }
+  if (!written_.insert(id).second) {
+    refuse_with("the function has written that state already");
+  }
+  ValueId written = value(number);
+  const StateId source = builder_.function().values[written].state;
+  if (source.exists() && source != id) {
+    // The source may be written in the same call, perhaps before this write.
+    written = builder_.call("copy", {written}, {}, "copy/" + builder_.graph().states[source].name);
+  }
+  builder_.write(id, written, graph::StateWrite::Mode::assign);
+}
+
+void FunctionRecorder::output(const char* name, std::uint32_t number) {
+  builder_.output(name_from(name, "the name"), value(number));
+}
+
+void FunctionRecorder::set_losses(std::uint32_t losses) {
+  const ValueId id = value(losses);
+  const graph::TensorType& type = builder_.type(id);
+  if (type.dtype != graph::DType::f32 || type.shape.empty() || type.shape.front() != rows_ ||
+      type.axes.front() != "batch") {
+    refuse_with(fmt::format("the losses are {}, expected f32[batch {}, ...]", to_string(type), rows_));
+  }
+  losses_ = id;
+}
+
+}  // namespace shardrun::plugins

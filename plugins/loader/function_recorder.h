@@ -1,0 +1,56 @@
+#pragma once
+
+#include <shardrun/model.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "core/graph/builder.h"
+#include "plugins/loader/graph_recorder.h"
+
+namespace shardrun::plugins {
+
+/// The host's side of sr_function_writer. It writes a function. A value's number is its id plus one.
+class FunctionRecorder final : public GraphRecorder {
+ public:
+  /// `rows`: samples of a call.
+  FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows);
+  ~FunctionRecorder();
+
+  [[nodiscard]] const sr_function_writer& writer() const noexcept { return writer_; }
+
+  /// No value if set_losses was not called.
+  [[nodiscard]] graph::ValueId losses() const noexcept { return losses_; }
+
+  std::uint32_t input(const char* name, const sr_tensor_type* type);
+  std::uint32_t state(const char* name);
+  [[nodiscard]] std::vector<graph::ValueId> call(const sr_call* call);
+  [[nodiscard]] const sr_tensor_type* type_of(std::uint32_t value);
+  [[nodiscard]] std::vector<graph::ValueId> gradient(std::uint32_t scalar, const std::uint32_t* of,
+                                                     std::uint32_t count);
+  void cut_point(const char* name, std::uint32_t value);
+  void set_layer(std::int32_t layer);
+  void set_scope(const char* scope);
+  void write(const char* state, std::uint32_t value);
+  void output(const char* name, std::uint32_t value);
+  void set_losses(std::uint32_t losses);
+
+ private:
+  struct HeldType;
+
+  [[nodiscard]] graph::ValueId value(std::uint32_t number) const;
+  [[nodiscard]] std::vector<graph::ValueId> values(const std::uint32_t* numbers, std::uint32_t count) const;
+  void set_functions();
+
+  graph::FunctionBuilder& builder_;
+  std::int64_t rows_;
+  sr_function_writer writer_{};
+  graph::ValueId losses_;
+  std::set<graph::StateId> written_;
+  std::map<std::uint32_t, std::unique_ptr<HeldType>> types_;  ///< that the model has asked for
+};
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,143 @@
+#include "plugins/loader/model.h"
+
+#include <fmt/format.h>
+#include <shardrun/model.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "plugins/loader/call.h"
+#include "plugins/loader/find.h"
+#include "plugins/loader/function_recorder.h"
+#include "plugins/loader/guard.h"
+#include "plugins/loader/option_values.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+namespace {
+
+std::string table_name_of(const Plugin& plugin) {
+  return fmt::format("the function table of {}", plugin.path().string());
+}
+
+sr_model table_of(const Plugin& plugin) {
+  return read_struct<sr_model>(plugin.table().functions, SR_MODEL_SIZE_1_7, table_name_of(plugin));
+}
+
+/// The role that a function of this name has; 0 for a name that the host does not know.
+std::uint32_t known_role(std::string_view function) {
+  if (function == "loss") {
+    return SR_FUNCTION_REPEATED;
+  }
+  if (function == "iterate") {
+    return SR_FUNCTION_ONCE;
+  }
+  return function == "predict" ? SR_FUNCTION_ON_DEMAND : 0;
+}
+
+/// The name of a function that the model declares. Functions on demand may have any name.
+std::string checked_name(const sr_function& function, const std::string& what) {
+  const std::string name = function.name != nullptr ? printable(function.name) : "";
+  const std::uint32_t expected = known_role(name);
+  if (name.empty() || function.role != (expected == 0 ? SR_FUNCTION_ON_DEMAND : expected)) {
+    refuse_with(fmt::format("{}, '{}', has role {}; expected loss with {}, iterate with {}, or another name with {}",
+                            what, name, function.role, SR_FUNCTION_REPEATED, SR_FUNCTION_ONCE, SR_FUNCTION_ON_DEMAND));
+  }
+  return name;
+}
+
+/// The request in its C form. It points into `options`.
+struct RawJob {
+  RawJob(const ModelRequest& request, const OptionValues& values) : options(raw_options(values)) {
+    job = {sizeof(sr_model_job),    request.data,  options.data(),   static_cast<std::uint32_t>(options.size()),
+           sizeof(sr_option_value), request.vocab, request.features, request.outputs};
+  }
+
+  std::vector<sr_option_value> options;
+  sr_model_job job{};
+};
+
+/// Calls the model: `call` takes its table, the job and an sr_error*. A refusal of the host goes before what the model
+/// says.
+template <class Recorder, class Call>
+void call_model(const Plugin& plugin, const ModelRequest& request, std::string_view function, Recorder& recorder,
+                Call call) {
+  const std::string name = fmt::format("model '{}'", plugin.manifest().name);
+  const sr_model table = table_of(plugin);
+  const OptionValues options = checked_with_defaults(plugin.options(), request.options);
+  const RawJob raw(request, options);
+  try {
+    const CallGuard guard(label_of(plugin), function, call_limit());
+    call_plugin(name, ErrorCode::job, [&](sr_error* error) { return call(table, raw.job, error); });
+  } catch (const Error&) {
+    if (!recorder.refusal()) {
+      throw;
+    }
+  }
+  if (const std::optional<Error>& refusal = recorder.refusal()) {
+    if (refusal->code() == ErrorCode::job) {
+      throw *refusal;
+    }
+    refuse_with(fmt::format("{} ({}) wrote what cannot be: {}", name, plugin.path().string(), refusal->message()));
+  }
+}
+
+}  // namespace
+
+Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
+  const sr_model table = table_of(plugin_);
+  const std::string what = table_name_of(plugin_);
+  if (table.declare == nullptr || table.write_function == nullptr) {
+    throw Error(ErrorCode::plugin, fmt::format("{} lacks declare or write_function", what));
+  }
+  help_ = table.help != nullptr ? printable(table.help) : "";
+  data_ = table.data;
+  for (std::uint32_t f = 0; f < table.function_count; ++f) {
+    const std::string function = fmt::format("{}: function {}", what, f);
+    std::string name = checked_name(
+        read_element<sr_function>(table.functions, table.function_stride, f, SR_FUNCTION_SIZE_1_7, function), function);
+    if (has(name)) {
+      refuse_with(fmt::format("{} is called '{}' like an earlier one", function, name));
+    }
+    functions_.push_back(std::move(name));
+  }
+}
+
+Model Model::open(const Directories& directories, std::string_view name, LogSink log) {
+  return Model(Plugin::open(directories, PluginKind::model, name, std::move(log)));
+}
+
+bool Model::has(std::string_view function) const noexcept {
+  return std::ranges::find(functions_, function) != functions_.end();
+}
+
+void Model::declare(graph::Graph& graph, const ModelRequest& request) const {
+  StateRecorder recorder(graph);
+  call_model(plugin_, request, "declare", recorder,
+             [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
+               return table.declare(plugin_.table().self, &job, &recorder.writer(), error);
+             });
+}
+
+graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const ModelRequest& request,
+                                     std::string_view function, std::int64_t rows, bool training) const {
+  const auto index = std::ranges::find(functions_, function) - functions_.begin();
+  sr_function_request raw{};
+  raw.struct_size = sizeof(raw);
+  raw.function = static_cast<std::uint32_t>(index);
+  raw.rows = rows;
+  raw.training = training ? 1 : 0;
+  FunctionRecorder recorder(builder, rows);
+  call_model(plugin_, request, function, recorder,
+             [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
+               return table.write_function(plugin_.table().self, &job, &raw, &recorder.writer(), error);
+             });
+  if ((known_role(function) == SR_FUNCTION_REPEATED) != recorder.losses().exists()) {
+    refuse_with(fmt::format("model '{}' ({}): the function '{}' {} set_losses", manifest().name,
+                            plugin_.path().string(), function, recorder.losses().exists() ? "calls" : "does not call"));
+  }
+  return recorder.losses();
+}
+
+}  // namespace shardrun::plugins
