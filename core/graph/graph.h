@@ -29,9 +29,12 @@ struct Initializer {
     constant,
     normal,
     gaussian_bump,
+    uniform,   ///< from 0 to `value`
+    chance,    ///< 1 with probability `value`, else 0
+    counting,  ///< 1, 2, 3, … times `value`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
-  std::string stream = {};  ///< the state whose normal draws it takes; empty: its own
+  std::string stream = {};  ///< the state whose draws it takes; empty: its own
 };
 
 /// A tensor that lives between calls of functions.

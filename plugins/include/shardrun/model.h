@@ -45,6 +45,9 @@ typedef struct sr_tensor_type {
 #define SR_INITIAL_CONSTANT UINT32_C(0) /* every element is `initial_value` */
 #define SR_INITIAL_NORMAL UINT32_C(1)   /* draws of mean 0 and this deviation, keyed by the seed and the state's name */
 #define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle, this share of each dimension wide */
+#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from 0 to this, without this, keyed as normal ones */
+#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with this probability, else 0 */
+#define SR_INITIAL_COUNTING UINT32_C(5) /* 1, 2, 3, ... times this, in row-major order */
 
 /// A tensor that is kept between calls of functions.
 typedef struct sr_state {
