@@ -241,29 +241,32 @@ class Contraction {
     }
   }
 
-  /// A letter that stands twice in an operand means its diagonal: the sum over a second letter of the operand times
-  /// the identity.
+  /// A letter that stands again in an operand means its diagonal: the sum over another letter of the operand times the
+  /// identity of both.
   void take_diagonals(std::size_t i) {
-    for (std::size_t d = 0; d < letters_[i].size(); ++d) {
-      const char c = letters_[i][d];
-      const std::size_t again = letters_[i].find(c, d + 1);
-      if (again == std::string::npos) {
-        continue;
+    std::string& letters = letters_[i];
+    std::string pairs;
+    for (std::size_t d = 0; d < letters.size(); ++d) {
+      if (letters.find(letters[d]) < d) {
+        pairs += letters[d];
+        letters[d] = unused();
+        pairs += letters[d];
       }
+    }
+    for (std::size_t p = 0; p < pairs.size(); p += 2) {
       const Dims dims = operands_[i].dims();
-      if (dims.at(d).size != dims.at(again).size) {
-        refuse(std::string("'") + c + "' stands for dimensions of different sizes");
+      const Dim& first = dims.at(letters.find(pairs[p]));
+      const Dim& second = dims.at(letters.find(pairs[p + 1]));
+      if (first.size != second.size) {
+        refuse(std::string("'") + pairs[p] + "' stands for dimensions of different sizes");
       }
-      const char other = unused();
-      letters_[i][again] = other;
-      std::string kept = letters_[i];
-      kept.erase(again, 1);
+      std::string kept = letters;
+      kept.erase(kept.find(pairs[p + 1]), 1);
       Function& f = operands_[i].function();
-      const Value identity = one_hot(iota(f, dims[d], Element::i32), dims[again]);
+      const Value identity = one_hot(iota(f, first, Element::i32), second);
       operands_[i] =
-          f.call("einsum", {operands_[i], identity}, {{"spec", letters_[i] + "," + c + other + "->" + kept}});
-      letters_[i] = kept;
-      --d;
+          f.call("einsum", {operands_[i], identity}, {{"spec", letters + "," + pairs.substr(p, 2) + "->" + kept}});
+      letters = kept;
     }
   }
 
