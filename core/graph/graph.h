@@ -19,6 +19,7 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
+  output,      ///< what a function gives for the host to save, and nothing reads
   hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
 };
 

@@ -18,14 +18,13 @@ class BigSin {
   void declare(const ModelJob& job, States& states) const {
     const Dims dims = {{"x", job.options.integer("rows")}, {"y", job.options.integer("columns")}};
     states.field("data", dims, counting());
-    states.field("gradient", dims);
   }
 
   void iterate(const ModelJob&, Function& f) const {
     const Value data = f.state("data");
     const Value result = sin(data);
-    f.write("gradient", gradient(sum(result), data));
     f.write("data", result);
+    f.output("gradient", gradient(sum(result), data));
   }
 };
 

@@ -5,7 +5,8 @@ namespace {
 
 using namespace shardrun::sdk;
 
-/// Conway's Game of Life on a torus (Gardner 1970): a cell lives on with two or three neighbours, and is born with three.
+/// Conway's Game of Life on a torus (Gardner 1970): a cell lives on with two or three neighbours, and is born with
+/// three.
 class Life {
  public:
   static constexpr const char* help = "Conway's Game of Life on a torus";
@@ -25,7 +26,9 @@ class Life {
     const Value cells = f.state("cells");
     const Value rows = cells + shift(cells, 0, -1) + shift(cells, 0, 1);
     const Value neighbours = rows + shift(rows, 1, -1) + shift(rows, 1, 1) - cells;
-    f.write("cells", where(neighbours == 3, 1, where(neighbours == 2, cells, 0)));
+    const Value next = where(neighbours == 3, 1, where(neighbours == 2, cells, 0));
+    f.write("cells", next);
+    f.output("alive", sum(next));
   }
 };
 

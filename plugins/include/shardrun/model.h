@@ -83,7 +83,7 @@ typedef struct sr_state_writer {
 /// A function of the model. The host knows these names:
 ///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
 ///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
-///  - `iterate`, once: writes the next values of states. Without it the model cannot be iterated.
+///  - `iterate`, once: writes the next values of states, and outputs. Without it the model cannot be iterated.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
 ///    that the op take_position knows. Without it nothing can be sampled.
 typedef struct sr_function {
@@ -169,7 +169,8 @@ typedef struct sr_function_writer {
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
   /// The state's value after the function. Each state is written at most once.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// A tensor that the host reads after a call.
+  /// A tensor that the host reads after a call. A run saves those of `iterate`, f32, as outputs/NAME.npy at its end, and
+  /// whenever it saves the fields. The name is not a state's.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
   /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
   /// loss of a step is their mean over the whole batch.

@@ -252,7 +252,7 @@ class Function {
     detail::call_host([&](sr_error* error) { return writer_.write(writer_.self, state.c_str(), number, error); });
   }
 
-  /// A tensor that the host reads after a call.
+  /// A tensor that the host reads after a call. A run saves those of `iterate` as outputs/NAME.npy.
   void output(const std::string& name, const Value& value) {
     const std::uint32_t number = number_of(value);
     detail::call_host([&](sr_error* error) { return writer_.output(writer_.self, name.c_str(), number, error); });
