@@ -113,6 +113,11 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);
     }
+    for (const graph::Node& node : function.nodes) {
+      for (const graph::ValueId made : node.inputs.empty() ? node.outputs : std::vector<graph::ValueId>()) {
+        add_axes(axes, function.values[made].type);  // of nothing: indices, for example
+      }
+    }
   }
   for (const auto& [name, size] : axes) {
     request.axes.push_back({name, size});

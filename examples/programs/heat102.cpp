@@ -10,7 +10,9 @@ class Heat {
  public:
   static constexpr const char* help = "the heat equation on a line with two fixed ends";
 
-  static std::vector<Option> options() { return {integer_option("points", 100, 1, 1 << 30, "points between the ends")}; }
+  static std::vector<Option> options() {
+    return {integer_option("points", 100, 1, 1 << 30, "points between the ends")};
+  }
 
   void declare(const ModelJob& job, States& states) const {
     states.field("data", {{"x", job.options.integer("points") + 2}}, uniform(1));

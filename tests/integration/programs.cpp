@@ -258,3 +258,20 @@ TEST_CASE("networks of the examples learn, under each strategy the same", "[prog
     }
   }
 }
+
+TEST_CASE("a model without data is trained to the rest of its chain, on one to three ranks", "[programs]") {
+  const TemporaryFolder folder;
+  for (const char* ranks : {"1", "2", "3"}) {
+    INFO(ranks);
+    run_job(folder.path(), "run", example("spring"), {std::string("job.ranks=") + ranks, "job.output=out"});
+    const std::vector<float> height = read_states(folder / "out/weights.safetensors").at("height");
+    REQUIRE(height.size() == 4);
+    // Spring i carries the weights below it, 0.045 each.
+    double expected = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      expected -= 0.045 * static_cast<double>(4 - i);
+      CHECK(height[i] == Approx(expected).epsilon(1e-4));
+    }
+  }
+  run_job(folder.path(), "verify", example("spring"));
+}
