@@ -3,10 +3,94 @@
 #include "tests/kernels/case.h"
 #include "tests/support/evaluate.h"
 
-// Cases of ops that work along a sequence or a row: attention of separate operands.
+// Cases of ops that work along a row or a sequence: softmax, rms_norm, cumulative_sum, rope, and attention of separate
+// operands.
 
 namespace shardrun::test {
 namespace {
+
+Shape with_width(Shape shape, std::int64_t width) {
+  shape.push_back(width);
+  return shape;
+}
+
+/// The results of an op of the reference for its first operand.
+std::vector<Tensor> results_of(const char* op, const graph::Attributes& attributes, const std::vector<Tensor>& operands,
+                               const std::vector<Tensor>& outputs) {
+  return execute(device::Device::find("reference"),
+                 {.op = op, .attributes = attributes, .inputs = operands, .outputs = outputs});
+}
+
+void add_rows(std::vector<Case>& cases) {
+  for (const Shape& rows : std::vector<Shape>{{}, {1}, {5}, {2, 7}, {3, 2, 5}, {257}}) {
+    for (const std::int64_t width : {1, 2, 3, 17, 65, 129}) {
+      const Shape shape = with_width(rows, width);
+      for (const char* op : {"softmax", "log_softmax"}) {
+        cases.push_back({op, {}, {normal(shape)}});
+        cases.push_back({op, {}, {off_centre(shape)}});
+      }
+      cases.push_back({"softmax_gradient", {}, {normal(shape), normal(shape)}, [](std::vector<Tensor>& in) {
+                         in[1] = results_of("softmax", {}, {in[1]}, {in[1]})[0];
+                       }});
+      cases.push_back({"log_softmax_gradient", {}, {normal(shape), normal(shape)}, [](std::vector<Tensor>& in) {
+                         in[1] = results_of("log_softmax", {}, {in[1]}, {in[1]})[0];
+                       }});
+    }
+  }
+}
+
+void derive_rms(const Tensor& x, Tensor& rms) {
+  rms = results_of("rms_norm", {{"epsilon", 1e-5}}, {x, zeros(type_of({x.type.shape.back()}))}, {x, rms})[1];
+}
+
+void add_rms_norms(std::vector<Case>& cases) {
+  for (const Shape& rows : std::vector<Shape>{{}, {1}, {5}, {2, 7}, {3, 2, 5}, {257}}) {
+    for (const std::int64_t width : {1, 2, 3, 17, 65, 129}) {
+      const Shape shape = with_width(rows, width);
+      cases.push_back({"rms_norm", {{"epsilon", 1e-3}}, {normal(shape), normal({width})}});
+      cases.push_back({"rms_norm", {{"epsilon", 0.1}}, {off_centre(shape), normal({width})}});
+      if (width > 1) {  // one element normalises to 1 or -1, always: its gradient is rounding alone
+        cases.push_back({"rms_norm_gradient_input",
+                         {},
+                         {normal(shape), normal(shape), normal({width}), normal(rows)},
+                         [](std::vector<Tensor>& in) { derive_rms(in[1], in[3]); }});
+      }
+      cases.push_back(
+          {"rms_norm_gradient_gain", {}, {normal(shape), normal(shape), normal(rows)}, [](std::vector<Tensor>& in) {
+             derive_rms(in[1], in[2]);
+           }});
+    }
+  }
+}
+
+void add_cumulative_sums(std::vector<Case>& cases) {
+  const std::vector<std::pair<Shape, std::int64_t>> sums = {
+      {{1}, 0},        {{7}, 0},        {{40007}, 0},      {{3, 5}, 0},         {{3, 5}, 1},        {{301, 129}, 0},
+      {{301, 129}, 1}, {{2, 3, 13}, 1}, {{2, 5, 2, 3}, 1}, {{3, 65, 2, 17}, 1}, {{3, 17, 2, 65}, 0}};
+  for (const auto& [shape, dim] : sums) {
+    for (const std::int64_t reverse : {0, 1}) {
+      cases.push_back({"cumulative_sum", {{"dim", dim}, {"reverse", reverse}}, {normal(shape)}});
+    }
+  }
+}
+
+void add_ropes(std::vector<Case>& cases) {
+  const std::vector<std::pair<Shape, std::int64_t>> sizes = {
+      {{1, 2}, 0}, {{7, 6}, 0}, {{2, 5, 3, 4}, 1}, {{2, 3, 5, 8}, 2}, {{3, 65, 2, 34}, 1}, {{2, 3, 2, 3, 2}, 2}};
+  for (const auto& [shape, dim] : sizes) {
+    for (const std::int64_t interleaved : {0, 1}) {
+      for (const std::int64_t inverse : {0, 1}) {
+        cases.push_back({"rope",
+                         {{"dim", dim},
+                          {"base", interleaved == 1 ? 100.0 : 10000.0},
+                          {"offset", inverse == 1 ? std::int64_t{0} : std::int64_t{100000}},
+                          {"interleaved", interleaved},
+                          {"inverse", inverse}},
+                         {normal(shape)}});
+      }
+    }
+  }
+}
 
 struct AttentionSize {
   std::int64_t batch, seq, keys, heads, group, width;
@@ -111,6 +195,12 @@ void add_attentions(std::vector<Case>& cases) {
 
 }  // namespace
 
-void add_sequence_cases(std::vector<Case>& cases) { add_attentions(cases); }
+void add_sequence_cases(std::vector<Case>& cases) {
+  add_rows(cases);
+  add_rms_norms(cases);
+  add_cumulative_sums(cases);
+  add_ropes(cases);
+  add_attentions(cases);
+}
 
 }  // namespace shardrun::test
