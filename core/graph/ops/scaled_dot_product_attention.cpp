@@ -83,15 +83,13 @@ std::int64_t separate_gradient_flops(const OpShape& shape) { return separate_att
 
 const RegisterOp separate_attention(
     {.name = "scaled_dot_product_attention",
-     .help =
-         "attention of queries q to keys k and values v, and log-sum-exp of the scores. q is [batch, seq, kv_heads, "
-         "group, head_dim]: a group of heads shares a head of k and v, which are [batch, keys, kv_heads, head_dim]. "
-         "A fourth operand, [seq, keys], is added to the scores. It has no gradient, nor has log-sum-exp",
-     .attributes = {AttributeSpec::integer("causal", "1: query i sees keys 0 to i", 0, 1),
+     .help = "attention of q [batch, seq, kv_heads, group, head_dim] to k and v [batch, keys, kv_heads, head_dim], and "
+             "log-sum-exp of the scores; a fourth operand [seq, keys] is added to the scores and gets no gradient",
+     .attributes = {AttributeSpec::integer("causal", "1 if query i sees keys 0 to i alone", 0, 1),
                     AttributeSpec::integer("window",
-                                           "query i sees keys that are less than this away from i; 0: no such limit", 0,
-                                           std::int64_t{1} << 30),
-                    AttributeSpec::real("scale", "the factor of the scores; 0: 1 / sqrt(head_dim)"),
+                                           "query i sees keys that are less than this away from i; 0 for no such limit",
+                                           0, std::int64_t{1} << 30),
+                    AttributeSpec::real("scale", "the factor of the scores; 0 for 1 / sqrt(head_dim)"),
                     AttributeSpec::real("dropout", "the rate for probabilities"),
                     AttributeSpec::text("stream", "the key of the random numbers")},
      .rule = separate_attention_rule,

@@ -90,4 +90,83 @@ struct Boundary {
                            name);
 }
 
+/// exp(x) over its sum along the last dimension, and its logarithm.
+[[nodiscard]] inline Value softmax(const Value& x, const std::string& name = {}) {
+  return x.function().call("softmax", {x}, {}, name);
+}
+[[nodiscard]] inline Value log_softmax(const Value& x, const std::string& name = {}) {
+  return x.function().call("log_softmax", {x}, {}, name);
+}
+
+/// For each element, the sum of x up to it along dimension `dim`; with `reverse`, from it on.
+[[nodiscard]] inline Value cumulative_sum(const Value& x, std::size_t dim, bool reverse = false,
+                                          const std::string& name = {}) {
+  return x.function().call(
+      "cumulative_sum", {x},
+      {{"dim", static_cast<std::int64_t>(dim)}, {"reverse", static_cast<std::int64_t>(reverse ? 1 : 0)}}, name);
+}
+
+/// x / sqrt(mean of x² + epsilon) · gain over the last dimension.
+[[nodiscard]] inline Value rms_norm(const Value& x, const Value& gain, double epsilon, const std::string& name = {}) {
+  return x.function().call_all("rms_norm", {x, gain}, {{"epsilon", epsilon}}, name).front();
+}
+
+/// How rope() turns.
+struct Rope {
+  double base = 10000;
+  std::int64_t offset = 0;   ///< the position of index 0
+  bool interleaved = false;  ///< pairs of neighbours; otherwise i and i + head_dim / 2, as in Llama
+};
+
+/// Rotary position embedding: pair i of the last dimension turned by the angle position / base^(2i / head_dim). `dim`:
+/// the dimension of positions.
+[[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
+  return x.function().call("rope", {x},
+                           {{"dim", static_cast<std::int64_t>(dim)},
+                            {"base", how.base},
+                            {"offset", how.offset},
+                            {"interleaved", static_cast<std::int64_t>(how.interleaved ? 1 : 0)},
+                            {"inverse", std::int64_t{0}}},
+                           name);
+}
+
+/// Which keys a query attends to, and what else changes its probabilities.
+struct Attention {
+  bool causal = true;       ///< query i attends to keys 0 to i
+  std::int64_t window = 0;  ///< to keys that are less than this away from i; 0: no such limit
+  double scale = 0;         ///< the factor of the scores; 0: 1 / sqrt(head_dim)
+  double dropout = 0;
+  std::string stream = "attention";  ///< of dropout's random numbers
+};
+
+namespace detail {
+
+[[nodiscard]] inline Value attend(const std::vector<Value>& operands, const Attention& how, const std::string& name) {
+  return operands.front()
+      .function()
+      .call_all("scaled_dot_product_attention", operands,
+                {{"causal", static_cast<std::int64_t>(how.causal ? 1 : 0)},
+                 {"window", how.window},
+                 {"scale", how.scale},
+                 {"dropout", how.dropout},
+                 {"stream", how.stream}},
+                name)
+      .front();
+}
+
+}  // namespace detail
+
+/// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
+/// The heads of a group share a head of keys and values; a group of 1 is multi-head attention. result: as the queries
+[[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
+                                                        const Attention& how = {}, const std::string& name = {}) {
+  return detail::attend({q, k, v}, how, name);
+}
+/// The same with a mask [seq, keys] added to the scores. It gets no gradient.
+[[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
+                                                        const Value& mask, const Attention& how = {},
+                                                        const std::string& name = {}) {
+  return detail::attend({q, k, v, mask}, how, name);
+}
+
 }  // namespace shardrun::sdk
