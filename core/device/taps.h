@@ -46,15 +46,15 @@ struct Planes {
 
 /// How many taps of an average pool's result count, by the result's local row and column.
 struct TapCounts {
-  /// `result`: a part of the op's result. `sizes`: those of the op's whole operand in the dimensions that slide.
-  TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& result,
-            const std::vector<std::int64_t>& sizes, bool with_padding)
-      : padding(with_padding) {
+  /// `pooled`: a part of what the pool makes, or of its gradient. `whole`: a part of what it is made of.
+  TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& pooled, const TensorView& whole,
+            const graph::Attributes& attributes)
+      : padding(attributes.integer("counts_padding") != 0) {
     for (std::size_t d = 0; d < windows.size(); ++d) {
       const std::size_t at = 2 - windows.size() + d;
       slidings[at] = windows[d];
-      operand[at] = sizes[d];
-      origin[at] = result.origin[result.rank - windows.size() + d];
+      operand[at] = whole.global[whole.rank - windows.size() + d];
+      origin[at] = pooled.origin[pooled.rank - windows.size() + d];
     }
   }
   [[nodiscard]] std::int64_t at(std::int64_t row, std::int64_t column) const noexcept {
@@ -68,11 +68,6 @@ struct TapCounts {
   std::array<std::int64_t, 2> operand = {1, 1};
   std::array<std::int64_t, 2> origin = {};
 };
-
-/// The sizes of the last dimensions of a whole tensor.
-[[nodiscard]] inline std::vector<std::int64_t> last_global(const TensorView& view, std::size_t count) {
-  return {view.global.begin() + (view.rank - count), view.global.begin() + view.rank};
-}
 
 /// Throws Error{internal} unless the operand's shard holds what the result's shard reads of it.
 inline void require_held(const Window& window, const TensorView& operand, const TensorView& result,

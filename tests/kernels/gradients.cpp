@@ -18,7 +18,7 @@ constexpr double step = 1e-5;
 
 /// The results through which gradients flow; the others serve the op's own backward pass.
 bool flows(const std::string& op, std::size_t output) {
-  return output == 0 || (op != "layer_norm" && op != "attention");
+  return output == 0 || (op != "layer_norm" && op != "attention" && op != "max_pool");
 }
 
 /// Operands whose gradient is undefined or zero: integers, what becomes integers, and by declaration targets,

@@ -39,6 +39,34 @@ void add_conv(std::vector<Case>& cases, const Conv& conv) {
   cases.push_back({"conv_gradient_weights", of_weights, {normal(y), normal(conv.x)}});
 }
 
+struct Pool {
+  Shape x;
+  Dims size;
+  Dims strides;
+  Dims padding;
+};
+
+void add_pool(std::vector<Case>& cases, const Pool& pool) {
+  const graph::Attributes attributes = {{"size", pool.size}, {"strides", pool.strides}, {"padding", pool.padding}};
+  Shape y = pool.x;
+  const std::vector<graph::Sliding> slidings = graph::sliding_of(attributes, pool.size);
+  const Dims sizes(pool.x.end() - static_cast<std::ptrdiff_t>(slidings.size()), pool.x.end());
+  for (std::size_t d = 0; d < slidings.size(); ++d) {
+    y[y.size() - slidings.size() + d] = slidings[d].result_size(sizes[d]);
+  }
+  graph::Attributes of_gradient = attributes;
+  of_gradient.add("sizes", sizes);
+  cases.push_back({"max_pool", attributes, {normal(pool.x)}});
+  cases.push_back({"max_pool_gradient", of_gradient, {normal(y), integers_below<12>(y)}});
+  for (const std::int64_t counts : {0, 1}) {
+    graph::Attributes counting = attributes;
+    counting.add("counts_padding", counts);
+    cases.push_back({"average_pool", counting, {normal(pool.x)}});
+    counting.add("sizes", sizes);
+    cases.push_back({"average_pool_gradient", counting, {normal(y)}});
+  }
+}
+
 }  // namespace
 
 void add_window_cases(std::vector<Case>& cases) {
@@ -61,6 +89,21 @@ void add_window_cases(std::vector<Case>& cases) {
   for (const Conv& conv : convs) {
     add_conv(cases, conv);
   }
+  const std::vector<Pool> pools = {{{1}, {1}, {1}, {0, 0}},
+                                   {{7}, {2}, {2}, {0, 0}},
+                                   {{2, 3, 11}, {3}, {2}, {1, 0}},
+                                   {{3, 5, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+                                   {{2, 2, 6, 7}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+                                   {{2, 1, 9, 5}, {4, 3}, {1, 2}, {0, 3, 2, 1}},
+                                   {{1, 2, 8, 7}, {2, 1}, {3, 2}, {1, 0, 0, 0}},
+                                   {{2, 3, 5, 5}, {5, 5}, {1, 1}, {0, 0, 0, 0}},
+                                   {{3, 7, 41, 33}, {3, 3}, {2, 2}, {1, 1, 1, 1}}};
+  for (const Pool& pool : pools) {
+    add_pool(cases, pool);
+  }
+  cases.push_back({"max_pool",  // of equal elements; too large for central differences, which these have not
+                   {{"size", Dims{3, 3}}, {"strides", Dims{2, 2}}, {"padding", Dims{1, 1, 1, 1}}},
+                   {few_values({3, 7, 41, 33})}});
 }
 
 }  // namespace shardrun::test
