@@ -48,6 +48,7 @@ class FunctionBuilder {
 
   /// Sets the name of nodes without one, until it is set to "".
   void name_unnamed(std::string name) { unnamed_ = std::move(name); }
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
   [[nodiscard]] std::int32_t layer() const noexcept { return layer_; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }

@@ -16,7 +16,7 @@ namespace shardrun::graph {
 /// What happens to an op when one of its factors is sharded (the factor rules of Shardy).
 enum class FactorClass : std::uint8_t {
   pass_through,  ///< each shard computes its part of the results by itself
-  reduced,       ///< each shard computes a part of a sum (or max, or min): the results are partial
+  reduced,       ///< each shard computes a part of a sum (or max, or min): results that lack the factor are partial
   whole,         ///< every shard needs all of the factor
 };
 

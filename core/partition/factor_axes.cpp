@@ -97,20 +97,20 @@ Placement FactorAxes::of(const std::vector<graph::FactorId>& dims) const {
   return placement;
 }
 
-std::vector<Partial> FactorAxes::partial() const {
+std::vector<Partial> FactorAxes::partial(const std::vector<graph::FactorId>& dims) const {
   std::vector<Partial> partial;
-  for (const graph::FactorId f : axes_.ids()) {
-    if (rule_.factors[f].kind == graph::FactorClass::reduced) {
-      for (const AxisId axis : axes_[f]) {
-        partial.push_back({axis, rule_.factors[f].reduction});
-      }
-    }
-  }
-  for (const AxisId axis : flat_) {
-    const graph::Factor& factor = rule_.factors[elementwise_->front()];
-    if (factor.kind == graph::FactorClass::reduced) {
+  const auto add = [&](graph::FactorId f, const std::vector<AxisId>& axes) {
+    const graph::Factor& factor = rule_.factors[f];
+    const bool lacking = std::find(dims.begin(), dims.end(), f) == dims.end();
+    for (const AxisId axis : factor.kind == graph::FactorClass::reduced && lacking ? axes : std::vector<AxisId>{}) {
       partial.push_back({axis, factor.reduction});
     }
+  };
+  for (const graph::FactorId f : axes_.ids()) {
+    add(f, axes_[f]);
+  }
+  if (!flat_.empty()) {
+    add(elementwise_->front(), flat_);
   }
   return partial;
 }

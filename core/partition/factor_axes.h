@@ -31,8 +31,8 @@ class FactorAxes {
   /// The placement of a value with these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<graph::FactorId>& dims) const;
 
-  /// The sums in which results are partial, because a factor that is summed over is split.
-  [[nodiscard]] std::vector<mesh::Partial> partial() const;
+  /// The sums in which a result with these factors is partial, because a factor that it lacks is summed over and split.
+  [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
 
  private:
   const graph::ShardingRule& rule_;

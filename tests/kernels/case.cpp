@@ -24,6 +24,7 @@ std::vector<Case> cases_of(std::string_view op) {
     add_formula_cases(cases);
     add_layer_cases(cases);
     add_loss_cases(cases);
+    add_sequence_cases(cases);
     add_update_cases(cases);
     return cases;
   }();

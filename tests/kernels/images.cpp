@@ -1,5 +1,5 @@
-// Layers for images, written as a plugin writes them, against PyTorch: fixtures/images.txt, made by
-// bench/torch_images.py. Whole, and with the batch or a dimension of the image split.
+// Layers for images, written as a plugin writes them, against PyTorch: layers/images.txt, made by
+// bench/fixtures/make_image_layers.py. Whole, and with the batch or a dimension of the image split.
 
 #include <shardrun/sdk/math.hpp>
 
