@@ -1,9 +1,10 @@
 #pragma once
 
-/// The ops as functions of values: elementwise ones in arithmetic.hpp, those of whole tensors in tensors.hpp, and
-/// layers here. 'shardrun help ops' says what each op computes. A last argument `name` names the node; without it the
-/// node is called as the parameters that it reads, or as the op.
+/// The ops as functions of values: elementwise ones in arithmetic.hpp, those of whole tensors in tensors.hpp, those of
+/// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. A last argument `name`
+/// names the node; without it the node is called as the parameters that it reads, or as the op.
 
+#include <shardrun/sdk/images.hpp>
 #include <shardrun/sdk/tensors.hpp>
 
 #include <cstdint>
