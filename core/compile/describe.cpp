@@ -109,16 +109,17 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
       add_axes(axes, state.type);
     }
   }
+  std::map<std::string, std::int64_t> made;  // by ops: indices, reshaped inputs
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);
     }
-    for (const graph::Node& node : function.nodes) {
-      for (const graph::ValueId made : node.inputs.empty() ? node.outputs : std::vector<graph::ValueId>()) {
-        add_axes(axes, function.values[made].type);  // of nothing: indices, for example
-      }
+    for (const graph::Value& value : function.values) {
+      add_axes(made, value.type);
     }
   }
+  made.erase("");
+  axes.merge(made);
   for (const auto& [name, size] : axes) {
     request.axes.push_back({name, size});
   }

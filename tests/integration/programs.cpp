@@ -259,6 +259,66 @@ TEST_CASE("networks of the examples learn, under each strategy the same", "[prog
   }
 }
 
+namespace {
+
+/// 40 images of 13 by 10; the label is the third of the columns in which the bright spot is.
+void write_images(const std::filesystem::path& folder) {
+  std::string pixels;
+  std::string labels;
+  for (int sample = 0; sample < 40; ++sample) {
+    const int label = sample % 3;
+    for (int row = 0; row < 13; ++row) {
+      for (int column = 0; column < 10; ++column) {
+        const bool spot = std::abs(row - 2 - sample % 8) < 2 && std::abs(column - 1 - 3 * label) < 2;
+        pixels +=
+            bytes_of({(spot ? 1.0F : 0.0F) + static_cast<float>((sample * 5 + row * 7 + column * 3) % 11) / 22.0F});
+      }
+    }
+    labels += bytes_of({label});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (40, 130), }", pixels));
+  write_file(folder / "y.npy", npy_file("{'descr': '<i4', 'fortran_order': False, 'shape': (40,), }", labels));
+}
+
+}  // namespace
+
+// Its batch norm has the statistics of the whole batch, whatever the split.
+TEST_CASE("a convolutional network learns the same with the batch or the images split", "[programs]") {
+  const TemporaryFolder folder;
+  write_images(folder.path());
+  const std::vector<std::vector<std::string>> splits = {
+      {"job.strategy=single", "job.ranks=1"},
+      {"job.strategy=dp", "job.ranks=2"},
+      {"job.strategy=dp", "job.ranks=4"},
+      {"job.strategy=zero3", "job.ranks=2"},
+      {"job.strategy=named", "job.ranks=3", "mesh.a=3", "sharding.rows=a"},
+      {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.rows=a", "sharding.columns=b"},
+      {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.batch=a", "sharding.rows=b"}};
+  std::vector<double> alone;
+  for (const std::vector<std::string>& split : splits) {
+    INFO(split[0] << " " << split[1] << " " << split.back());
+    std::vector<std::string> settings = split;
+    settings.push_back("data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string());
+    for (const char* setting :
+         {"job.output=out", "model.rows=13", "model.channels=6", "data.batch=20", "train.steps=20"}) {
+      settings.emplace_back(setting);
+    }
+    run_job(folder.path(), "run", example("conv_net"), settings);
+    std::vector<double> losses;
+    for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+      losses.push_back(line.at("loss").to_number<double>());
+    }
+    REQUIRE(losses.size() == 20);
+    CHECK(losses.back() < 0.8 * losses.front());
+    alone = alone.empty() ? losses : alone;
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      INFO("step " << step);
+      CHECK(losses[step] == Approx(alone[step]).epsilon(1e-6));
+    }
+    run_job(folder.path(), "verify", example("conv_net"), settings);
+  }
+}
+
 TEST_CASE("a model without data is trained to the rest of its chain, on one to three ranks", "[programs]") {
   const TemporaryFolder folder;
   for (const char* ranks : {"1", "2", "3"}) {
