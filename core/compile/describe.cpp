@@ -99,7 +99,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   std::map<std::string, std::int64_t> axes;
   for (const graph::State& state : graph.states) {
     const bool parameter = state.kind == graph::StateKind::parameter;
-    if (parameter || state.kind == graph::StateKind::field) {
+    if (parameter || state.kind == graph::StateKind::field || state.kind == graph::StateKind::output) {
       request.tensors.push_back({.name = state.name,
                                  .kind = parameter ? TensorKind::parameter : TensorKind::state,
                                  .shape = state.type.shape,
@@ -112,6 +112,11 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);
+    }
+    for (const graph::Node& node : function.nodes) {
+      for (const graph::ValueId made : node.inputs.empty() ? node.outputs : std::vector<graph::ValueId>()) {
+        add_axes(axes, function.values[made].type);  // of nothing: indices, for example
+      }
     }
   }
   for (const auto& [name, size] : axes) {

@@ -83,7 +83,7 @@ class Sharder {
 
   void visit(const Node& node) {
     out_.begin(node);
-    FactorAxes factors(node.rule, node.phase == graph::Phase::update);
+    FactorAxes factors(node);
     follow_results(node, factors);
     std::vector<ValueId> operands;
     for (const ValueId id : node.inputs) {
@@ -101,7 +101,7 @@ class Sharder {
     Node made = node;
     made.inputs.clear();
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      Placement to = factors.of(node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)]);
+      Placement to = factors.of_operand(i);
       if (partial.stays(i)) {
         to.partial = partial.partial(i);
         of_all.partial.insert(of_all.partial.end(), to.partial.begin(), to.partial.end());
@@ -147,12 +147,14 @@ class Sharder {
 
   /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
-    const ValueId moved = out_.reshard(operand, to);
+    Placement part = to;
+    part.halos.clear();
+    const ValueId moved = out_.reshard(operand, std::move(part));
     if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
         current_[node.inputs[i]] == operand) {
       current_[node.inputs[i]] = moved;
     }
-    return moved;
+    return out_.reshard(moved, to);
   }
 
   /// `of_all`: what all results have in common, namely the sums in which they are partial as an operand is, and the

@@ -51,7 +51,6 @@ function(require_as_planned job folder)
 endfunction()
 
 run("${shardrun}" verify "${source}/grid.ini")
-run("${shardrun}" verify "${source}/wave.ini")
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_grid.so")
 
 # Replicas that meet every few steps, so in the last one, of which a run tells the bytes.

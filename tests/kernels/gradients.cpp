@@ -18,9 +18,9 @@ constexpr double step = 1e-5;
 
 /// The results through which gradients flow; the others serve the op's own backward pass.
 bool flows(const std::string& op, std::size_t output) {
-  static const std::set<std::string> with_statistics = {"attention", "layer_norm", "rms_norm",
-                                                        "scaled_dot_product_attention"};
-  return output == 0 || with_statistics.count(op) == 0;
+  static const std::set<std::string> with_others = {"attention", "layer_norm", "max_pool", "rms_norm",
+                                                    "scaled_dot_product_attention"};
+  return output == 0 || with_others.count(op) == 0;
 }
 
 /// Operands whose gradient is undefined or zero: integers, what becomes integers, and by declaration targets,

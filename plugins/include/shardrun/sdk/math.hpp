@@ -1,30 +1,17 @@
 #pragma once
 
-/// The ops as functions of values. The last argument of each names the node; without it the node is called as the
-/// parameters that it reads, or as the op. 'shardrun help ops' says what each op computes.
+/// The ops as functions of values: elementwise ones in arithmetic.hpp, those of whole tensors in tensors.hpp, those of
+/// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. A last argument `name`
+/// names the node; without it the node is called as the parameters that it reads, or as the op.
 
-#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/images.hpp>
+#include <shardrun/sdk/tensors.hpp>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace shardrun::sdk {
-
-[[nodiscard]] inline Value sin(const Value& x, const std::string& name = {}) {
-  return x.function().call("sin", {x}, {}, name);
-}
-[[nodiscard]] inline Value cos(const Value& x, const std::string& name = {}) {
-  return x.function().call("cos", {x}, {}, name);
-}
-[[nodiscard]] inline Value relu(const Value& x, const std::string& name = {}) {
-  return x.function().call("relu", {x}, {}, name);
-}
-
-/// `tanh`: in the approximate form of GPT-2; otherwise with the exact erf.
-[[nodiscard]] inline Value gelu(const Value& x, bool tanh = false, const std::string& name = {}) {
-  return x.function().call("gelu", {x}, {{"form", tanh ? "tanh" : "erf"}}, name);
-}
 
 /// y[L, N…] = sum over K… of x[L, K…] · w[K…, N…], where K are the last `contract` dimensions of x.
 [[nodiscard]] inline Value matmul(const Value& x, const Value& w, std::int64_t contract = 1,
@@ -80,11 +67,6 @@ namespace shardrun::sdk {
 /// Half the squared distance of each row. x, targets: [..., n]   result: [...]
 [[nodiscard]] inline Value squared_error(const Value& x, const Value& targets, const std::string& name = {}) {
   return x.function().call("squared_error", {x, targets}, {}, name);
-}
-
-/// The sum of all elements.
-[[nodiscard]] inline Value sum(const Value& x, const std::string& name = {}) {
-  return x.function().call("sum_all", {x}, {{"scale", 1.0}}, name);
 }
 
 /// The gradient of a scalar with respect to a state, an input or the result of an op.
