@@ -59,24 +59,24 @@ void for_rows(const graph::State& state, const mesh::Box& box, const Write& writ
 /// Calls `visit` with each state of which the rank writes a part, the id of the float32 state that holds its values,
 /// and that part.
 template <typename Visit>
-void for_parts(const graph::Graph& graph, graph::StateKind kind, const partition::Partition& partition,
+void for_parts(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                std::int64_t rank, const Visit& visit) {
   const partition::Placements& placements = partition.placements;
   const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
-  for (const graph::StateId id : graph.states.ids()) {
+  for (const graph::StateId id : file.states) {
     const graph::State& state = graph.states[id];
     const graph::StateId values = graph.master_of(id);
-    if (state.kind == kind && writes_part(partition, values, at)) {
+    if (writes_part(partition, values, at)) {
       visit(values, state, mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at));
     }
   }
 }
 
-/// `writer`: a SafetensorsWriter or SafetensorsPieces.
+/// `writer`: a TensorFileWriter or TensorFilePieces.
 template <typename Writer>
-void write_parts(Writer& writer, const graph::Graph& graph, graph::StateKind kind,
+void write_parts(Writer& writer, const StateFile& file, const graph::Graph& graph,
                  const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank) {
-  for_parts(graph, kind, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
+  for_parts(file, graph, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
     const device::HostTensor part(executor.queue(), executor.state(id), device::Access::read);
     for_rows(state, box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
       writer.write(state.name, offset, part.bytes().subspan(from, count));
@@ -123,38 +123,55 @@ void require_finite(const SafetensorsFile& file, const graph::State& state, std:
 
 }  // namespace
 
-std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
+StateFile state_file(std::filesystem::path path, const graph::Graph& graph, graph::StateKind kind,
+                     const Metadata& metadata) {
+  StateFile file{.path = std::move(path), .states = {}, .layout = {}};
   std::vector<TensorInfo> tensors;
-  for (const graph::State& state : graph.states) {
-    if (state.kind == kind) {
-      tensors.push_back({state.name, DType::f32, state.type.shape});
+  for (const graph::StateId id : graph.states.ids()) {
+    if (graph.states[id].kind == kind) {
+      file.states.push_back(id);
+      tensors.push_back({graph.states[id].name, DType::f32, graph.states[id].type.shape});
     }
   }
-  return tensors;
+  file.layout = lay_out(std::move(tensors), metadata);
+  return file;
 }
 
-void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const Metadata& metadata, const SaveCallbacks& callbacks) {
+std::vector<StateFile> output_files(const std::filesystem::path& folder, const graph::Graph& graph,
+                                    std::string_view suffix) {
+  std::vector<StateFile> files;
+  for (const graph::StateId id : graph.states.ids()) {
+    const graph::State& state = graph.states[id];
+    if (state.kind == graph::StateKind::output) {
+      files.push_back({.path = folder / fmt::format("{}{}.npy", state.name, suffix),
+                       .states = {id},
+                       .layout = lay_out_npy({state.name, DType::f32, state.type.shape})});
+    }
+  }
+  return files;
+}
+
+void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
   if (executor.device().stored(graph::DType::f32) != graph::DType::f32) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
-  std::optional<SafetensorsWriter> whole;
+  std::optional<TensorFileWriter> whole;
   if (rank == 0) {
-    whole.emplace(path, saved_tensors(graph, kind), metadata);
+    whole.emplace(file.path, file.layout);
   }
   callbacks.await_ranks();  // the file is there
   if (whole) {
-    write_parts(*whole, graph, kind, partition, executor, rank);
+    write_parts(*whole, file, graph, partition, executor, rank);
   } else {
-    SafetensorsPieces pieces(path, saved_tensors(graph, kind), metadata);
-    write_parts(pieces, graph, kind, partition, executor, rank);
+    TensorFilePieces pieces(file.path, file.layout);
+    write_parts(pieces, file, graph, partition, executor, rank);
     pieces.finish();
   }
   callbacks.await_ranks();  // all is in it
   if (whole) {
     for (std::int64_t other = 1; other < partition.placements.mesh.ranks(); ++other) {
-      for_parts(graph, kind, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
+      for_parts(file, graph, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
         for_rows(state, box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
           whole->leave(state.name, offset, count);
         });

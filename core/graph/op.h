@@ -78,6 +78,10 @@ struct Op {
   /// Whether no element of its result is negative, whatever its operands are.
   bool never_negative = false;
 
+  /// Whether its result is its operand, moved along the dimension that its rule reads through a window. Its kernel can
+  /// leave out the elements that it lacks (attribute `missing`), and a halo exchange brings them.
+  bool shifts = false;
+
   /// Whether it sums any number of operands of one shape. The partitioner may then sum some of them first.
   bool variadic_sum = false;
 

@@ -31,8 +31,11 @@ class TrainTask : private RankTask {
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
       check_before_save(training.finish());
-      save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
-                   checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+      save_results(
+          {checkpoint::state_file(
+              metrics::weights_path(job_.output), compiled_.graph, graph::StateKind::parameter,
+              checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()))},
+          training.executor());
       return signal == 0 ? print_sample(training) : signal;
     });
   }

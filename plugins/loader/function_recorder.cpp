@@ -234,7 +234,14 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
 }
 
 void FunctionRecorder::output(const char* name, std::uint32_t number) {
-  builder_.output(name_from(name, "the name"), value(number));
+  const std::string given = name_from(name, "the name");
+  if (given.front() == '.' || given.find('/') != std::string::npos) {
+    refuse_with("the name of an output is one of a file: without '/', and not beginning with '.'");
+  }
+  if (std::ranges::find(builder_.function().outputs, given, &graph::Port::name) != builder_.function().outputs.end()) {
+    refuse_with("there is an output of that name already");
+  }
+  builder_.output(given, value(number));
 }
 
 void FunctionRecorder::set_losses(std::uint32_t losses) {

@@ -51,8 +51,6 @@ function(require_as_planned job folder)
 endfunction()
 
 run("${shardrun}" verify "${source}/grid.ini")
-run("${shardrun}" verify "${source}/wave.ini")
-run("${shardrun}" plugins check "${installed}/shardrun_model_wave.so")
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_grid.so")
 
 # Models with ops of their own, in C++ and in C, under every way of splitting them.

@@ -45,6 +45,9 @@ typedef struct sr_tensor_type {
 #define SR_INITIAL_CONSTANT UINT32_C(0) /* every element is `initial_value` */
 #define SR_INITIAL_NORMAL UINT32_C(1)   /* draws of mean 0 and this deviation, keyed by the seed and the state's name */
 #define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle, this share of each dimension wide */
+#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from 0 to this, without this, keyed as normal ones */
+#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with this probability, else 0 */
+#define SR_INITIAL_COUNTING UINT32_C(5) /* 1, 2, 3, ... times this, in row-major order */
 
 /// A tensor that is kept between calls of functions.
 typedef struct sr_state {
@@ -80,7 +83,7 @@ typedef struct sr_state_writer {
 /// A function of the model. The host knows these names:
 ///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
 ///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
-///  - `iterate`, once: writes the next values of states. Without it the model cannot be iterated.
+///  - `iterate`, once: writes the next values of states, and outputs. Without it the model cannot be iterated.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
 ///    that the op take_position knows. Without it nothing can be sampled.
 typedef struct sr_function {
@@ -166,7 +169,8 @@ typedef struct sr_function_writer {
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
   /// The state's value after the function. Each state is written at most once.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// A tensor that the host reads after a call.
+  /// A tensor that the host reads after a call. A run saves those of `iterate`, f32, as outputs/NAME.npy at its end, and
+  /// whenever it saves the fields. The name is not a state's.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
   /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
   /// loss of a step is their mean over the whole batch.

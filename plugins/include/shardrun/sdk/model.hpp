@@ -54,6 +54,12 @@ struct Initial {
 [[nodiscard]] inline Initial normal(double deviation) { return {SR_INITIAL_NORMAL, deviation}; }
 /// A Gaussian bump in the middle, `share` of each dimension wide.
 [[nodiscard]] inline Initial bump(double share) { return {SR_INITIAL_BUMP, share}; }
+/// Draws from 0 to `limit`, without `limit`.
+[[nodiscard]] inline Initial uniform(double limit) { return {SR_INITIAL_UNIFORM, limit}; }
+/// 1 with this probability, else 0.
+[[nodiscard]] inline Initial chance(double probability) { return {SR_INITIAL_CHANCE, probability}; }
+/// 1, 2, 3, … times `step`, in row-major order.
+[[nodiscard]] inline Initial counting(double step = 1) { return {SR_INITIAL_COUNTING, step}; }
 
 /// Declares the states of a model. All are float32.
 class States {
@@ -61,7 +67,8 @@ class States {
   explicit States(const sr_state_writer& writer) : writer_(writer) {}
 
   /// A tensor that is trained. `decay`: weight decay applies. `layer`: the repeated layer that it belongs to.
-  void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay, std::int32_t layer = -1) {
+  void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay = false,
+                 std::int32_t layer = -1) {
     add(SR_TENSOR_PARAMETER, name, dims, initial, decay, layer);
   }
 
