@@ -90,11 +90,17 @@ struct RawType {
 
 class Function;
 
+namespace detail {
+struct ValueNumbers;
+}
+
 /// A tensor of a function. Copies are the same tensor. It is valid while its function is written.
 class Value {
  public:
   Value() = default;
 
+  /// Whether it is a tensor; a default Value is none.
+  [[nodiscard]] bool exists() const noexcept { return node_ != nullptr; }
   [[nodiscard]] Dims dims() const;
   [[nodiscard]] Function& function() const { return *node_->function; }
 
@@ -265,6 +271,7 @@ class Function {
 
  private:
   friend class Value;
+  friend struct detail::ValueNumbers;
   static constexpr std::uint32_t most_results = 16;
 
   [[nodiscard]] Value value_of(std::uint32_t number) {

@@ -19,6 +19,8 @@
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
 ///     void predict(const ModelJob& job, Function& f) const;  // sampled
 ///
+/// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model_op.hpp).
+///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
 /// error: InvalidJob where the job has to change. The ops are in math.hpp.
 
@@ -178,6 +180,12 @@ struct ModelTable {
       made.function_stride = sizeof(ModelFunction<Class>);
       made.declare = declare;
       made.write_function = write_function;
+      if constexpr (requires { Class::ops(); }) {
+        static const auto ops = Class::ops();
+        made.ops = ops.data();
+        made.op_count = static_cast<std::uint32_t>(ops.size());
+        made.op_stride = sizeof(sr_model_op);
+      }
       return made;
     }();
     return model;
