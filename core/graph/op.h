@@ -66,7 +66,8 @@ struct Op {
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
   std::function<std::int64_t(const OpShape& shape)> flops = nullptr;
 
-  /// (output, input) pairs that may share a buffer: the kernel reads each element before it writes it.
+  /// (output, input) pairs that may share a buffer: the kernel reads each element before it writes it. Both have one
+  /// shape, which is the buffer's.
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
 
   /// Whether its kernels can add to output 0 instead of overwriting it.

@@ -294,15 +294,17 @@ TEST_CASE("a convolutional network learns the same with the batch or the images 
       {"job.strategy=named", "job.ranks=3", "mesh.a=3", "sharding.rows=a"},
       {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.rows=a", "sharding.columns=b"},
       {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.batch=a", "sharding.rows=b"}};
+  const auto settings_of = [&](std::vector<std::string> settings, const char* more) {
+    settings.push_back("data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string());
+    for (const char* setting : {"model.rows=13", "model.channels=6", "data.batch=20", "train.steps=20", more}) {
+      settings.emplace_back(setting);
+    }
+    return settings;
+  };
   std::vector<double> alone;
   for (const std::vector<std::string>& split : splits) {
     INFO(split[0] << " " << split[1] << " " << split.back());
-    std::vector<std::string> settings = split;
-    settings.push_back("data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string());
-    for (const char* setting :
-         {"job.output=out", "model.rows=13", "model.channels=6", "data.batch=20", "train.steps=20"}) {
-      settings.emplace_back(setting);
-    }
+    const std::vector<std::string> settings = settings_of(split, "job.output=out");
     run_job(folder.path(), "run", example("conv_net"), settings);
     std::vector<double> losses;
     for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
@@ -317,6 +319,7 @@ TEST_CASE("a convolutional network learns the same with the batch or the images 
     }
     run_job(folder.path(), "verify", example("conv_net"), settings);
   }
+  run_job(folder.path(), "verify", example("conv_net"), settings_of(splits.back(), "train.precision=mixed"));
 }
 
 TEST_CASE("a model without data is trained to the rest of its chain, on one to three ranks", "[programs]") {

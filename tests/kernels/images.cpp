@@ -120,7 +120,7 @@ std::map<std::string, Tensor> run_layer(const Fixture& fixture, const device::De
     graph.states.push_back({.name = name, .type = gradient.type, .kind = graph::StateKind::field});
   }
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
-  plugins::FunctionRecorder recorder(builder, 1);
+  plugins::FunctionRecorder recorder(builder, 1, "");
   sdk::Function f(recorder.writer(), 1, false);
   std::map<std::string, sdk::Value> operands;
   for (const auto& [name, operand] : fixture.operands) {

@@ -37,7 +37,7 @@ sdk::Dims dims_of(const Tensor& tensor) {
 Tensor evaluate(const std::vector<Tensor>& operands, const Formula& formula) {
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
-  plugins::FunctionRecorder recorder(builder, 1);
+  plugins::FunctionRecorder recorder(builder, 1, "");
   sdk::Function f(recorder.writer(), 1, false);
   std::vector<sdk::Value> values;
   for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -249,7 +249,6 @@ const RegisterOp reshape(
      .rule = reshape_rule,
      .gradient = reshape_gradient,
      .flops = flops_per_element<0>,
-     .in_place = {{0, 0}},
      .cheap = true,
      .example = {.attributes = {{"shape", std::vector<std::int64_t>{2, 3, 2, 2}}, {"axes", "batch seq heads head_dim"}},
                  .operands = {example({2, 3, 4})}}});

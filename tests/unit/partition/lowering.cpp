@@ -144,6 +144,18 @@ TEST_CASE("an op that may not work in place does not overwrite what it reads", "
   check_results(model);
 }
 
+TEST_CASE("a reshaped value has a buffer of its own shape", "[partition]") {
+  const auto reshape = [](FunctionBuilder& f, graph::ValueId value, std::vector<std::int64_t> shape, const char* axes) {
+    return f.call("reshape", {value}, {{"shape", std::move(shape)}, {"axes", std::string(axes)}});
+  };
+  const ModelCase model = states_and([&](FunctionBuilder& f) {
+    const ValueId square = reshape(f, f.call("negate", {f.state("u")}, {}, "n"), {2, 2}, "a b");
+    const ValueId turned = f.call("transpose", {square}, {{"order", std::vector<std::int64_t>{1, 0}}});
+    f.write(f.graph().find_state("v"), reshape(f, turned, {4}, "a0"), assign);
+  });
+  check_results(model);
+}
+
 TEST_CASE("an operand that is read twice is not worked on in place where only one place allows it", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("u"), f.call("add_n", {f.state("u"), f.state("u")}, {}, "doubled"), assign);
