@@ -120,6 +120,10 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
                                      "square_sum/" + graph.states[graph.states[id].of_parameter].name));
     }
   }
+  if (squares.empty()) {
+    throw Error(ErrorCode::job,
+                fmt::format("nothing can be trained: no parameter of model {} flows into its loss", graph.model));
+  }
   const ValueId norm_squared = builder.call("add_n", squares, {}, "norm_squared");
   const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
   builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
