@@ -335,3 +335,111 @@ TEST_CASE("a model without data is trained to the rest of its chain, on one to t
   }
   run_job(folder.path(), "verify", example("spring"));
 }
+
+namespace {
+
+boost::json::object plan_of(const std::filesystem::path& folder, const std::string& name,
+                            const std::vector<std::string>& settings) {
+  return boost::json::parse(run_job(folder, "plan", example(name), settings).out).as_object();
+}
+
+/// The losses of a run of a job file, in `folder`.
+std::vector<double> losses_of(const std::filesystem::path& folder, const std::string& job,
+                              const std::vector<std::string>& settings) {
+  run_job(folder, "run", job, settings);
+  std::vector<double> losses;
+  for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+    losses.push_back(line.at("loss").to_number<double>());
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("ResNet-50 has the parameters, operations and gradients that are known of it", "[programs]") {
+  const TemporaryFolder folder;
+  const boost::json::object plan = plan_of(folder.path(), "resnet50", {});
+  CHECK(plan.at("parameters").to_number<std::int64_t>() == 25557032);
+  const boost::json::object& rank = plan.at("ranks").as_array().at(0).as_object();
+  CHECK(rank.at("bytes").at("gradients").to_number<std::int64_t>() == 102228128);
+  // 4.1 multiply-adds an image forward, twice as many backward.
+  CHECK(plan.at("flops_per_step").to_number<double>() / 256 / 3 / 2 == Approx(4.1e9).epsilon(0.02));
+  // A ring sends 7/8 of the gradients twice, and what batch norm needs besides.
+  CHECK(rank.at("sent_bytes").at("data").at("all_reduce").to_number<double>() ==
+        Approx(102228128.0 * 2 * 7 / 8).epsilon(0.004));
+}
+
+// A hundred layers of float32 differ by 5e-7 in the loss. Some activation then lies on the other side of zero, which
+// changes gradients by a percent: hence the small learning rate.
+TEST_CASE("a narrow ResNet-50 has the same losses whatever is split: samples, rows, columns", "[programs]") {
+  const TemporaryFolder folder;
+  std::string pixels;
+  std::string labels;
+  for (int sample = 0; sample < 16; ++sample) {
+    std::uint32_t noise = 12345U + static_cast<std::uint32_t>(sample);
+    for (int pixel = 0; pixel < 3 * 64 * 64; ++pixel) {
+      noise = noise * 1664525U + 1013904223U;
+      const bool bright = pixel / 64 % (5 + sample % 3) == 0;
+      pixels += bytes_of({static_cast<float>(noise >> 8U) * 0x1p-22F - 2.0F + (bright ? 2.0F : 0.0F)});
+    }
+    labels += bytes_of({static_cast<std::int64_t>(sample % 3)});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (16, 12288), }", pixels));
+  write_file(folder / "y.npy", npy_file("{'descr': '<i8', 'fortran_order': False, 'shape': (16,), }", labels));
+  const auto run = [&](const std::string& job) {
+    write_file(folder / "narrow.ini",
+               "[job]\noutput = out\n" + job +
+                   "[model]\nname = resnet50\nwidth = 4\nrows = 64\ncolumns = 64\nclasses = 3\n"
+                   "[data]\narrays = x.npy, y.npy\nsplit = 1\nbatch = 16\n[train]\nsteps = 3\noptimizer = sgd\n"
+                   "learning_rate = 3e-6\nschedule = constant\n");
+    return losses_of(folder.path(), "narrow.ini", {});
+  };
+  const std::vector<double> alone = run("ranks = 1\n");
+  REQUIRE(alone.size() == 3);
+  CHECK(alone.back() < alone.front() - 1e-4);
+  const std::string spatial = "strategy = named\n";
+  for (const std::string& job :
+       {std::string("ranks = 2\nstrategy = dp\n"), std::string("ranks = 4\nstrategy = dp\n"),
+        "ranks = 2\n" + spatial + "[mesh]\nh = 2\n[sharding]\nrows = h\n",
+        "ranks = 4\n" + spatial + "[mesh]\nh = 2\nw = 2\n[sharding]\nrows = h\ncolumns = w\n"}) {
+    INFO(job);
+    const std::vector<double> split = run(job);
+    REQUIRE(split.size() == alone.size());
+    for (std::size_t step = 0; step < alone.size(); ++step) {
+      CHECK(split[step] == Approx(alone[step]).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("Llama has its parameters, and trains under each strategy the same", "[programs]") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    text += static_cast<char>('a' + (i * i + i / 7) % 13);
+  }
+  write_file(folder / "corpus.txt", text);
+  const std::string corpus = "data.text=" + (folder / "corpus.txt").string();
+  const boost::json::object plan =
+      plan_of(folder.path(), "llama",
+              {corpus, "model.layers=32", "model.heads=32", "model.kv_heads=8", "model.width=4096",
+               "model.head_dim=128", "model.hidden=14336", "model.vocab=128256"});
+  CHECK(plan.at("parameters").to_number<std::int64_t>() == 8030261248);  // of Llama 3 8B
+
+  const std::vector<std::string> small = {corpus, "job.output=out", "train.steps=10", "model.context=24"};
+  std::vector<double> alone;
+  for (const std::string strategy : {"single", "dp", "tp", "zero3", "pp"}) {
+    INFO(strategy);
+    std::vector<std::string> settings = small;
+    settings.push_back("job.strategy=" + strategy);
+    settings.emplace_back(strategy == "single" ? "job.ranks=1" : "job.ranks=2");
+    const std::vector<double> losses = losses_of(folder.path(), example("llama"), settings);
+    REQUIRE(losses.size() == 10);
+    alone = alone.empty() ? losses : alone;
+    CHECK(losses.back() < losses.front() - 0.1);
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      CHECK(losses[step] == Approx(alone[step]).epsilon(1e-5));
+    }
+  }
+  std::vector<std::string> verified = small;
+  run_job(folder.path(), "verify", example("llama"), verified);
+}

@@ -117,6 +117,8 @@ class WindowRanks {
     ranks_.run("f", 0, true, {});
   }
 
+  [[nodiscard]] bool transfers() { return !ranks_.programs(0).programs[0].transfers.empty(); }
+
   [[nodiscard]] Tensor result(State state) {
     Tensor whole = zeros(graph_.states[state].type);
     std::vector<int> filled(whole.values.size(), 0);
@@ -215,6 +217,7 @@ TEST_CASE("halos of one and two dimensions are as wide as the window reaches", "
   CHECK(sent({{10}, {3}, {1}, {2, 0}, {1}, line, columns_over_a}) == Elements{2, 2, 2, 0});
   // Windows side by side: each rank has all that it reads.
   CHECK(sent({{16}, {2}, {2}, {0, 0}, {1}, line, columns_over_a}) == Elements{0, 0, 0, 0});
+  CHECK_FALSE(WindowRanks({{16}, {2}, {2}, {0, 0}, {1}, line, {}}, false, line, columns_over_a).transfers());
   // 8 x 8 over 2 x 2 ranks: a row of 4, and a column of the 4 rows and the one that came before it.
   const std::vector<plan::AxisPlacement> both = {{"height", {"a"}}, {"width", {"b"}}};
   const std::vector<plan::MeshAxis> grid = {{"a", 2}, {"b", 2}};

@@ -96,18 +96,28 @@ struct Statistics {
   return {average, mean(centred * centred, dims)};
 }
 
+namespace detail {
+
+[[nodiscard]] inline Value normalize(const Value& centred, const Value& variance, const Value& gain, const Value& bias,
+                                     double epsilon) {
+  const std::vector<std::int64_t> dims = dimensions_of_a_channel(centred);
+  return centred * expand(rsqrt(variance + epsilon) * gain, centred, dims) + expand(bias, centred, dims);
+}
+
+}  // namespace detail
+
 /// (x - mean) / sqrt(variance + epsilon) · gain + bias of each channel. gain, bias: [channels]
 [[nodiscard]] inline Value batch_norm(const Value& x, const Statistics& statistics, const Value& gain,
                                       const Value& bias, double epsilon) {
-  const std::vector<std::int64_t> dims = detail::dimensions_of_a_channel(x);
-  const Value scale = rsqrt(statistics.variance + epsilon) * gain;
-  const Value offset = bias - statistics.mean * scale;
-  return x * expand(scale, x, dims) + expand(offset, x, dims);
+  const Value centred = x - expand(statistics.mean, x, detail::dimensions_of_a_channel(x));
+  return detail::normalize(centred, statistics.variance, gain, bias, epsilon);
 }
 /// The same with the statistics of the whole batch of the call (a microbatch), however it is split. A model that wants
 /// running statistics keeps them as states.
 [[nodiscard]] inline Value batch_norm(const Value& x, const Value& gain, const Value& bias, double epsilon = 1e-5) {
-  return batch_norm(x, channel_statistics(x), gain, bias, epsilon);
+  const std::vector<std::int64_t> dims = detail::dimensions_of_a_channel(x);
+  const Value centred = x - expand(mean(x, dims), x, dims);
+  return detail::normalize(centred, mean(centred * centred, dims), gain, bias, epsilon);
 }
 
 }  // namespace shardrun::sdk
