@@ -73,10 +73,17 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   const graph::StateKind kind = trains ? graph::StateKind::parameter : graph::StateKind::field;
   DiskUse use;
   use.result = checkpoint::result_path(job).filename().string();
-  use.result_bytes = checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
-                                         trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
-                                                : checkpoint::describe_state(steps))
-                         .file_bytes;
+  if (compiled.engine != nullptr) {
+    use.result_bytes =
+        checkpoint::lay_out(compile::saved_tensors(*compiled.engine), compile::describe_engine(*compiled.engine))
+            .file_bytes;
+  } else {
+    use.result_bytes =
+        checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
+                            trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
+                                   : checkpoint::describe_state(steps))
+            .file_bytes;
+  }
   use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;
   use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
   use.record_bytes = job.ranks > 1 ? static_cast<std::uint64_t>(job.ranks) * sizeof(runtime::FlightFile) : 0;

@@ -23,6 +23,7 @@ enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
+enum class Loss { automatic, mse, cross_entropy };
 
 struct MeshAxis {
   std::string name;
@@ -43,7 +44,7 @@ struct Sharding {
   std::string value;
 };
 
-/// A model, strategy or transport, with the options that it declared.
+/// A model, engine, strategy or transport, with the options that it declared.
 struct Chosen {
   std::string name;
   OptionValues options;
@@ -80,6 +81,7 @@ struct TrainSettings {
   Remat remat{};  ///< what backward computes again
   Precision precision{};
   Gradients gradients{};      ///< their element type, with mixed precision
+  Loss loss{};                ///< of an engine
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: as suits the terminal
@@ -149,6 +151,8 @@ struct Job {
   std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
+  Chosen engine;                     ///< in place of model and strategy; without a name: none
+  std::filesystem::path checkpoint;  ///< that the engine loads; empty: none
   Chosen model;
   DataSettings data;        ///< of task train
   TrainSettings train;      ///< of task train
@@ -184,6 +188,9 @@ struct SchemaProviders {
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view transport, const Job& job)> transport_options;
   std::function<std::vector<std::string>(const Job& job)> transport_names;
+
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
+  std::function<std::vector<std::string>(const Job& job)> engine_names;
 
   std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is without [mesh]
 };

@@ -107,6 +107,14 @@ Section strategy_section() {
   };
 }
 
+Section engine_section() {
+  return {
+      .name = "engine",
+      .help = "The options of the engine that [job] engine names.",
+      .kind = SectionKind::engine,
+  };
+}
+
 Section sharding_section() {
   return {
       .name = "sharding",
@@ -191,9 +199,10 @@ Section cluster_section() {
 }  // namespace
 
 const std::vector<Section>& schema() {
-  static const std::vector<Section> sections = {
-      job_section(),     mesh_section(),     plugins_section(),  model_section(),     data_section(),   train_section(),
-      iterate_section(), strategy_section(), sharding_section(), transport_section(), cluster_section()};
+  static const std::vector<Section> sections = {job_section(),      mesh_section(),      plugins_section(),
+                                                model_section(),    data_section(),      train_section(),
+                                                iterate_section(),  strategy_section(),  engine_section(),
+                                                sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 
@@ -221,6 +230,20 @@ const Setting* find_setting(const Section& section, std::string_view key) noexce
 
 const Rules& rules() {
   static const Rules all = {
+      .of_models = {{"job", "strategy"},
+                    {"job", "trace"},
+                    {"mesh", ""},
+                    {"model", ""},
+                    {"data", "text"},
+                    {"data", "tokens"},
+                    {"train", "remat"},
+                    {"train", "precision"},
+                    {"train", "gradients"},
+                    {"train", "sample"},
+                    {"iterate", ""},
+                    {"strategy", ""},
+                    {"sharding", ""},
+                    {"cluster", ""}},
       .order =
           {
               {{"train", "warmup"}, {"train", "steps"}},
@@ -231,6 +254,8 @@ const Rules& rules() {
           {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
+              {{"job", "checkpoint"}, {"job", "engine"}, std::nullopt},
+              {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},
               {{"train", "beta1"}, {"train", "optimizer"}, "sgd"},

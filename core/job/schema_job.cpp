@@ -30,6 +30,18 @@ Section job_section() {
                             "zero_stage", "zero_optimization", "use_fsdp", "use_distributed_optimizer",
                             "distributed_type"}},
                into(&Job::strategy, &Chosen::name)},
+              {{.name = "engine",
+                .type = text,
+                .help =
+                    "The plugin that each rank runs in place of a model that is split by a strategy; [engine] holds "
+                    "its options.",
+                .optional = true},
+               into(&Job::engine, &Chosen::name)},
+              {{.name = "checkpoint",
+                .type = path,
+                .help = "A safetensors file whose tensors the engine loads before anything else.",
+                .optional = true},
+               into(&Job::checkpoint)},
               {{.name = "transport",
                 .type = text,
                 .default_value = SHARDRUN_DEFAULT_TRANSPORT,
