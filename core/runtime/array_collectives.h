@@ -63,6 +63,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::uint32_t peer = 0;
     bool is_send = false;
     Facts facts;
+    bool has_header = false;  ///< a receive has got `facts`
     plugins::ArrayView array;
     const plugins::MakeArray* make = nullptr;  ///< of a receive that does not know its array yet
     std::optional<Collectives::Handle> header;

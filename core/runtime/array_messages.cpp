@@ -92,13 +92,14 @@ bool ArrayCollectives::finished(std::optional<Collectives::Handle>& part, bool w
 }
 
 void ArrayCollectives::advance(Message& message, bool waits) {
-  if (!message.is_send && message.facts.call == 0) {
+  if (!message.is_send && !message.has_header) {
     if (!message.header) {
       message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
     }
     if (!finished(message.header, waits)) {
       return;
     }
+    message.has_header = true;
     const plugins::ArrayView sent{.element = message.facts.element, .shape = shape_of(message.facts)};
     if (message.make != nullptr) {
       message.array = sent;

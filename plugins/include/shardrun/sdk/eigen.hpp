@@ -29,6 +29,12 @@ template <class T>
   return {array.data(), array.extent(0), array.extent(1)};
 }
 
+/// Some rows of an array of two dimensions.
+template <class AnyArray>
+[[nodiscard]] auto rows_of(AnyArray& array, Part rows) {
+  return matrix(array).middleRows(rows.begin, rows.size);
+}
+
 /// An array with the values of an expression of matrices.
 template <class Expression>
 [[nodiscard]] BasicArray<typename Expression::Scalar> array_of(const Eigen::MatrixBase<Expression>& expression) {
