@@ -109,6 +109,7 @@ int run(std::span<const std::string> words) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
+    compile::require_model(job, "graph, plan or program");
     dump(parsed, job, compile::compile(job));
     return 0;
   }

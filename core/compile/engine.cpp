@@ -143,6 +143,15 @@ std::pair<std::int64_t, std::int64_t> JobEngine::rows_of(std::int64_t rows) cons
   return {rank * least + std::min(rank, larger), least + (rank < larger ? 1 : 0)};
 }
 
+void require_model(const job::Job& job, std::string_view what) {
+  if (!job.engine.name.empty()) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] engine = {}: there is no {} of an engine, whose ranks run code of "
+                            "their own",
+                            job.where("job", "engine"), job.engine.name, what));
+  }
+}
+
 JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data) {
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,

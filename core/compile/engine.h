@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"
@@ -27,6 +29,9 @@ struct JobEngine {
   /// This rank's rows of so many: their first, and how many.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
 };
+
+/// Throws Error{job} if the job has an engine. `what`: what is only for models, as "a plan".
+void require_model(const job::Job& job, std::string_view what);
 
 /// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
