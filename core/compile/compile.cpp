@@ -119,6 +119,10 @@ void build_model(const job::Job& job, Compiled& compiled) {
   compiled.partition = split(job, compiled);
 }
 
+plan::Plan plan_of_engine(const job::Job& job) {
+  return {.strategy = job.engine.name, .mesh = {{"ranks", static_cast<std::uint32_t>(job.ranks)}}};
+}
+
 /// The ranks are one mesh axis, and nothing is split over it: each rank has its own graph.
 void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   if (!compiled.device->is_addressable()) {
@@ -126,14 +130,23 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
                                             "device cpu",
                                             job.where("job", "device"), job.device));
   }
+  if (job.task == job::Task::infer) {
+    compiled.settings.data = inferred_shape(job);
+  }
   compiled.engine = std::make_shared<const JobEngine>(open_engine(job, rank, compiled.settings.data));
+  if (job.task == job::Task::infer) {
+    compiled.graph = models::build_parameters(parameters_of(*compiled.engine));
+    compiled.plan = plan_of_engine(job);
+    compiled.partition = partition::split(compiled.graph, compiled.plan);
+    return;
+  }
   const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
   const models::EngineProgram program =
       program_of(job, *compiled.engine, training.optimizer, training.eval_rows, training.eval_samples);
   compiled.graph = models::build_engine(program);
   compiled.microbatch_rows = program.microbatch_rows;
   compiled.evaluation_rows = program.evaluation_rows;
-  compiled.plan = {.strategy = job.engine.name, .mesh = {{"ranks", static_cast<std::uint32_t>(job.ranks)}}};
+  compiled.plan = plan_of_engine(job);
   compiled.partition =
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
@@ -206,10 +219,14 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
                                  .rank = rank,
                                  .transfer_scratch = runtime::scratch_of(compiled.transports),
                                  .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
-                                 .agreements = true});
+                                 .agreements = true,
+                                 .comparisons = compiled.engine == nullptr});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
+  if (compiled.graph.functions.empty()) {
+    return {};  // an engine that is not trained
+  }
   std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   const auto add = [&](const partition::Program& program) {
     executed.push_back(static_cast<std::size_t>(&program - programs.programs.data()));

@@ -5,6 +5,7 @@
 #include <shardrun/engine.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -155,7 +156,7 @@ void require_model(const job::Job& job, std::string_view what) {
 JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data) {
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,
-                               .task = SR_ENGINE_TRAIN,
+                               .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
                                .rank = static_cast<std::uint32_t>(rank),
                                .world_size = static_cast<std::uint32_t>(job.ranks),
                                .features = data.features,
@@ -174,22 +175,49 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::Data
   return engine;
 }
 
-models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, models::OptimizerSettings optimizer,
-                                 std::int64_t eval_rows, std::int64_t eval_samples) {
-  models::EngineProgram program{.name = engine.plugin.manifest().name,
-                                .parameters = {},
-                                .labels = checked_labels(job, engine),
-                                .outputs = engine.request.outputs,
-                                .batch = job.data.batch,
-                                .microbatch_rows = {},
-                                .eval_samples = eval_samples,
-                                .evaluation_rows = {},
-                                .optimizer = optimizer};
+models::DataShape inferred_shape(const job::Job& job) {
+  models::DataShape shape{.features = job.infer.features, .outputs = job.infer.outputs};
+  if (job.checkpoint.empty()) {
+    return shape;
+  }
+  const checkpoint::SafetensorsFile file(job.checkpoint);
+  const auto read = [&](const char* name, std::int64_t& size) {
+    const auto found = file.metadata().find(fmt::format("shardrun.{}", name));
+    if (found == file.metadata().end()) {
+      return;
+    }
+    const std::int64_t saved = std::atoll(found->second.c_str());
+    if (size != 0 && size != saved) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: [infer] {} = {}, and '{}' was trained with {}: leave it out or correct "
+                              "it",
+                              job.where("infer", name), name, size, job.checkpoint.string(), saved));
+    }
+    size = saved;
+  };
+  read("features", shape.features);
+  read("outputs", shape.outputs);
+  return shape;
+}
+
+models::EngineProgram parameters_of(const JobEngine& engine) {
+  models::EngineProgram program{.name = engine.plugin.manifest().name};
   for (const EngineParameter& parameter : engine.own()) {
     if (elements_of(parameter.shape) > 0) {
       program.parameters.push_back({state_of(parameter), engine.holders_of(parameter).front() == engine.request.rank});
     }
   }
+  return program;
+}
+
+models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, models::OptimizerSettings optimizer,
+                                 std::int64_t eval_rows, std::int64_t eval_samples) {
+  models::EngineProgram program = parameters_of(engine);
+  program.labels = checked_labels(job, engine);
+  program.outputs = engine.request.outputs;
+  program.batch = job.data.batch;
+  program.eval_samples = eval_samples;
+  program.optimizer = optimizer;
   const auto own_rows = [&](const std::vector<std::int64_t>& calls) {
     std::vector<std::int64_t> own;
     for (const std::int64_t rows : calls) {
@@ -235,6 +263,8 @@ std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uin
 
 checkpoint::Metadata describe_engine(const JobEngine& engine) {
   return {{"format", "pt"},
+          {"shardrun.features", fmt::format("{}", engine.request.features)},
+          {"shardrun.outputs", fmt::format("{}", engine.request.outputs)},
           {"shardrun.engine", fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
                                           shardrun::to_string(engine.request.options))}};
 }

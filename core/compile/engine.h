@@ -37,6 +37,12 @@ void require_model(const job::Job& job, std::string_view what);
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
 [[nodiscard]] JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data);
 
+/// What [infer] or the checkpoint says of the sizes of samples and predictions. Throws Error{job} if they disagree.
+[[nodiscard]] models::DataShape inferred_shape(const job::Job& job);
+
+/// This rank's parts of parameters, as far as they have elements.
+[[nodiscard]] models::EngineProgram parameters_of(const JobEngine& engine);
+
 /// What the host computes for this rank. Throws Error{job} if the data does not suit the loss.
 [[nodiscard]] models::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
                                                models::OptimizerSettings optimizer, std::int64_t eval_rows,

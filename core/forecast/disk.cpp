@@ -67,6 +67,9 @@ std::uint64_t DiskUse::total() const noexcept {
 }
 
 DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
+  if (job.task == job::Task::infer) {
+    return {};  // the predictions' bytes are not known before
+  }
   const bool trains = job.task == job::Task::train;
   const std::int64_t steps = job::steps_of(job);
   const data::Tokenizer* const tokenizer = compiled.dataset == nullptr ? nullptr : compiled.dataset->tokenizer();

@@ -14,7 +14,7 @@
 namespace shardrun::job {
 
 // The enumerators are in the order of the choices in the schema.
-enum class Task { train, iterate };
+enum class Task { train, iterate, infer };
 enum class Trace { none, steps };
 enum class Tokenizer { character, byte };
 enum class TokenType { uint16, uint32 };
@@ -23,6 +23,7 @@ enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
+enum class Malformed { stop, skip };
 enum class Loss { automatic, mse, cross_entropy };
 
 struct MeshAxis {
@@ -93,6 +94,15 @@ struct IterateSettings {
   std::int64_t save_every{};   ///< steps; 0: only at the end
 };
 
+/// A file name of "-" is standard input or output.
+struct InferSettings {
+  std::filesystem::path from;
+  std::filesystem::path to;
+  Malformed malformed{};    ///< what a malformed record does
+  std::int64_t features{};  ///< values in a sample; 0: as the checkpoint says
+  std::int64_t outputs{};   ///< values in a prediction; 0: as the checkpoint says
+};
+
 /// The link of one mesh axis.
 struct ClusterAxis {
   std::string axis;
@@ -157,6 +167,7 @@ struct Job {
   DataSettings data;        ///< of task train
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
+  InferSettings infer;      ///< of task infer
   ClusterSettings cluster;  ///< only for plan
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
@@ -168,10 +179,13 @@ struct Job {
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
 
-/// Steps of the job's task.
+/// Steps of the job's task; 0 for infer, whose records are not counted before.
 [[nodiscard]] inline std::int64_t steps_of(const Job& job) noexcept {
   return job.task == Task::train ? job.train.steps : job.iterate.steps;
 }
+
+/// Whether a path of [infer] is standard input or output.
+[[nodiscard]] inline bool is_standard(const std::filesystem::path& path) { return path.filename() == "-"; }
 
 /// What parsing a job needs from models and plugins. Absent options mean that there is no such model or plugin. The
 /// names are used only in messages that list them.

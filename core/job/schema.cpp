@@ -99,6 +99,45 @@ Section iterate_section() {
   };
 }
 
+Section infer_section() {
+  return {
+      .name = "infer",
+      .help =
+          "The records that an engine predicts. A stream of records is one .npy array after the other, as numpy.save "
+          "writes them to one open file. A record is one sample [features], or several [samples, features]. Each "
+          "gets its predictions, in order.",
+      .settings =
+          {
+              {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
+               into(&Job::infer, &InferSettings::from)},
+              {{.name = "to",
+                .type = path,
+                .help = "The file of the predictions, which is replaced; - is standard output. Progress is then on "
+                        "standard error."},
+               into(&Job::infer, &InferSettings::to)},
+              {{.name = "malformed",
+                .type = choice,
+                .default_value = "stop",
+                .choices = {"stop", "skip"},
+                .help = "What a malformed record does: fail the job, or have no predictions. Its number is told."},
+               into(&Job::infer, &InferSettings::malformed)},
+              {{.name = "features",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .help = "Values in a sample; 0: as in the job that trained the checkpoint."},
+               into(&Job::infer, &InferSettings::features)},
+              {{.name = "outputs",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
+               into(&Job::infer, &InferSettings::outputs)},
+          },
+      .task = "infer",
+  };
+}
+
 Section strategy_section() {
   return {
       .name = "strategy",
@@ -199,10 +238,10 @@ Section cluster_section() {
 }  // namespace
 
 const std::vector<Section>& schema() {
-  static const std::vector<Section> sections = {job_section(),      mesh_section(),      plugins_section(),
-                                                model_section(),    data_section(),      train_section(),
-                                                iterate_section(),  strategy_section(),  engine_section(),
-                                                sharding_section(), transport_section(), cluster_section()};
+  static const std::vector<Section> sections = {
+      job_section(),      mesh_section(),      plugins_section(), model_section(),    data_section(),
+      train_section(),    iterate_section(),   infer_section(),   strategy_section(), engine_section(),
+      sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 

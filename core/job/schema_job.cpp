@@ -112,8 +112,9 @@ Section job_section() {
               {{.name = "task",
                 .type = choice,
                 .default_value = "train",
-                .choices = {"train", "iterate"},
-                .help = "Train the model, or iterate its step function.",
+                .choices = {"train", "iterate", "infer"},
+                .help = "Train the model or engine, iterate the model's step function, or have the engine predict a "
+                        "stream of records.",
                 .aliases = {"mode", "action"},
                 .choice_aliases = {{"training", "train"},
                                    {"fit", "train"},

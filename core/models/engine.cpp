@@ -81,6 +81,15 @@ void add_engine_update(Graph& graph, const OptimizerSettings& optimizer) {
 
 }  // namespace
 
+Graph build_parameters(const EngineProgram& engine) {
+  Graph graph;
+  graph.model = engine.name;
+  for (const EngineProgram::Parameter& parameter : engine.parameters) {
+    graph.states.push_back(parameter.state);
+  }
+  return graph;
+}
+
 Graph build_engine(const EngineProgram& engine) {
   Graph graph;
   graph.model = engine.name;

@@ -44,4 +44,7 @@ inline constexpr const char* gradient_output = "gradient";
 /// The loss is the mean over the whole batch: what ranks compute for different rows adds up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
 
+/// The parameters alone, without a function.
+[[nodiscard]] graph::Graph build_parameters(const EngineProgram& engine);
+
 }  // namespace shardrun::models

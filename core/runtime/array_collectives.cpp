@@ -178,8 +178,7 @@ ArrayCollectives::ArrayCollectives(Collectives* collectives, std::uint32_t rank,
   }
 }
 
-/// Operations under way use memory that the engine frees next.
-ArrayCollectives::~ArrayCollectives() {
+void ArrayCollectives::end() noexcept {
   const bool is_under_way = std::ranges::any_of(
       messages_, [](const auto& each) { return each.second.header.has_value() || each.second.data.has_value(); });
   if (is_under_way) {

@@ -22,7 +22,6 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// `collectives`: along one mesh axis with all ranks; outlives this; null with one rank. `messages`: connects each
   /// rank with each other in both directions, for sends. All ranks make theirs at the same point.
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
-  ~ArrayCollectives() override;
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept override { return world_size_; }
@@ -42,6 +41,9 @@ class ArrayCollectives final : public plugins::EngineRanks {
 
   /// Each number becomes the sum of the ranks'.
   void add_up(std::span<double> numbers);
+
+  /// Ends what is under way, with an error for the other ranks. Afterwards nothing uses the engine's memory.
+  void end() noexcept;
 
   /// Throws Error{plugin} if a message was started and not waited for.
   void require_no_messages() const;

@@ -11,7 +11,6 @@
 
 #include "core/base/error.h"
 #include "core/base/philox.h"
-#include "core/checkpoint/safetensors.h"
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
@@ -59,67 +58,12 @@ EngineTraining::EngineTraining(const job::Job& job, const compile::Compiled& com
       link_(link),
       executor_(compiled.programs, *compiled.device) {}
 
-EngineTraining::~EngineTraining() {
-  ranks_.reset();  // ends operations that use the engine's memory
-}
-
 void EngineTraining::initialize() {
-  const auto world_size = static_cast<std::uint32_t>(job_.ranks);
-  ranks_.emplace(link_ == nullptr ? nullptr : &link_->collectives(), engine_.request.rank, world_size,
-                 engine_.plugin.has_messages());
-  for (const EngineParameter& parameter : engine_.own()) {
-    parameters_.push_back({parameter.name, view_of(parameter.name, parameter.shape)});
-    gradients_.push_back({parameter.name, view_of("gradients/" + parameter.name, parameter.shape)});
-  }
   runtime::initialize(compiled_.graph, job_.seed, executor_);
-  set_first_values();
-  instance_ = engine_.plugin.create(engine_.request, parameters_, *ranks_);
-  load_checkpoint();
-}
-
-ArrayView EngineTraining::view_of(const std::string& state, const std::vector<std::int64_t>& shape) const {
-  ArrayView view{.shape = shape};
-  if (const graph::StateId id = compiled_.graph.find_state(state); id.exists()) {
-    view.data = executor_.state(id).data;
-  }
-  return view;
-}
-
-/// Drawn by the index in the whole parameter, as the states of a model are.
-void EngineTraining::set_first_values() {
   for (const EngineParameter& parameter : engine_.own()) {
-    const graph::StateId id = compiled_.graph.find_state(parameter.name);
-    if (!id.exists()) {
-      continue;
-    }
-    graph::State whole = compiled_.graph.states[id];
-    whole.type.shape = parameter.whole;
-    whole.initializer = {
-        .kind = parameter.is_normal ? graph::Initializer::Kind::normal : graph::Initializer::Kind::constant,
-        .value = parameter.initial};
-    runtime::initialize(executor_.state(id), {.origin = parameter.origin, .shape = parameter.shape}, whole, job_.seed,
-                        executor_.threads());
+    gradients_.push_back(array_in_arena(parameter, "gradients/", compiled_.graph, executor_));
   }
-}
-
-void EngineTraining::load_checkpoint() {
-  if (job_.checkpoint.empty()) {
-    return;
-  }
-  const checkpoint::SafetensorsFile file(job_.checkpoint);
-  std::vector<std::vector<float>> values;
-  std::vector<plugins::NamedArray> tensors;
-  for (const checkpoint::Tensor& tensor : file.tensors()) {
-    if (tensor.info.dtype != checkpoint::DType::f32) {
-      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} is {}, and an engine loads F32", file.path().string(),
-                                               tensor.info.name, checkpoint::to_string(tensor.info.dtype)));
-    }
-    std::vector<float>& of_tensor = values.emplace_back(tensor.bytes.size() / sizeof(float));
-    file.read(tensor, 0, std::as_writable_bytes(std::span(of_tensor)));
-    tensors.push_back({tensor.info.name, {.shape = tensor.info.shape, .data = of_tensor.data()}});
-  }
-  file.require_unchanged();
-  instance_->load_checkpoint(tensors);
+  running_.emplace(job_, compiled_, link_, executor_);
 }
 
 std::int64_t EngineTraining::feed(const Samples& samples) {
@@ -144,16 +88,17 @@ std::int64_t EngineTraining::feed(const Samples& samples) {
 bool EngineTraining::predict(std::int64_t rows) {
   const std::vector<std::int64_t> expected = {rows, engine_.request.outputs};
   bool has_predictions = false;
-  instance_->forward({.shape = {rows, engine_.request.features}, .data = inputs_.data()}, [&](const ArrayView& like) {
-    const bool is_empty = like.elements() == 0;
-    if (like.shape != expected && !(is_empty && (engine_.plugin.takes_whole_batch() || rows == 0))) {
-      throw Error(ErrorCode::plugin, fmt::format("they are [{}], expected [{}]: a row for each of {} samples",
-                                                 fmt::join(like.shape, ", "), fmt::join(expected, ", "), rows));
-    }
-    has_predictions = !is_empty;
-    predictions_.resize(static_cast<std::size_t>(like.elements()));
-    return predictions_.data();
-  });
+  running_->instance().forward(
+      {.shape = {rows, engine_.request.features}, .data = inputs_.data()}, [&](const ArrayView& like) {
+        const bool is_empty = like.elements() == 0;
+        if (like.shape != expected && !(is_empty && (engine_.plugin.takes_whole_batch() || rows == 0))) {
+          throw Error(ErrorCode::plugin, fmt::format("they are [{}], expected [{}]: a row for each of {} samples",
+                                                     fmt::join(like.shape, ", "), fmt::join(expected, ", "), rows));
+        }
+        has_predictions = !is_empty;
+        predictions_.resize(static_cast<std::size_t>(like.elements()));
+        return predictions_.data();
+      });
   return has_predictions;
 }
 
@@ -172,7 +117,7 @@ void EngineTraining::add_loss(std::size_t program, bool is_first) {
 /// The first microbatch's gradients go to the arena at once.
 void EngineTraining::backward(const ArrayView& gradient, bool is_first) {
   if (is_first) {
-    return instance_->backward(gradient, gradients_);
+    return running_->instance().backward(gradient, gradients_);
   }
   latest_.resize(gradients_.size());
   std::vector<plugins::NamedArray> latest = gradients_;
@@ -180,7 +125,7 @@ void EngineTraining::backward(const ArrayView& gradient, bool is_first) {
     latest_[i].resize(static_cast<std::size_t>(latest[i].array.elements()));
     latest[i].array.data = latest_[i].data();
   }
-  instance_->backward(gradient, latest);
+  running_->instance().backward(gradient, latest);
   for (std::size_t i = 0; i < latest.size(); ++i) {
     auto* const sum = static_cast<float*>(gradients_[i].array.data);
     std::transform(latest_[i].begin(), latest_[i].end(), sum, sum, std::plus<>());
@@ -252,7 +197,7 @@ double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
   more.push_back(has_losses_ ? 1 : 0);
   has_losses_ = false;
-  ranks_->add_up(more);
+  running_->ranks().add_up(more);
   const double ranks = more.back();
   more.pop_back();
   const double sum = more.back();
@@ -309,7 +254,7 @@ void EngineTraining::check_copies(std::int64_t step) {
   if (copies.empty()) {
     return;
   }
-  ranks_->add_up(hashes);
+  running_->ranks().add_up(hashes);
   for (std::size_t c = 0; c < copies.size(); ++c) {
     std::vector<std::uint64_t> of_holders;
     for (const int holder : copies[c].holders) {
@@ -326,13 +271,13 @@ void EngineTraining::check_copies(std::int64_t step) {
 }
 
 double EngineTraining::hash_of(const EngineParameter& parameter) const {
-  const ArrayView values = view_of(parameter.name, parameter.shape);
+  const ArrayView values = array_in_arena(parameter, "", compiled_.graph, executor_).array;
   const std::uint64_t hash = hash_name({static_cast<const char*>(values.data), values.bytes()});
   return static_cast<double>(hash >> 12U);
 }
 
 bool EngineTraining::finish() {
-  ranks_->require_no_messages();
+  running_->ranks().require_no_messages();
   return false;
 }
 

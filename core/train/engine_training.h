@@ -2,15 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/compile/compile.h"
-#include "core/runtime/array_collectives.h"
 #include "core/train/rank_link.h"
+#include "core/train/running_engine.h"
 #include "core/train/trainer.h"
 
 namespace shardrun::train {
@@ -21,7 +20,6 @@ class EngineTraining final : public Trainer {
  public:
   /// REQUIRES: compiled.engine and compiled.dataset are set; the arguments outlive this. `link`: null with one rank.
   EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink* link);
-  ~EngineTraining() override;
 
   void initialize() override;
   [[nodiscard]] StepResult step(std::int64_t step) override;
@@ -42,10 +40,6 @@ class EngineTraining final : public Trainer {
     bool trains = false;
   };
 
-  void set_first_values();
-  void load_checkpoint();
-  /// This rank's part of the state of a parameter, or of its gradient; nothing if it has no elements.
-  [[nodiscard]] plugins::ArrayView view_of(const std::string& state, const std::vector<std::int64_t>& shape) const;
   /// Fills `inputs_` and `targets_` with this rank's rows. Returns how many these are.
   std::int64_t feed(const Samples& samples);
   /// Calls forward. Returns whether this rank has predictions.
@@ -67,9 +61,7 @@ class EngineTraining final : public Trainer {
   const compile::JobEngine& engine_;
   RankLink* link_;
   runtime::Executor executor_;
-  std::optional<runtime::ArrayCollectives> ranks_;
-  std::unique_ptr<plugins::EngineInstance> instance_;
-  std::vector<plugins::NamedArray> parameters_;
+  std::optional<RunningEngine> running_;
   std::vector<plugins::NamedArray> gradients_;  ///< in the arena
   std::vector<std::vector<float>> latest_;      ///< the gradients of a microbatch after the first
   std::vector<float> inputs_;

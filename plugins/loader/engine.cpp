@@ -131,10 +131,11 @@ class ParameterRecorder {
 Engine::Engine(Plugin plugin) : plugin_(std::move(plugin)) {
   const sr_engine table = engine_table_of(plugin_);
   if (table.declare == nullptr || table.create == nullptr || table.destroy == nullptr ||
-      table.load_checkpoint == nullptr || table.forward == nullptr || table.backward == nullptr) {
+      table.load_checkpoint == nullptr || table.forward == nullptr || table.backward == nullptr ||
+      table.infer == nullptr) {
     refuse_with(
-        fmt::format("the function table of {} lacks one of declare, create, destroy, load_checkpoint, forward "
-                    "and backward",
+        fmt::format("the function table of {} lacks one of declare, create, destroy, load_checkpoint, forward, "
+                    "backward and infer",
                     plugin_.path().string()));
   }
   flags_ = table.flags;
@@ -256,6 +257,13 @@ void EngineInstance::backward(const ArrayView& gradient, const std::vector<Named
   call("backward", [&](const sr_engine& table, sr_error* error) {
     return table.backward(plugin_.table().self, engine_, &given, arrays.named.data(), arrays.count(),
                           sizeof(sr_named_array), error);
+  });
+}
+
+void EngineInstance::infer(EngineRecords& records) {
+  const sr_records raw = ranks_->records_table(records);
+  call("inference_loop", [&](const sr_engine& table, sr_error* error) {
+    return table.infer(plugin_.table().self, engine_, &raw, error);
   });
 }
 

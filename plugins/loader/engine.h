@@ -62,6 +62,19 @@ class EngineRanks {
   virtual void broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) = 0;
 };
 
+/// The records of an engine that infers: sr_records. Each throws Error.
+class EngineRecords {
+ public:
+  EngineRecords() = default;
+  EngineRecords(const EngineRecords&) = delete;
+  EngineRecords& operator=(const EngineRecords&) = delete;
+  virtual ~EngineRecords() = default;
+
+  /// Whether there was one.
+  virtual bool next(const MakeArray& make) = 0;
+  virtual void write(const ArrayView& predictions) = 0;
+};
+
 struct EngineRequest {
   OptionValues options;    ///< a declared option that is missing gets its default
   std::uint32_t task = 1;  ///< SR_ENGINE_...
@@ -125,6 +138,7 @@ class EngineInstance {
   /// The result's room comes from `make`. Throws Error{plugin} if it is not f32.
   void forward(const ArrayView& input, const MakeArray& make);
   void backward(const ArrayView& gradient, const std::vector<NamedArray>& gradients);
+  void infer(EngineRecords& records);
 
  private:
   friend class Engine;

@@ -75,11 +75,11 @@ MakeArray maker_from(const sr_array_maker* given, std::string_view what) {
 
 /// A failure's text goes to the plugin, its code and rank stay here.
 template <class Act>
-std::int32_t EngineInstance::Table::run(void* self, sr_error* error, std::string_view function, Act act) noexcept {
+std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept {
   Table& table = *static_cast<Table*>(self);
   try {
     try {
-      act(table.ranks_);
+      act(table);
       return SR_OK;
     } catch (const Error& failure) {
       if (!table.failure_) {
@@ -156,6 +156,21 @@ EngineInstance::Table::Table(EngineRanks& ranks) : ranks_(ranks) {
                    maker_from(result, "its result"));
     });
   };
+}
+
+sr_records EngineInstance::Table::records_table(EngineRecords& records) {
+  records_ = &records;
+  sr_records table{};
+  table.struct_size = sizeof(table);
+  table.self = this;
+  table.next = [](void* self, const sr_array_maker* record, std::uint32_t* found, sr_error* error) {
+    return run_any(self, error, "next",
+                   [&](Table& to) { *found = to.records_->next(maker_from(record, "its record")) ? 1 : 0; });
+  };
+  table.write = [](void* self, const sr_array* predictions, sr_error* error) {
+    return run_any(self, error, "write", [&](Table& to) { to.records_->write(array_from(predictions, "the array")); });
+  };
+  return table;
 }
 
 }  // namespace shardrun::plugins

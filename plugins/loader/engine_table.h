@@ -30,14 +30,23 @@ class EngineInstance::Table {
   [[nodiscard]] const sr_ranks& table() const noexcept { return table_; }
   [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }
 
+  /// The table of records, whose errors are kept too. Valid as long as this and `records`.
+  [[nodiscard]] sr_records records_table(EngineRecords& records);
+
  private:
-  /// Runs a function of the table. Returns SR_OK, or the error's status.
+  /// Runs a function of a table: `act` takes this. Returns SR_OK, or the error's status.
   template <class Act>
-  static std::int32_t run(void* self, sr_error* error, std::string_view function, Act act) noexcept;
+  static std::int32_t run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept;
+  /// The same, for `act` that takes the ranks.
+  template <class Act>
+  static std::int32_t run(void* self, sr_error* error, std::string_view function, Act act) noexcept {
+    return run_any(self, error, function, [&](Table& table) { act(table.ranks_); });
+  }
 
   EngineRanks& ranks_;
   sr_ranks table_{};
   std::optional<Error> failure_;
+  EngineRecords* records_ = nullptr;
 };
 
 }  // namespace shardrun::plugins

@@ -135,6 +135,21 @@ typedef struct sr_parameter_writer {
 } sr_parameter_writer;
 #define SR_PARAMETER_WRITER_SIZE_1_7 UINT32_C(24)
 
+/// A stream of records and one of results. The host owns it. Valid only during `infer`. All ranks call its functions in
+/// one order.
+typedef struct sr_records {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  /// The next record, f32 [samples, features], as forward gets it on this rank. `*found` becomes 1, or 0 at the end. It
+  /// waits for the record.
+  int32_t (*next)(void* self, const sr_array_maker* record, uint32_t* found, sr_error* error);
+  /// The predictions for the earliest record that has none yet, as forward returns them on this rank. It waits until the
+  /// stream has taken them.
+  int32_t (*write)(void* self, const sr_array* predictions, sr_error* error);
+} sr_records;
+#define SR_RECORDS_SIZE_1_7 UINT32_C(32)
+
 #define SR_ENGINE_WHOLE_BATCH UINT32_C(1) /* forward gets the whole batch on every rank, not the rank's part of it */
 #define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
 
@@ -160,8 +175,10 @@ typedef struct sr_engine {
   /// `gradients`, one for each parameter, in order, with the gradients of that loss.
   int32_t (*backward)(void* self, void* engine, const sr_array* gradient, const sr_named_array* gradients,
                       uint32_t count, uint32_t stride, sr_error* error);
+  /// Writes predictions for all records, in order.
+  int32_t (*infer)(void* self, void* engine, const sr_records* records, sr_error* error);
 } sr_engine;
-#define SR_ENGINE_SIZE_1_7 UINT32_C(64)
+#define SR_ENGINE_SIZE_1_7 UINT32_C(72)
 
 #ifdef __cplusplus
 }

@@ -273,7 +273,8 @@ class ShardedEngine {
     });
   }
 
-  /// Writes the predictions for each input, in order, until there is no more.
+  /// Writes the predictions for each input, in order, until there is no more. An engine may replace it: to read a few
+  /// inputs ahead, for example.
   virtual void inference_loop(const std::function<std::optional<Array>()>& next_input,
                               const std::function<void(const Array&)>& write_output) {
     while (const std::optional<Array> x = next_input()) {
@@ -424,6 +425,22 @@ struct EngineFactory {
     });
   }
 
+  static std::int32_t infer(void*, void* engine, const sr_records* records, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      static_cast<ShardedEngine*>(engine)->inference_loop(
+          [&]() -> std::optional<Array> {
+            Maker<float> maker;
+            std::uint32_t found = 0;
+            call_host([&](sr_error* of_host) { return records->next(records->self, maker.raw(), &found, of_host); });
+            return found != 0 ? std::optional(maker.take()) : std::nullopt;
+          },
+          [&](const Array& predictions) {
+            const sr_array raw = raw_array(predictions);
+            call_host([&](sr_error* of_host) { return records->write(records->self, &raw, of_host); });
+          });
+    });
+  }
+
   static std::int32_t backward(void*, void* engine, const sr_array* gradient, const sr_named_array* gradients,
                                std::uint32_t count, std::uint32_t stride, sr_error* error) noexcept {
     return guarded(error, [&] {
@@ -463,6 +480,7 @@ struct EngineFactory {
       made.load_checkpoint = load_checkpoint;
       made.forward = forward;
       made.backward = backward;
+      made.infer = infer;
       return made;
     }();
     return engine;
