@@ -67,7 +67,7 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
 /// Offsets of all tensors in a file: widest elements first, then by name. This aligns every tensor and is byte for byte
 /// what the format's own library writes.
-struct SafetensorsLayout {
+struct TensorFileLayout {
   std::string header;                  ///< length, JSON and padding to a multiple of 8
   std::vector<TensorInfo> tensors;     ///< in file order
   std::vector<std::uint64_t> offsets;  ///< per tensor, from the start of the file
@@ -75,12 +75,15 @@ struct SafetensorsLayout {
 };
 
 /// Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if sizes overflow.
-[[nodiscard]] SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
+[[nodiscard]] TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+/// The file of one float32 array as numpy.save writes it, version 1. Throws Error{internal} if its size overflows.
+[[nodiscard]] TensorFileLayout lay_out_npy(const TensorInfo& tensor);
 
 /// Offsets of the tensors in a file that is being written, and how many bytes each still misses.
 class TensorRanges {
  public:
-  explicit TensorRanges(const SafetensorsLayout& layout);
+  explicit TensorRanges(const TensorFileLayout& layout);
 
   /// The offset of a piece in the file; counts the piece as written. Throws Error{internal} if there is no such tensor
   /// or the piece does not lie within it.
@@ -100,15 +103,15 @@ class TensorRanges {
 
 /// Writes a file whose tensors come in pieces, in any order. Until `commit`, and after an error, the path has the old
 /// file.
-class SafetensorsWriter {
+class TensorFileWriter {
  public:
-  /// Reserves the file's room. Throws Error{io}, and as `lay_out` does.
-  SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+  /// Reserves the file's room. Throws Error{io}.
+  TensorFileWriter(std::filesystem::path path, const TensorFileLayout& layout);
 
   /// Writes a piece of a tensor's bytes at `offset` in the tensor. REQUIRES: no byte is written twice. Throws
   /// Error{io}; Error{internal} if there is no such tensor or the piece does not lie within it.
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Leaves a piece to another process (SafetensorsPieces) and counts it as written.
+  /// Leaves a piece to another process (TensorFilePieces) and counts it as written.
   void leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes);
   /// Throws Error{io}; Error{internal} if a tensor still misses bytes.
   void commit();
@@ -116,15 +119,13 @@ class SafetensorsWriter {
  private:
   files::AtomicFile file_;
   TensorRanges ranges_;
-
-  SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout);
 };
 
-/// Writes pieces of a file that a SafetensorsWriter of another process has begun with the same tensors and metadata,
-/// and commits later.
-class SafetensorsPieces {
+/// Writes pieces of a file that a TensorFileWriter of another process has begun with the same layout, and commits
+/// later.
+class TensorFilePieces {
  public:
-  SafetensorsPieces(std::filesystem::path path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+  TensorFilePieces(std::filesystem::path path, const TensorFileLayout& layout);
 
   void write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes);
   /// Makes the pieces durable. Throws Error{io}.
@@ -134,11 +135,9 @@ class SafetensorsPieces {
   std::string name_;
   files::UnfinishedFile file_;
   TensorRanges ranges_;
-
-  SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout);
 };
 
-/// Writes complete tensors. Throws as SafetensorsWriter does; Error{internal} also if a tensor's bytes do not match its
+/// Writes complete tensors. Throws as TensorFileWriter does; Error{internal} also if a tensor's bytes do not match its
 /// shape.
 void write_safetensors(const std::filesystem::path& path, std::span<const Tensor> tensors, const Metadata& metadata);
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -50,7 +51,7 @@ std::string framed(std::string json) {
 
 }  // namespace
 
-SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata) {
+TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata) {
   require_sound(tensors, metadata);
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
@@ -63,7 +64,7 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
     }
     json["__metadata__"] = std::move(pairs);
   }
-  SafetensorsLayout layout;
+  TensorFileLayout layout;
   std::uint64_t end = 0;
   for (const TensorInfo& tensor : tensors) {
     const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
@@ -83,7 +84,26 @@ SafetensorsLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metad
   return layout;
 }
 
-TensorRanges::TensorRanges(const SafetensorsLayout& layout) {
+TensorFileLayout lay_out_npy(const TensorInfo& tensor) {
+  const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
+  require(bytes && *bytes <= INT64_MAX / 2, tensor.name, "its size overflows");
+  const std::string shape =
+      tensor.shape.size() == 1 ? fmt::format("{},", tensor.shape[0]) : fmt::format("{}", fmt::join(tensor.shape, ", "));
+  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
+  text.append(63 - (10 + text.size()) % 64, ' ');
+  text += '\n';
+  TensorFileLayout layout;
+  layout.header = std::string("\x93NUMPY\x01\x00", 8);
+  layout.header += static_cast<char>(text.size() & 0xFFU);
+  layout.header += static_cast<char>(text.size() >> 8U);
+  layout.header += text;
+  layout.tensors = {tensor};
+  layout.offsets = {layout.header.size()};
+  layout.file_bytes = layout.header.size() + *bytes;
+  return layout;
+}
+
+TensorRanges::TensorRanges(const TensorFileLayout& layout) {
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
     const std::uint64_t bytes = *tensor_bytes(layout.tensors[i]);
     ranges_.emplace(layout.tensors[i].name, TensorRange{layout.offsets[i], bytes, bytes});
@@ -114,37 +134,29 @@ void TensorRanges::require_whole(std::string_view file) const {
   }
 }
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorInfo> tensors,
-                                     const Metadata& metadata)
-    : SafetensorsWriter(std::move(path), lay_out(std::move(tensors), metadata)) {}
-
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, const SafetensorsLayout& layout)
+TensorFileWriter::TensorFileWriter(std::filesystem::path path, const TensorFileLayout& layout)
     : file_(std::move(path)), ranges_(layout) {
   file_.reserve(layout.file_bytes);
   file_.write(std::as_bytes(std::span(layout.header)));
 }
 
-void SafetensorsWriter::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
+void TensorFileWriter::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
   file_.write_at(ranges_.take(name, offset, bytes.size(), file_.path().native()), bytes);
 }
 
-void SafetensorsWriter::leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes) {
+void TensorFileWriter::leave(std::string_view name, std::uint64_t offset, std::uint64_t bytes) {
   (void)ranges_.take(name, offset, bytes, file_.path().native());
 }
 
-void SafetensorsWriter::commit() {
+void TensorFileWriter::commit() {
   ranges_.require_whole(file_.path().native());
   file_.commit();
 }
 
-SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, std::vector<TensorInfo> tensors,
-                                     const Metadata& metadata)
-    : SafetensorsPieces(std::move(path), lay_out(std::move(tensors), metadata)) {}
-
-SafetensorsPieces::SafetensorsPieces(std::filesystem::path path, const SafetensorsLayout& layout)
+TensorFilePieces::TensorFilePieces(std::filesystem::path path, const TensorFileLayout& layout)
     : name_(path.native()), file_(std::move(path), layout.file_bytes), ranges_(layout) {}
 
-void SafetensorsPieces::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
+void TensorFilePieces::write(std::string_view name, std::uint64_t offset, std::span<const std::byte> bytes) {
   file_.write_at(ranges_.take(name, offset, bytes.size(), name_), bytes);
 }
 
@@ -153,7 +165,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   for (const Tensor& tensor : tensors) {
     infos.push_back(tensor.info);
   }
-  SafetensorsWriter writer(path, std::move(infos), metadata);
+  TensorFileWriter writer(path, lay_out(std::move(infos), metadata));
   for (const Tensor& tensor : tensors) {
     writer.write(tensor.info.name, 0, tensor.bytes);
   }

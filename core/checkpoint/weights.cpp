@@ -55,16 +55,16 @@ void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, cons
   }
 }
 
-/// Each state of which the rank writes a part, in float32.
-std::vector<SavedPart> parts_of_rank(const graph::Graph& graph, graph::StateKind kind,
+/// Each state of the file of which the rank writes a part, in float32.
+std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& graph,
                                      const partition::Partition& partition, std::int64_t rank) {
   const partition::Placements& placements = partition.placements;
   const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
   std::vector<SavedPart> parts;
-  for (const graph::StateId id : graph.states.ids()) {
+  for (const graph::StateId id : file.states) {
     const graph::State& state = graph.states[id];
     const graph::StateId values = graph.master_of(id);
-    if (state.kind == kind && writes_part(partition, values, at)) {
+    if (writes_part(partition, values, at)) {
       parts.push_back({.tensor = state.name,
                        .whole = state.type.shape,
                        .box = mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at),
@@ -74,7 +74,7 @@ std::vector<SavedPart> parts_of_rank(const graph::Graph& graph, graph::StateKind
   return parts;
 }
 
-/// `writer`: a SafetensorsWriter or SafetensorsPieces.
+/// `writer`: a TensorFileWriter or TensorFilePieces.
 template <typename Writer>
 void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runtime::Executor& executor) {
   for (const SavedPart& part : parts) {
@@ -124,32 +124,49 @@ void require_finite(const SafetensorsFile& file, const graph::State& state, std:
 
 }  // namespace
 
-std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind) {
+StateFile state_file(std::filesystem::path path, const graph::Graph& graph, graph::StateKind kind,
+                     const Metadata& metadata) {
+  StateFile file{.path = std::move(path), .states = {}, .layout = {}};
   std::vector<TensorInfo> tensors;
-  for (const graph::State& state : graph.states) {
-    if (state.kind == kind) {
-      tensors.push_back({state.name, DType::f32, state.type.shape});
+  for (const graph::StateId id : graph.states.ids()) {
+    if (graph.states[id].kind == kind) {
+      file.states.push_back(id);
+      tensors.push_back({graph.states[id].name, DType::f32, graph.states[id].type.shape});
     }
   }
-  return tensors;
+  file.layout = lay_out(std::move(tensors), metadata);
+  return file;
 }
 
-void save_parts(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors, std::int64_t ranks,
+std::vector<StateFile> output_files(const std::filesystem::path& folder, const graph::Graph& graph,
+                                    std::string_view suffix) {
+  std::vector<StateFile> files;
+  for (const graph::StateId id : graph.states.ids()) {
+    const graph::State& state = graph.states[id];
+    if (state.kind == graph::StateKind::output) {
+      files.push_back({.path = folder / fmt::format("{}{}.npy", state.name, suffix),
+                       .states = {id},
+                       .layout = lay_out_npy({state.name, DType::f32, state.type.shape})});
+    }
+  }
+  return files;
+}
+
+void save_parts(const StateFile& file, std::int64_t ranks,
                 const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
-                const runtime::Executor& executor, std::int64_t rank, const Metadata& metadata,
-                const SaveCallbacks& callbacks) {
+                const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
   if (executor.device().stored(graph::DType::f32) != graph::DType::f32) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
-  std::optional<SafetensorsWriter> whole;
+  std::optional<TensorFileWriter> whole;
   if (rank == 0) {
-    whole.emplace(path, tensors, metadata);
+    whole.emplace(file.path, file.layout);
   }
   callbacks.await_ranks();  // the file is there
   if (whole) {
     write_parts(*whole, parts_of(rank), executor);
   } else {
-    SafetensorsPieces pieces(path, tensors, metadata);
+    TensorFilePieces pieces(file.path, file.layout);
     write_parts(pieces, parts_of(rank), executor);
     pieces.finish();
   }
@@ -168,12 +185,11 @@ void save_parts(const std::filesystem::path& path, const std::vector<TensorInfo>
   callbacks.await_ranks();
 }
 
-void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const Metadata& metadata, const SaveCallbacks& callbacks) {
+void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
   save_parts(
-      path, saved_tensors(graph, kind), partition.placements.mesh.ranks(),
-      [&](std::int64_t of) { return parts_of_rank(graph, kind, partition, of); }, executor, rank, metadata, callbacks);
+      file, partition.placements.mesh.ranks(),
+      [&](std::int64_t of) { return parts_of_rank(file, graph, partition, of); }, executor, rank, callbacks);
 }
 
 Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,

@@ -20,8 +20,19 @@ namespace shardrun::checkpoint {
 // A trained model as one safetensors file: a tensor per parameter (float32, global shape). The metadata has what it
 // takes to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
-/// The tensors of a file with the states of one kind.
-[[nodiscard]] std::vector<TensorInfo> saved_tensors(const graph::Graph& graph, graph::StateKind kind);
+/// A file that holds states.
+struct StateFile {
+  std::filesystem::path path;
+  std::vector<graph::StateId> states;
+  TensorFileLayout layout;
+};
+
+/// A safetensors file with all states of one kind.
+[[nodiscard]] StateFile state_file(std::filesystem::path path, const graph::Graph& graph, graph::StateKind kind,
+                                   const Metadata& metadata);
+/// A .npy file for each output of the function `iterate`: `folder`/NAME`suffix`.npy.
+[[nodiscard]] std::vector<StateFile> output_files(const std::filesystem::path& folder, const graph::Graph& graph,
+                                                  std::string_view suffix = {});
 
 struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
@@ -36,19 +47,17 @@ struct SavedPart {
   graph::StateId state;  ///< which holds the values, on the rank that writes them
 };
 
-/// Writes tensors to one file, each rank the parts that `parts_of` gives for it, which make the tensors whole. All
-/// ranks call it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
-void save_parts(const std::filesystem::path& path, const std::vector<TensorInfo>& tensors, std::int64_t ranks,
+/// Writes a file, each rank the parts that `parts_of` gives for it, which make the file's tensors whole. All ranks call
+/// it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
+void save_parts(const StateFile& file, std::int64_t ranks,
                 const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
-                const runtime::Executor& executor, std::int64_t rank, const Metadata& metadata,
-                const SaveCallbacks& callbacks = {});
+                const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-/// Writes the states of one kind to one file, each rank the parts that it holds; of replicas the first writes. Of a
+/// Writes a file of states, each rank the parts that it holds; of replicas the first writes. Of a
 /// parameter in mixed precision it writes the float32 master weights. All ranks call it at the same point. Until the
 /// new file is complete, the path has the old one. Throws Error{io}.
-void save_states(const std::filesystem::path& path, const graph::Graph& graph, graph::StateKind kind,
-                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank,
-                 const Metadata& metadata, const SaveCallbacks& callbacks = {});
+void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
 [[nodiscard]] Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);

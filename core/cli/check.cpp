@@ -10,6 +10,7 @@
 #include "core/cli/options.h"
 #include "core/compile/plugins.h"
 #include "plugins/conformance/conformance.h"
+#include "plugins/loader/model.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::cli {
@@ -25,13 +26,7 @@ struct Subject {
 
 Subject subject_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
-  Subject subject{path, plugins::inspect(path)};
-  if (subject.manifest.kind == plugins::PluginKind::model) {
-    throw Error(ErrorCode::usage, fmt::format("plugins check: {} is a model, and the cases are for strategies and "
-                                              "transports; 'shardrun verify JOB.ini' checks a job of it",
-                                              path.string()));
-  }
-  return subject;
+  return {path, plugins::inspect(path)};
 }
 
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
@@ -78,6 +73,23 @@ bool wants_own_launcher(const conformance::Finding& finding) {
   return finding.problem.find(conformance::only_own_launcher) != std::string::npos;
 }
 
+/// Refuses settings that are no options of a model, or not with this value.
+template <class Refuse>
+void require_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& settings,
+                     const Refuse& refuse) {
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    if (key == setting) {
+      refuse(setting, "expected KEY=VALUE");
+    }
+    try {
+      (void)read_option(options, key, setting.substr(key.size() + 1));
+    } catch (const Error& error) {
+      refuse(setting, error.message());
+    }
+  }
+}
+
 /// One that no transport reads, or not with this value, is refused here; one that does not fit the size of a world, by
 /// the transport.
 std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subject) {
@@ -88,10 +100,14 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   const auto refuse = [](const std::string& setting, const std::string& why) {
     throw Error(ErrorCode::usage, fmt::format("plugins check: --set {}: {}", setting, why));
   };
-  if (subject.manifest.kind != plugins::PluginKind::transport) {
-    refuse(settings.front(), "only a transport has options here");
-  }
   const plugins::Directories directories = compile::directories_of({subject.path.parent_path()});
+  if (subject.manifest.kind == plugins::PluginKind::strategy) {
+    refuse(settings.front(), "only a transport or a model has options here");
+  }
+  if (subject.manifest.kind == plugins::PluginKind::model) {
+    require_options(plugins::Model::open(directories, subject.manifest.name).options(), settings, refuse);
+    return settings;
+  }
   const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
   const std::vector<std::string> opened = opened_by(transport, settings);
   for (const std::string& name : opened) {
@@ -121,22 +137,22 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
 }
 
 int check(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("plugins check", words,
-            {{.name = "case",
-              .value = "WORD",
-              .help = "run only cases with this word in their name (may be repeated)",
-              .repeated = true},
-             {.name = "set",
-              .value = "KEY=VALUE",
-              .help = "an option of the transport; NAME.KEY=VALUE: of a transport that it opens (may be repeated)",
-              .repeated = true},
-             {.name = "silence",
-              .value = "SECONDS",
-              .help = "a process that is silent for so long hangs (default 90 for a transport, 20 for a strategy)"},
-             {.name = "list", .help = "print the names of the cases; run none"},
-             {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
-            1, 1);
+  const Parsed parsed = parse(
+      "plugins check", words,
+      {{.name = "case",
+        .value = "WORD",
+        .help = "run only cases with this word in their name (may be repeated)",
+        .repeated = true},
+       {.name = "set",
+        .value = "KEY=VALUE",
+        .help = "an option of the transport or model; NAME.KEY=VALUE: of a transport that it opens (may be repeated)",
+        .repeated = true},
+       {.name = "silence",
+        .value = "SECONDS",
+        .help = "a process that is silent for so long hangs (default 20 for a strategy, 90 for others)"},
+       {.name = "list", .help = "print the names of the cases; run none"},
+       {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
+      1, 1);
   if (parsed.help_shown) {
     return 0;
   }

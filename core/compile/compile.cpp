@@ -181,6 +181,9 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
       tell("reading data");
       dataset = data::open_dataset(job);
     }
+    if (dataset == nullptr && !compiled.model.takes_data) {
+      dataset = data::no_data();
+    }
     compiled.dataset = std::move(dataset);
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();

@@ -99,7 +99,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   std::map<std::string, std::int64_t> axes;
   for (const graph::State& state : graph.states) {
     const bool parameter = state.kind == graph::StateKind::parameter;
-    if (parameter || state.kind == graph::StateKind::field) {
+    if (parameter || state.kind == graph::StateKind::field || state.kind == graph::StateKind::output) {
       request.tensors.push_back({.name = state.name,
                                  .kind = parameter ? TensorKind::parameter : TensorKind::state,
                                  .shape = state.type.shape,
@@ -109,11 +109,17 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
       add_axes(axes, state.type);
     }
   }
+  std::map<std::string, std::int64_t> made;  // by ops: indices, reshaped inputs
   for (const graph::Function& function : graph.functions) {
     for (const graph::Port& input : function.inputs) {
       add_axes(axes, function.values[input.value].type);
     }
+    for (const graph::Value& value : function.values) {
+      add_axes(made, value.type);
+    }
   }
+  made.erase("");
+  axes.merge(made);
   for (const auto& [name, size] : axes) {
     request.axes.push_back({name, size});
   }

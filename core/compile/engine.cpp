@@ -234,7 +234,7 @@ models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, m
   return program;
 }
 
-std::vector<checkpoint::TensorInfo> saved_tensors(const JobEngine& engine) {
+checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine) {
   std::map<std::string, std::vector<std::int64_t>> wholes;
   for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
     for (const EngineParameter& parameter : of_rank) {
@@ -245,7 +245,13 @@ std::vector<checkpoint::TensorInfo> saved_tensors(const JobEngine& engine) {
   for (const auto& [name, shape] : wholes) {
     tensors.push_back({name, checkpoint::DType::f32, shape});
   }
-  return tensors;
+  const checkpoint::Metadata metadata = {
+      {"format", "pt"},
+      {"shardrun.features", fmt::format("{}", engine.request.features)},
+      {"shardrun.outputs", fmt::format("{}", engine.request.outputs)},
+      {"shardrun.engine", fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
+                                      shardrun::to_string(engine.request.options))}};
+  return {.path = std::move(path), .states = {}, .layout = checkpoint::lay_out(std::move(tensors), metadata)};
 }
 
 std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank, const graph::Graph& graph) {
@@ -259,14 +265,6 @@ std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uin
     }
   }
   return parts;
-}
-
-checkpoint::Metadata describe_engine(const JobEngine& engine) {
-  return {{"format", "pt"},
-          {"shardrun.features", fmt::format("{}", engine.request.features)},
-          {"shardrun.outputs", fmt::format("{}", engine.request.outputs)},
-          {"shardrun.engine", fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
-                                          shardrun::to_string(engine.request.options))}};
 }
 
 std::string to_string(const JobEngine& engine) {

@@ -48,16 +48,13 @@ void require_model(const job::Job& job, std::string_view what);
                                                models::OptimizerSettings optimizer, std::int64_t eval_rows,
                                                std::int64_t eval_samples);
 
-/// The whole parameters, sorted by name.
-[[nodiscard]] std::vector<checkpoint::TensorInfo> saved_tensors(const JobEngine& engine);
+/// The file of the whole parameters. What it is of is said in it: the section [engine].
+[[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);
 
 /// The parts that a rank writes: of several ranks with the same part the first does. Each has the state of its name in
 /// `graph`, if that is the rank's.
 [[nodiscard]] std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank,
                                                              const graph::Graph& graph);
-
-/// What the weights are of: the section [engine].
-[[nodiscard]] checkpoint::Metadata describe_engine(const JobEngine& engine);
 
 /// All ranks' parameters, for comparison.
 [[nodiscard]] std::string to_string(const JobEngine& engine);

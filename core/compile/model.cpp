@@ -55,7 +55,10 @@ void require_data(const plugins::Model& plugin, const models::ModelSettings& set
 }  // namespace
 
 models::Model model_of(plugins::Model plugin) {
-  models::Model model{.name = plugin.manifest().name, .help = plugin.help(), .options = plugin.options()};
+  models::Model model{.name = plugin.manifest().name,
+                      .help = plugin.help(),
+                      .options = plugin.options(),
+                      .takes_data = plugin.data() != 0};
   model.declare = [plugin](graph::Graph& graph, const models::ModelSettings& settings) {
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
   };

@@ -65,6 +65,21 @@ std::unique_ptr<Dataset> open_dataset(const job::Job& job) {
   return open_with(job, files);
 }
 
+std::unique_ptr<Dataset> no_data() {
+  class NoData final : public Dataset {
+   public:
+    [[nodiscard]] models::DataShape shape() const override { return {}; }
+    [[nodiscard]] std::int64_t evaluation_samples() const override { return 0; }
+    [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
+    void check(int) const override {}
+    [[nodiscard]] std::string describe() const override { return "no data: the model takes none"; }
+    void fill_training(std::uint64_t, std::int64_t, const device::TensorView&,
+                       const device::TensorView&) const override {}
+    void fill_evaluation(std::int64_t, const device::TensorView&, const device::TensorView&) const override {}
+  };
+  return std::make_unique<NoData>();
+}
+
 std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles) {
   const std::vector<std::filesystem::path> paths = data_files(job.data);
   std::vector<files::SteadyFile> given;

@@ -66,6 +66,9 @@ class Dataset {
 /// cannot use it.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
 
+/// For models whose functions have no inputs.
+[[nodiscard]] std::unique_ptr<Dataset> no_data();
+
 /// The data set that another process of this host has opened and loaded, by the handles of its files: the very same
 /// bytes. Null if they are out of reach. Throws Error{io} if a file has changed since.
 [[nodiscard]] std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles);

@@ -19,11 +19,12 @@ namespace {
 struct Registered {
   Kernel kernel;
   int level = 0;
+  std::unique_ptr<const AddedKernel> added = {};  ///< Kernel::added
 };
 
 using Kernels = std::map<std::string, Registered, std::less<>>;
 
-/// Filled by static objects before main, only read afterwards.
+/// Filled by static objects before main, and when a plugin with ops is opened.
 std::map<std::string, Kernels, std::less<>>& registry() {
   static std::map<std::string, Kernels, std::less<>> kernels;
   return kernels;
@@ -81,10 +82,10 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
                                                       std::vector<TensorView> inputs, std::vector<TensorView> outputs,
                                                       std::span<std::byte> scratch) const {
   auto prepared = std::make_unique<PreparedKernel>();
-  if (kernel.prepare != nullptr) {
+  if (kernel.prepare != nullptr || kernel.added != nullptr) {
     const std::vector<graph::TensorType> of_inputs = types_of(inputs);
     const std::vector<graph::TensorType> of_outputs = types_of(outputs);
-    prepared->prepared = kernel.prepare({attributes, of_inputs, of_outputs});
+    prepared->prepared = prepare_kernel(kernel, {attributes, of_inputs, of_outputs});
   }
   prepared->kernel = &kernel;
   prepared->attributes = &attributes;
@@ -94,8 +95,22 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
   return prepared;
 }
 
+std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads) {
+  if (kernel.added != nullptr) {
+    return kernel.added->scratch_bytes(shape);
+  }
+  return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, threads);
+}
+
+std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape) {
+  if (kernel.added != nullptr) {
+    return kernel.added->prepare(shape);
+  }
+  return kernel.prepare == nullptr ? nullptr : kernel.prepare(shape);
+}
+
 void run_kernel(const Kernel& kernel, const KernelCall& call) {
-  kernel.run(call);
+  kernel.added != nullptr ? kernel.added->run(call) : kernel.run(call);
   for (const TensorView& result : call.outputs) {
     if (result.rounded != result.dtype && result.dtype == graph::DType::f64) {
       round_elements(result.rounded, {static_cast<double*>(result.data), static_cast<std::size_t>(result.elements())});
@@ -107,10 +122,16 @@ RegisterDevice::RegisterDevice(std::unique_ptr<const Device> device) { devices()
 
 RegisterKernel::RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level) {
   Kernels& kernels = registry()[std::string(device)];
-  const auto [entry, added] = kernels.try_emplace(std::string(op), Registered{kernel, level});
-  if (!added && entry->second.level < level) {
+  const auto [entry, is_new] = kernels.try_emplace(std::string(op), Registered{kernel, level});
+  if (!is_new && entry->second.level < level) {
     entry->second = {kernel, level};
   }
+}
+
+void add_kernel(std::string_view device, std::string_view op, std::unique_ptr<const AddedKernel> kernel) {
+  Registered registered{.kernel = {.added = kernel.get()}};
+  registered.added = std::move(kernel);
+  registry()[std::string(device)].insert_or_assign(std::string(op), std::move(registered));
 }
 
 }  // namespace shardrun::device

@@ -73,6 +73,14 @@ struct KernelCall {
   void* prepared = nullptr;  ///< what Kernel::prepare made
 };
 
+/// A kernel as an object, for an op that is added while the program runs. Its functions are those of Kernel.
+struct AddedKernel {
+  virtual ~AddedKernel() = default;
+  virtual void run(const KernelCall& call) const = 0;
+  [[nodiscard]] virtual std::size_t scratch_bytes(const graph::OpShape& shape) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<void> prepare(const graph::OpShape& shape) const = 0;
+};
+
 /// One device's implementation of one op.
 struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
@@ -83,7 +91,14 @@ struct Kernel {
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
   /// For people: how it multiplies bfloat16 matrices on this machine. Null: it has no ways to choose from.
   std::string_view (*bf16_products)() noexcept = nullptr;
+  /// In place of the functions. Null: these count.
+  const AddedKernel* added = nullptr;
 };
+
+/// Kernel::scratch_bytes, for every kernel; 0 where it needs none.
+[[nodiscard]] std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads);
+/// Kernel::prepare, for every kernel.
+[[nodiscard]] std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape);
 
 /// A kernel with the arguments that stay the same from call to call, as Device::prepare() made it. A device may derive
 /// from it to keep more.
@@ -175,5 +190,9 @@ class RegisterKernel {
  public:
   RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level = 0);
 };
+
+/// Adds the kernel of an op that was added while the program runs (graph::add_op). REQUIRES: no other thread looks for
+/// kernels.
+void add_kernel(std::string_view device, std::string_view op, std::unique_ptr<const AddedKernel> kernel);
 
 }  // namespace shardrun::device

@@ -55,7 +55,7 @@ void require_file_size(const job::Job& job, const DiskUse& use, std::uint64_t ar
 std::uint64_t DiskUse::result_bytes_in_all() const noexcept {
   std::uint64_t bytes = 0;
   const auto files = static_cast<std::uint64_t>(under_way) + 1;
-  return __builtin_mul_overflow(result_bytes, files, &bytes) ? UINT64_MAX : bytes;
+  return __builtin_mul_overflow(result_bytes + output_bytes, files, &bytes) ? UINT64_MAX : bytes;
 }
 
 std::uint64_t DiskUse::total() const noexcept {
@@ -77,15 +77,16 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   DiskUse use;
   use.result = checkpoint::result_path(job).filename().string();
   if (compiled.engine != nullptr) {
-    use.result_bytes =
-        checkpoint::lay_out(compile::saved_tensors(*compiled.engine), compile::describe_engine(*compiled.engine))
-            .file_bytes;
+    use.result_bytes = compile::engine_file({}, *compiled.engine).layout.file_bytes;
   } else {
     use.result_bytes =
-        checkpoint::lay_out(checkpoint::saved_tensors(compiled.graph, kind),
-                            trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
-                                   : checkpoint::describe_state(steps))
-            .file_bytes;
+        checkpoint::state_file({}, compiled.graph, kind,
+                               trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
+                                      : checkpoint::describe_state(steps))
+            .layout.file_bytes;
+  }
+  for (const checkpoint::StateFile& output : checkpoint::output_files({}, compiled.graph)) {
+    use.output_bytes += output.layout.file_bytes;
   }
   use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;
   use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
@@ -100,11 +101,12 @@ std::string to_string(const DiskUse& use) {
   std::string text = fmt::format("{} {}", use.result, metrics::human_bytes(use.result_bytes));
   if (use.under_way > 0) {
     text += fmt::format(", {} under way {}", metrics::counted(use.under_way, "state"),
-                        metrics::human_bytes(use.result_bytes_in_all() - use.result_bytes));
+                        metrics::human_bytes(use.result_bytes_in_all() - use.result_bytes - use.output_bytes));
   }
   const auto add = [&](const char* what, std::uint64_t bytes) {
     text += bytes == 0 ? "" : fmt::format(", {} {}", what, metrics::human_bytes(bytes));
   };
+  add("outputs", use.output_bytes);
   add("metrics.jsonl", use.metrics_bytes);
   add("flight records", use.record_bytes);
   add("traces", use.trace_bytes);

@@ -15,7 +15,8 @@ namespace shardrun::forecast {
 struct DiskUse {
   std::string result;               ///< the file's name
   std::uint64_t result_bytes = 0;   ///< one copy, which all ranks write together
-  std::int64_t under_way = 0;       ///< number of states that [iterate] save_every saves, of result_bytes each
+  std::uint64_t output_bytes = 0;   ///< one copy of all outputs of the function `iterate`
+  std::int64_t under_way = 0;       ///< number of times that [iterate] save_every saves both
   std::uint64_t metrics_bytes = 0;  ///< metrics.jsonl
   std::uint64_t record_bytes = 0;   ///< flight records, with several ranks
   std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one

@@ -118,6 +118,20 @@ void FunctionBuilder::output(std::string name, ValueId value) {
   function_.outputs.push_back({.name = std::move(name), .value = value});
 }
 
+void FunctionBuilder::keep_outputs() {
+  for (const Port& port : std::exchange(function_.outputs, {})) {
+    if (graph_.find_state(port.name).exists() || type(port.value).dtype != DType::f32) {
+      throw Error(
+          ErrorCode::shape_mismatch,
+          fmt::format("function {}: output '{}', {}, cannot be kept: it needs a name that no state has, and f32",
+                      function_.name, port.name, to_string(type(port.value))));
+    }
+    const StateId state =
+        graph_.states.push_back({.name = port.name, .type = type(port.value), .kind = StateKind::output});
+    write(state, port.value, StateWrite::Mode::assign);
+  }
+}
+
 void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode) {
   const TensorType& target = graph_.states.at(state).type;
   if (target.shape != type(value).shape || target.dtype != type(value).dtype) {

@@ -35,6 +35,9 @@ class FunctionBuilder {
                                               Attributes attributes = {}, std::string name = {});
 
   void output(std::string name, ValueId value);
+  /// Makes a state of each output, which the function writes: kept in place, as any state, for the host to save.
+  /// Throws Error{shape_mismatch} for a name that a state has, and for integers.
+  void keep_outputs();
   void write(StateId state, ValueId value, StateWrite::Mode mode);
   /// Names a value and its node as a place whose placement a strategy may decide.
   void cut_point(std::string name, ValueId value);
@@ -45,6 +48,7 @@ class FunctionBuilder {
 
   /// Sets the name of nodes without one, until it is set to "".
   void name_unnamed(std::string name) { unnamed_ = std::move(name); }
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
   void set_phase(Phase phase) noexcept { phase_ = phase; }
   [[nodiscard]] std::int32_t layer() const noexcept { return layer_; }
   void set_layer(std::int32_t layer) noexcept { layer_ = layer; }

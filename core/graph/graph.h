@@ -19,6 +19,7 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
+  output,      ///< what a function gives for the host to save, and nothing reads
   hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
 };
 
@@ -29,9 +30,12 @@ struct Initializer {
     constant,
     normal,
     gaussian_bump,
+    uniform,   ///< from 0 to `value`
+    chance,    ///< 1 with probability `value`, else 0
+    counting,  ///< 1, 2, 3, … times `value`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
-  std::string stream = {};  ///< the state whose normal draws it takes; empty: its own
+  std::string stream = {};  ///< the state whose draws it takes; empty: its own
 };
 
 /// A tensor that lives between calls of functions.

@@ -16,7 +16,9 @@ std::map<std::string, Op, std::less<>>& registry() {
 
 }  // namespace
 
-RegisterOp::RegisterOp(Op op) {
+RegisterOp::RegisterOp(Op op) { add_op(std::move(op)); }
+
+void add_op(Op op) {
   std::string name = op.name;
   registry().emplace(std::move(name), std::move(op));
 }
@@ -29,10 +31,17 @@ const Op& find_op(std::string_view name) {
   return found->second;
 }
 
+const Op* find_op_of(std::string_view model, std::string_view name) {
+  const auto found = registry().find(fmt::format("{}.{}", model, name));
+  return found == registry().end() ? nullptr : &found->second;
+}
+
 std::vector<const Op*> all_ops() {
   std::vector<const Op*> ops;
   for (const auto& [name, op] : registry()) {
-    ops.push_back(&op);
+    if (op.of_model.empty()) {
+      ops.push_back(&op);
+    }
   }
   return ops;
 }

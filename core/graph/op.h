@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,17 +54,17 @@ struct Op {
 
   /// The factors for these attributes and operands; infer_types fills in their sizes. Throws Error{shape_mismatch} if
   /// the operands do not fit the op.
-  ShardingRule (*rule)(const Attributes& attributes, const std::vector<TensorType>& inputs) = nullptr;
+  std::function<ShardingRule(const Attributes& attributes, const std::vector<TensorType>& inputs)> rule = nullptr;
 
   /// Adds nodes for the gradient of one operand and returns it; none if it is zero or undefined. Null for an op
   /// that is never differentiated.
-  ValueId (*gradient)(FunctionBuilder& builder, const GradientRequest& request) = nullptr;
+  std::function<ValueId(FunctionBuilder& builder, const GradientRequest& request)> gradient = nullptr;
 
   /// Whether its results count as constants for gradients, because what flows through it cancels in what uses it.
   bool stops_gradient = false;
 
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
-  std::int64_t (*flops)(const OpShape& shape) = nullptr;
+  std::function<std::int64_t(const OpShape& shape)> flops = nullptr;
 
   /// (output, input) pairs that may share a buffer: the kernel reads each element before it writes it.
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
@@ -77,10 +78,20 @@ struct Op {
   /// Whether no element of its result is negative, whatever its operands are.
   bool never_negative = false;
 
+  /// Whether its result is its operand, moved along the dimension that its rule reads through a window. Its kernel can
+  /// leave out the elements that it lacks (attribute `missing`), and a halo exchange brings them.
+  bool shifts = false;
+
   /// Whether it sums any number of operands of one shape. The partitioner may then sum some of them first.
   bool variadic_sum = false;
 
-  OpExample example = {};  ///< of an op with `help`
+  /// Whether its kernels take and make no other real numbers than float32: mixed precision casts before and after it.
+  bool only_float32 = false;
+
+  /// The model that brings it, for an op called "MODEL.NAME"; empty: every model may call it.
+  std::string of_model = {};
+
+  OpExample example = {};  ///< of an op with `help` that no model brings
 };
 
 /// Registers an op under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.
@@ -89,8 +100,14 @@ class RegisterOp {
   explicit RegisterOp(Op op);
 };
 
+/// Adds an op while the program runs. It is never removed. REQUIRES: no op has its name, and no other thread uses ops.
+void add_op(Op op);
+
 /// Throws Error{internal} for an unknown name.
 [[nodiscard]] const Op& find_op(std::string_view name);
+/// The op that a model brings; null if it brings none of that name.
+[[nodiscard]] const Op* find_op_of(std::string_view model, std::string_view name);
+/// Those that no model brings.
 [[nodiscard]] std::vector<const Op*> all_ops();
 
 [[nodiscard]] std::int64_t flops(const Op& op, const OpShape& shape);

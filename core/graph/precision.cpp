@@ -68,11 +68,16 @@ class Retyping {
   void add(Node node) {
     std::vector<TensorType> types;
     bool decided = updates_;  // an update computes in float32: its states decide
+    bool casts = false;       // back to bf16 behind an op that computes in float32
     for (ValueId& id : node.inputs) {
       const ValueId original = std::exchange(id, copy_.values()[id]);
       if (!decided && is_real(copy_.type(id).dtype)) {
         decided = true;
-        id = is_input(original) ? as_bf16(original) : id;
+        casts = node.op->only_float32 && (is_input(original) || copy_.type(id).dtype != DType::f32);
+        id = is_input(original) && !node.op->only_float32 ? as_bf16(original) : id;
+      }
+      if (node.op->only_float32 && is_real(copy_.type(id).dtype)) {
+        id = as(DType::f32, id, node.layer, node.phase, node.name);
       }
       types.push_back(copy_.type(id));
     }
@@ -86,10 +91,15 @@ class Retyping {
     for (std::size_t o = 0; o < originals.size(); ++o) {
       const ValueId made = copy_.values()[originals[o]];
       const std::vector<std::size_t>& writes = writes_of_[originals[o]];
+      const bool follows = o >= rule.dtypes.size() || !rule.dtypes[o];
       copy_.made().values[made].type.dtype =
           sums && o == 0 && !writes.empty() ? type_of_write(writes.front()) : results[o].dtype;
+      if (casts && follows) {
+        copy_.values()[originals[o]] = as(DType::bf16, made, layer, phase);
+      }
       for (const std::size_t w : writes) {
-        written_[w] = as(type_of_write(w), made, layer, phase);
+        const ValueId source = type_of_write(w) == DType::bf16 ? copy_.values()[originals[o]] : made;
+        written_[w] = as(type_of_write(w), source, layer, phase);
       }
     }
   }
@@ -120,14 +130,16 @@ class Retyping {
     return inputs_[input];
   }
 
-  /// The value in an element type: itself, or the result of a cast that is added here.
-  ValueId as(DType dtype, ValueId id, std::int32_t layer, Phase phase = Phase::forward) {
+  /// The value in an element type: itself, or the result of a cast that is added here. `reader`: the node that it is
+  /// for, where several may have casts of their own.
+  ValueId as(DType dtype, ValueId id, std::int32_t layer, Phase phase = Phase::forward,
+             const std::string& reader = {}) {
     Function& made = copy_.made();
     if (made.values[id].type.dtype == dtype) {
       return id;
     }
     Node node{.op = &find_op("cast"),
-              .name = "cast/" + made.values[id].name,
+              .name = fmt::format("cast/{}{}{}", reader, reader.empty() ? "" : "/", made.values[id].name),
               .attributes = {{"dtype", to_string(dtype)}},
               .inputs = {id},
               .outputs = {made.values.next()},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/base/error.h"
@@ -98,6 +99,17 @@ FactorId ShardingRule::find(std::string_view factor) const noexcept {
   return {};
 }
 
+const Window* ShardingRule::window(std::size_t operand, std::size_t dim) const noexcept {
+  const auto found = std::ranges::find_if(
+      windows, [&](const WindowedDimension& each) { return each.operand == operand && each.dim == dim; });
+  return found == windows.end() ? nullptr : &found->window;
+}
+
+bool ShardingRule::is_windowed(FactorId factor) const noexcept {
+  return std::ranges::any_of(windows,
+                             [&](const WindowedDimension& each) { return inputs[each.operand][each.dim] == factor; });
+}
+
 ShardingRule parse_rule(std::string_view text) {
   ShardingRule rule;
   const std::size_t arrow = text.find("->");
@@ -113,7 +125,6 @@ ShardingRule parse_rule(std::string_view text, const FactorClasses& classes) {
   ShardingRule rule = parse_rule(text);
   classify(rule, classes.reduced, FactorClass::reduced);
   classify(rule, classes.whole, FactorClass::whole);
-  classify(rule, classes.shift, FactorClass::shift);
   return rule;
 }
 
@@ -132,6 +143,9 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
     }
     for (std::size_t d = 0; d < operands[i].shape.size(); ++d) {
       Factor& factor = rule.factors[rule.inputs[i][d]];
+      if (rule.window(i, d) != nullptr) {
+        continue;
+      }
       if (factor.size == 0) {
         factor.size = operands[i].shape[d];
         factor.axis = operands[i].axes[d];
@@ -165,19 +179,20 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
 
 std::string to_string(const ShardingRule& rule) {
   std::string text = dimensions_text(rule, rule.inputs) + " -> " + dimensions_text(rule, rule.outputs);
-  const auto list = [&](FactorClass kind, const char* label) {
+  const auto list = [&](const char* label, const auto& belongs) {
     std::string names;
-    for (const Factor& factor : rule.factors) {
-      if (factor.kind == kind) {
-        const bool shown = kind == FactorClass::reduced && factor.reduction != Reduction::sum;
+    for (const FactorId f : rule.factors.ids()) {
+      const Factor& factor = rule.factors[f];
+      if (belongs(f)) {
+        const bool shown = factor.kind == FactorClass::reduced && factor.reduction != Reduction::sum;
         names += " " + factor.name + (shown ? fmt::format(" ({})", to_string(factor.reduction)) : "");
       }
     }
     text += names.empty() ? "" : fmt::format("; {}{}", label, names);
   };
-  list(FactorClass::reduced, "reduced");
-  list(FactorClass::whole, "whole");
-  list(FactorClass::shift, "shift");
+  list("reduced", [&](FactorId f) { return rule.factors[f].kind == FactorClass::reduced; });
+  list("whole", [&](FactorId f) { return rule.factors[f].kind == FactorClass::whole; });
+  list("window", [&](FactorId f) { return rule.is_windowed(f); });
   return text;
 }
 

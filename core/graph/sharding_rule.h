@@ -8,6 +8,7 @@
 
 #include "core/base/id.h"
 #include "core/base/reduction.h"
+#include "core/base/window.h"
 #include "core/graph/tensor_type.h"
 
 namespace shardrun::graph {
@@ -15,9 +16,8 @@ namespace shardrun::graph {
 /// What happens to an op when one of its factors is sharded (the factor rules of Shardy).
 enum class FactorClass : std::uint8_t {
   pass_through,  ///< each shard computes its part of the results by itself
-  reduced,       ///< each shard computes a part of a sum (or max, or min): the results are partial
+  reduced,       ///< each shard computes a part of a sum (or max, or min): results that lack the factor are partial
   whole,         ///< every shard needs all of the factor
-  shift,         ///< a shard needs its neighbours' edges (halo)
 };
 
 using shardrun::Reduction;
@@ -27,10 +27,8 @@ struct Factor {
   std::string name = {};
   FactorClass kind = FactorClass::pass_through;
   Reduction reduction = Reduction::sum;  ///< of a reduced factor
-  std::int64_t size = 0;                 ///< from the operands; given if no operand has the factor
+  std::int64_t size = 0;                 ///< from the operands; given if no operand has the factor itself
   std::string axis = {};                 ///< as for size
-  std::int64_t offset = 0;  ///< of a shifted factor: index i of the result depends on operand index i + offset
-  bool wraps = false;       ///< of a shifted factor: whether it is periodic; otherwise there is nothing past its ends
 };
 
 using FactorId = Id<struct FactorTag>;
@@ -42,11 +40,20 @@ enum class Linearity : std::uint8_t {
   together,  ///< linear in all operands jointly: partial only if all are partial over the same mesh axes
 };
 
+/// A dimension of an operand that is not its factor itself: index i of the factor reads a window of it. If the factor
+/// is split, a shard needs an interval of the dimension: its own part and edges of its neighbours' (the halo).
+struct WindowedDimension {
+  std::size_t operand = 0;
+  std::size_t dim = 0;
+  Window window = {};
+};
+
 /// The loops of an op, and which loop each dimension of its operands and results is: `inputs[i][d]`, `outputs[i][d]`.
 struct ShardingRule {
   IdVector<FactorId, Factor> factors;
   std::vector<std::vector<FactorId>> inputs;
   std::vector<std::vector<FactorId>> outputs;
+  std::vector<WindowedDimension> windows;
   Linearity linearity = Linearity::none;
   std::vector<std::size_t> linear;  ///< operands of Linearity::each
   /// The element type of each result; none: that of the first operand that holds real numbers. Empty: none for all.
@@ -54,18 +61,20 @@ struct ShardingRule {
 
   /// The default id if there is none.
   [[nodiscard]] FactorId find(std::string_view factor) const noexcept;
+  /// Null: the dimension is its factor itself.
+  [[nodiscard]] const Window* window(std::size_t operand, std::size_t dim) const noexcept;
+  /// Whether some operand reads the factor through a window.
+  [[nodiscard]] bool is_windowed(FactorId factor) const noexcept;
 };
 
 /// Parses einsum-like text: "i k, k j -> i j". Commas separate operands, spaces dimensions. "a*3" stands for three
 /// factors a0 a1 a2, so that one rule serves every rank. A scalar is ".".
 [[nodiscard]] ShardingRule parse_rule(std::string_view text);
 
-/// The same with classes of factors: `reduced`, `whole` and `shift` name factors (or "a*3" groups), separated by
-/// spaces.
+/// The same with classes of factors: `reduced` and `whole` name factors (or "a*3" groups), separated by spaces.
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};
-  std::string_view shift = {};
 };
 [[nodiscard]] ShardingRule parse_rule(std::string_view text, const FactorClasses& classes);
 
@@ -75,7 +84,7 @@ struct FactorClasses {
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 
-/// "b t k, k n -> b t n; reduced k"
+/// "b t k, k n -> b t n; reduced k", "n c l, o c k -> n o l; reduced c; whole k; window l"
 [[nodiscard]] std::string to_string(const ShardingRule& rule);
 
 }  // namespace shardrun::graph

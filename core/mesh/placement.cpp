@@ -55,6 +55,9 @@ std::string to_string(const Placement& placement, const Mesh& mesh) {
   for (const AxisId axis : placement.varying) {
     text += fmt::format(" varying {}", mesh.axes[axis].name);
   }
+  for (const Halo& halo : placement.halos) {
+    text += fmt::format(" halo of dimension {}", halo.dim);
+  }
   return text;
 }
 
@@ -72,6 +75,17 @@ Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh
     interval = part_of(interval, mesh.size(axis), coordinates[axis]);
   }
   return interval;
+}
+
+Interval interval_of(std::int64_t size, const Placement& placement, std::size_t dim, const Mesh& mesh,
+                     const Coordinates& coordinates) {
+  const auto halo = std::ranges::find(placement.halos, dim, &Halo::dim);
+  if (halo == placement.halos.end()) {
+    return shard_of(size, placement.along(dim), mesh, coordinates);
+  }
+  const Interval part = shard_of(halo->size, placement.along(dim), mesh, coordinates);
+  const auto [begin, end] = halo->window.reads(part.begin, part.end, size);
+  return {begin, end};
 }
 
 namespace {
@@ -118,7 +132,7 @@ Box box_of(const std::vector<std::int64_t>& shape, const Placement& placement, c
            const Coordinates& coordinates) {
   Box box;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    const Interval interval = shard_of(shape[d], placement.dims[d], mesh, coordinates);
+    const Interval interval = interval_of(shape[d], placement, d, mesh, coordinates);
     box.origin.push_back(interval.begin);
     box.shape.push_back(interval.size());
   }

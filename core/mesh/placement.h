@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/reduction.h"
+#include "core/base/window.h"
 #include "core/mesh/mesh.h"
 
 namespace shardrun::mesh {
@@ -18,6 +19,16 @@ struct Partial {
 
   bool operator==(const Partial&) const = default;
   auto operator<=>(const Partial&) const = default;
+};
+
+/// What a rank has of a split dimension instead of its own part: the interval that its part of a dimension of `size`,
+/// which is split over the same axes, reads through the window.
+struct Halo {
+  std::size_t dim = 0;
+  Window window = {};
+  std::int64_t size = 0;
+
+  auto operator<=>(const Halo&) const = default;
 };
 
 /// Stands for a dimension: all elements in row-major order, as if the tensor had one dimension.
@@ -35,6 +46,7 @@ struct Placement {
   std::vector<AxisId> flat = {};      ///< split the elements that `dims` leave to a rank, in row-major order
   std::vector<Partial> partial = {};  ///< sorted by axis
   std::vector<AxisId> varying = {};   ///< sorted
+  std::vector<Halo> halos = {};       ///< sorted by dimension
 
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
@@ -68,6 +80,11 @@ struct Interval {
 
 /// Part `index` of `parts` of an interval. Sizes differ by at most one; larger parts come first.
 [[nodiscard]] Interval part_of(Interval whole, std::int64_t parts, std::int64_t index) noexcept;
+
+/// The indices of a dimension of `size` that the rank at these coordinates has: its part, or what its halo makes of it.
+/// `dim` may be `flattened`.
+[[nodiscard]] Interval interval_of(std::int64_t size, const Placement& placement, std::size_t dim, const Mesh& mesh,
+                                   const Coordinates& coordinates);
 
 /// The indices of a dimension of `size`, split over `axes`, that the rank at these coordinates has.
 [[nodiscard]] Interval shard_of(std::int64_t size, const std::vector<AxisId>& axes, const Mesh& mesh,

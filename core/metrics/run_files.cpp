@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -26,14 +27,29 @@ bool take_suffix(std::string_view& text, std::string_view suffix) {
   return found;
 }
 
-/// Of state-000100.safetensors 100.
-std::optional<std::int64_t> step_of_state(std::string_view name) {
+/// Of 000100 100.
+std::optional<std::int64_t> step_of(std::string_view name) {
   std::int64_t step = 0;
-  if (!take_prefix(name, "state-") || !take_suffix(name, ".safetensors") || name.size() < 6) {
+  if (name.size() < 6) {
     return std::nullopt;
   }
   const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), step);
   return failed == std::errc() && end == name.data() + name.size() && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+/// Of state-000100.safetensors 100.
+std::optional<std::int64_t> step_of_state(std::string_view name) {
+  return take_prefix(name, "state-") && take_suffix(name, ".safetensors") ? step_of(name) : std::nullopt;
+}
+
+/// Of NAME-000100.npy 100; NAME.npy is of the last step.
+std::optional<std::int64_t> step_of_output(std::string_view name) {
+  if (!take_suffix(name, ".npy")) {
+    return std::nullopt;
+  }
+  const std::size_t dash = name.rfind('-');
+  return (dash == std::string_view::npos ? std::nullopt : step_of(name.substr(dash + 1)))
+      .value_or(std::numeric_limits<std::int64_t>::max());
 }
 
 constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
@@ -66,6 +82,8 @@ std::filesystem::path state_path(const std::filesystem::path& output) { return o
 std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step) {
   return output / fmt::format("state-{:06}.safetensors", step);
 }
+
+std::filesystem::path outputs_path(const std::filesystem::path& output) { return output / "outputs"; }
 
 std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
 
@@ -113,6 +131,7 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
       return true;
     }
     if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
+        (lies_in(path, outputs_path(output)) && (path.extension() == ".npy" || is_unfinished(name))) ||
         (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
         (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
       return true;
@@ -148,21 +167,28 @@ bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
 
 bool is_unfinished(std::string_view name) {
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
-  return is_temporary && ((name.starts_with("rank-") && name.ends_with(".json")) || is_replaced_file(name));
+  return is_temporary &&
+         ((name.starts_with("rank-") && name.ends_with(".json")) || name.ends_with(".npy") || is_replaced_file(name));
 }
 
-std::vector<std::filesystem::path> old_states(const std::filesystem::path& folder, const Kept& kept,
+std::vector<std::filesystem::path> old_states(const std::filesystem::path& output, const Kept& kept,
                                               std::error_code& failed) {
-  std::vector<std::filesystem::path> states;
-  for (auto entry = std::filesystem::directory_iterator(folder, failed);
-       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    const std::optional<std::int64_t> step = step_of_state(entry->path().filename().native());
-    std::error_code none;
-    if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
-      states.push_back(entry->path());
+  std::vector<std::filesystem::path> found;
+  const auto collect = [&](const std::filesystem::path& folder, auto step_of_name) {
+    for (auto entry = std::filesystem::directory_iterator(folder, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      const std::optional<std::int64_t> step = step_of_name(entry->path().filename().native());
+      std::error_code none;
+      if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
+        found.push_back(entry->path());
+      }
     }
+  };
+  collect(output, step_of_state);
+  if (std::error_code none; !failed && std::filesystem::exists(outputs_path(output), none)) {
+    collect(outputs_path(output), step_of_output);
   }
-  return states;
+  return found;
 }
 
 }  // namespace shardrun::metrics

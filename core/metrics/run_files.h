@@ -19,6 +19,8 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output);
 /// The file of a state that is saved during a run, after this many steps: state-000100.safetensors.
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
+/// The folder of the outputs of the function `iterate`: NAME.npy, and NAME-000100.npy after 100 steps.
+[[nodiscard]] std::filesystem::path outputs_path(const std::filesystem::path& output);
 /// The joined trace; and one rank's, in a folder below.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
@@ -61,9 +63,9 @@ struct Kept {
 /// Whether a name is that of a temporary file of a file that runs write: .summary.json.tmp.
 [[nodiscard]] bool is_unfinished(std::string_view name);
 
-/// The states that were saved during the earlier run, except those that `kept` keeps. `failed`: why the folder could
-/// not be listed.
-[[nodiscard]] std::vector<std::filesystem::path> old_states(const std::filesystem::path& folder, const Kept& kept,
+/// The states and outputs that were saved during the earlier run, except those that `kept` keeps. `failed`: why a
+/// folder could not be listed.
+[[nodiscard]] std::vector<std::filesystem::path> old_states(const std::filesystem::path& output, const Kept& kept,
                                                             std::error_code& failed);
 
 }  // namespace shardrun::metrics

@@ -152,6 +152,7 @@ Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
   Graph graph = declare(model, model_settings);
   FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
   model.iterate(builder, model_settings);
+  builder.keep_outputs();
   finish(builder);
   return graph;
 }

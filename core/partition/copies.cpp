@@ -1,5 +1,6 @@
 #include "core/partition/copies.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace shardrun::partition {
@@ -25,6 +26,25 @@ std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part) {
     at += (part.origin[d] - whole.origin[d]) * strides[d];
   }
   return at;
+}
+
+mesh::Interval common(mesh::Interval a, mesh::Interval b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+mesh::Interval along(const mesh::Box& box, std::size_t dim) {
+  return {box.origin[dim], box.origin[dim] + box.shape[dim]};
+}
+
+mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
+  mesh::Box box;
+  for (std::size_t d = 0; d < a.origin.size(); ++d) {
+    const mesh::Interval both = common(along(a, d), along(b, d));
+    box.origin.push_back(both.begin);
+    box.shape.push_back(both.size());
+  }
+  return box;
 }
 
 mesh::Box Blocks::at(std::size_t member) const {
@@ -62,6 +82,15 @@ Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole,
           .shape = part.shape,
           .from_strides = strides_of(shape),
           .to_strides = strides_of(part.shape)};
+}
+
+Copy shared_copy(const mesh::Box& from, const mesh::Box& to) {
+  const mesh::Box both = common(from, to);
+  return {.from = index_in(from, both),
+          .to = index_in(to, both),
+          .shape = both.shape,
+          .from_strides = strides_of(from.shape),
+          .to_strides = strides_of(to.shape)};
 }
 
 std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const Blocks& parts) {

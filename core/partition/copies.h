@@ -26,12 +26,20 @@ struct Blocks {
 /// `whole`; if `whole` is a run, so is `part`.
 [[nodiscard]] std::int64_t index_in(const mesh::Box& whole, const mesh::Box& part);
 
+[[nodiscard]] mesh::Interval common(mesh::Interval a, mesh::Interval b);
+[[nodiscard]] mesh::Box common(const mesh::Box& a, const mesh::Box& b);
+/// The indices of a box along a dimension.
+[[nodiscard]] mesh::Interval along(const mesh::Box& box, std::size_t dim);
+
 /// The number of elements of each part.
 [[nodiscard]] std::vector<std::int64_t> counts(const Blocks& parts);
 
 /// Copies `part` out of `whole` to consecutive elements from `to` on.
 [[nodiscard]] Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
                                std::int64_t to);
+
+/// Copies what two boxes of a tensor share from one's buffer to the other's.
+[[nodiscard]] Copy shared_copy(const mesh::Box& from, const mesh::Box& to);
 
 /// Copies the parts out of `whole`. Empty parts are left out.
 [[nodiscard]] std::vector<Copy> pack(const std::vector<std::int64_t>& shape, const mesh::Box& whole,

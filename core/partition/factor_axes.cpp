@@ -1,5 +1,7 @@
 #include "core/partition/factor_axes.h"
 
+#include <algorithm>
+
 namespace shardrun::partition {
 
 using mesh::AxisId;
@@ -10,6 +12,9 @@ namespace {
 
 const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRule& rule) {
   const std::vector<graph::FactorId>* factors = nullptr;
+  if (!rule.windows.empty()) {
+    return nullptr;
+  }
   for (const std::vector<std::vector<graph::FactorId>>* values : {&rule.inputs, &rule.outputs}) {
     for (const std::vector<graph::FactorId>& dims : *values) {
       if (!dims.empty() && factors != nullptr && dims != *factors) {
@@ -30,18 +35,20 @@ const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRul
 
 }  // namespace
 
-FactorAxes::FactorAxes(const graph::ShardingRule& rule, bool by_element)
-    : rule_(rule), elementwise_(by_element ? elementwise_factors(rule) : nullptr), axes_(rule.factors.size()) {}
+FactorAxes::FactorAxes(const graph::Node& node)
+    : rule_(node.rule),
+      shifts_(node.op->shifts),
+      elementwise_(node.phase == graph::Phase::update ? elementwise_factors(node.rule) : nullptr),
+      axes_(node.rule.factors.size()) {}
 
 void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placement& placement) {
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const graph::FactorId factor = dims[d];
-    const graph::FactorClass kind = rule_.factors[factor].kind;
-    if (kind == graph::FactorClass::whole || !axes_[factor].empty()) {
+    if (rule_.factors[factor].kind == graph::FactorClass::whole || !axes_[factor].empty()) {
       continue;
     }
     for (const AxisId axis : placement.dims[d]) {
-      const bool full = kind == graph::FactorClass::shift && !axes_[factor].empty();
+      const bool full = rule_.is_windowed(factor) && !axes_[factor].empty();
       if (!full && used_.insert(axis).second) {
         axes_[factor].push_back(axis);
       }
@@ -55,18 +62,28 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
 }
 
 std::optional<Transition> FactorAxes::exchange() const {
-  for (std::size_t d = 0; rule_.outputs.size() == 1 && d < rule_.outputs[0].size(); ++d) {
-    const graph::FactorId f = rule_.outputs[0][d];
-    const graph::Factor& factor = rule_.factors[f];
-    if (factor.kind == graph::FactorClass::shift && !axes_[f].empty()) {
+  for (const graph::WindowedDimension& each : rule_.windows) {
+    const graph::FactorId factor = rule_.inputs[each.operand][each.dim];
+    if (shifts_ && !axes_[factor].empty()) {
       return Transition{.kind = Transition::Kind::exchange,
-                        .axis = axes_[f].front(),
-                        .dim = d,
-                        .offset = factor.offset,
-                        .wraps = factor.wraps};
+                        .axis = axes_[factor].front(),
+                        .dim = each.dim,
+                        .halo = {each.dim, each.window, rule_.factors[factor].size}};
     }
   }
   return std::nullopt;
+}
+
+Placement FactorAxes::of_operand(std::size_t operand) const {
+  const std::size_t declared = std::min(operand, rule_.inputs.size() - 1);
+  Placement placement = of(rule_.inputs[declared]);
+  for (std::size_t d = 0; !shifts_ && d < placement.dims.size(); ++d) {
+    const Window* window = rule_.window(declared, d);
+    if (window != nullptr && !placement.dims[d].empty()) {
+      placement.halos.push_back({d, *window, rule_.factors[rule_.inputs[declared][d]].size});
+    }
+  }
+  return placement;
 }
 
 Placement FactorAxes::of(const std::vector<graph::FactorId>& dims) const {
@@ -80,20 +97,20 @@ Placement FactorAxes::of(const std::vector<graph::FactorId>& dims) const {
   return placement;
 }
 
-std::vector<Partial> FactorAxes::partial() const {
+std::vector<Partial> FactorAxes::partial(const std::vector<graph::FactorId>& dims) const {
   std::vector<Partial> partial;
-  for (const graph::FactorId f : axes_.ids()) {
-    if (rule_.factors[f].kind == graph::FactorClass::reduced) {
-      for (const AxisId axis : axes_[f]) {
-        partial.push_back({axis, rule_.factors[f].reduction});
-      }
-    }
-  }
-  for (const AxisId axis : flat_) {
-    const graph::Factor& factor = rule_.factors[elementwise_->front()];
-    if (factor.kind == graph::FactorClass::reduced) {
+  const auto add = [&](graph::FactorId f, const std::vector<AxisId>& axes) {
+    const graph::Factor& factor = rule_.factors[f];
+    const bool lacking = std::find(dims.begin(), dims.end(), f) == dims.end();
+    for (const AxisId axis : factor.kind == graph::FactorClass::reduced && lacking ? axes : std::vector<AxisId>{}) {
       partial.push_back({axis, factor.reduction});
     }
+  };
+  for (const graph::FactorId f : axes_.ids()) {
+    add(f, axes_[f]);
+  }
+  if (!flat_.empty()) {
+    add(elementwise_->front(), flat_);
   }
   return partial;
 }

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "core/graph/sharding_rule.h"
+#include "core/graph/graph.h"
 #include "core/partition/split_function.h"
 
 namespace shardrun::partition {
@@ -12,28 +12,31 @@ namespace shardrun::partition {
 /// The mesh axes that each factor of a node is split over.
 class FactorAxes {
  public:
-  /// REQUIRES: `rule` outlives this. `by_element`: the node's kernel does not depend on where its elements are in the
-  /// tensor. That holds for the kernels of an update.
-  FactorAxes(const graph::ShardingRule& rule, bool by_element);
+  /// REQUIRES: `node` outlives this. The kernels of an update do not depend on where their elements are in the tensor.
+  explicit FactorAxes(const graph::Node& node);
 
   /// Gives each factor of `dims` the mesh axes that split it in `placement`. A factor is skipped if it may not be split
-  /// or already has axes; an axis is skipped if another factor has it. A shifted factor takes only the first axis,
-  /// because halos are exchanged along one axis. If the node is `by_element`, its flattened elements may be split too.
+  /// or already has axes; an axis is skipped if another factor has it. A windowed factor takes only the first axis,
+  /// because halos are exchanged along one axis. The flattened elements of an update may be split too.
   void follow(const std::vector<graph::FactorId>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
 
-  /// The transition that fetches the halos, if the node has a factor that is shifted and split.
+  /// The transition that brings the halos, if the node's op shifts along a dimension that is split.
   [[nodiscard]] std::optional<Transition> exchange() const;
 
-  /// The placement of an operand or result with these factors.
+  /// The placement in which the node reads an operand, with its halos, unless the node's op shifts.
+  [[nodiscard]] mesh::Placement of_operand(std::size_t operand) const;
+
+  /// The placement of a value with these factors.
   [[nodiscard]] mesh::Placement of(const std::vector<graph::FactorId>& dims) const;
 
-  /// The sums in which results are partial, because a factor that is summed over is split.
-  [[nodiscard]] std::vector<mesh::Partial> partial() const;
+  /// The sums in which a result with these factors is partial, because a factor that it lacks is summed over and split.
+  [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
 
  private:
   const graph::ShardingRule& rule_;
+  bool shifts_;
   /// The factors of every operand and result that is not a scalar, if these are all the same. Then the op works by
   /// element, or sums all elements up. Null otherwise.
   const std::vector<graph::FactorId>* elementwise_ = nullptr;

@@ -154,7 +154,7 @@ Lowering::Cost Lowering::reckon(const graph::Node& node, const graph::Attributes
   const graph::OpShape shape{attributes, inputs, outputs};
   const device::Kernel& kernel = device_.kernel(node.op->name);
   return {.flops = graph::flops(*node.op, shape),
-          .scratch_bytes = kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, settings_.rank.threads)};
+          .scratch_bytes = device::scratch_of(kernel, shape, settings_.rank.threads)};
 }
 
 /// Copies for the state writes after step s that the step's op does not make itself.

@@ -22,7 +22,7 @@ void Lowering::start_transfers(const Step& step, StepId s) {
   }
   for (const graph::NodeId n : step.nodes) {
     if (node(n).transition->kind == Transition::Kind::exchange) {
-      emit_op(n, s);
+      node(n).op->shifts ? emit_op(n, s) : move_own(n, s);
     }
   }
 }
@@ -35,6 +35,16 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
       const Transfer& transfer = program_.transfers[transfer_of_.at(n)];
       emit_move(node(n), transfer.recv.buffer, buffer_of_[node(n).outputs[0]], copies->second, s);
     }
+  }
+}
+
+/// Copies what this rank has itself of the result of a halo exchange.
+void Lowering::move_own(graph::NodeId n, StepId s) {
+  const ValueId from = node(n).inputs[0];
+  const ValueId to = node(n).outputs[0];
+  const Copy own = shared_copy(box(from), box(to));
+  if (graph::element_count(own.shape) > 0) {
+    emit_move(node(n), buffer_of_[from], buffer_of_[to], {own}, s);
   }
 }
 

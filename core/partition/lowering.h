@@ -69,6 +69,7 @@ class Lowering {
   void finish_transfers(const Step& step, StepId s);
   void prepare_message(graph::NodeId n);
   void prepare_collective(graph::NodeId n);
+  void move_own(graph::NodeId n, StepId s);
   [[nodiscard]] Instruction transfer_step(Instruction::Kind kind, graph::NodeId n) const;
   void exchange_ties();
   void exchange_tie(const Tie& tie);

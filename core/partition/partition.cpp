@@ -24,6 +24,7 @@ Category category_of(graph::StateKind kind) noexcept {
     case graph::StateKind::optimizer:
     case graph::StateKind::hook_state: return Category::optimizer;
     case graph::StateKind::metric:
+    case graph::StateKind::output:
     case graph::StateKind::field: return Category::activations;
   }
   return Category::activations;

@@ -6,25 +6,6 @@
 namespace shardrun::partition {
 namespace {
 
-mesh::Interval common(mesh::Interval a, mesh::Interval b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-mesh::Interval along(const mesh::Box& box, std::size_t dim) {
-  return {box.origin[dim], box.origin[dim] + box.shape[dim]};
-}
-
-mesh::Box common(const mesh::Box& a, const mesh::Box& b) {
-  mesh::Box box;
-  for (std::size_t d = 0; d < a.origin.size(); ++d) {
-    const mesh::Interval both = common(along(a, d), along(b, d));
-    box.origin.push_back(both.begin);
-    box.shape.push_back(both.size());
-  }
-  return box;
-}
-
 /// The parts of the members of a rank's group along `axis`, which splits dimension `dim` (or the flattened elements).
 /// `box`: the part of the rank at these coordinates. The other dimensions are those of `box`.
 Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
@@ -33,13 +14,13 @@ Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, c
   const std::int64_t size = dim == mesh::flattened ? mesh::Box{box.origin, box.shape}.elements() : shape[dim];
   blocks.along.reserve(static_cast<std::size_t>(mesh.size(axis)));
   for (std::int64_t& member = at[axis] = 0; member < mesh.size(axis); ++member) {
-    blocks.along.push_back(mesh::shard_of(size, placement.along(dim), mesh, at));
+    blocks.along.push_back(mesh::interval_of(size, placement, dim, mesh, at));
   }
   return blocks;
 }
 
 /// The intersections of the blocks with `box`.
-Blocks common(const mesh::Box& box, Blocks blocks) {
+Blocks within(const mesh::Box& box, Blocks blocks) {
   blocks.box = common(box, blocks.box);
   for (mesh::Interval& interval : blocks.along) {
     interval = common(along(box, blocks.dim), interval);
@@ -47,14 +28,14 @@ Blocks common(const mesh::Box& box, Blocks blocks) {
   return blocks;
 }
 
-/// The indices of a shifted result that one member computes from another's operand. `result`: the indices that the one
-/// has. `source`: the indices that the other has. They are one interval, because two shards of a dimension are at most
-/// all of it.
-mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Transition& shift, std::int64_t size) {
+/// The indices of a result, shifted by `shift.first`, that one member gets from another's operand. `result`: the
+/// indices that the one has. `source`: the indices that the other has. They are one interval: without wrapping of
+/// course, and with it because two shards of a dimension are at most all of it.
+mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const Window& shift, std::int64_t size) {
   mesh::Interval missing{result.begin, result.begin};
-  const std::int64_t around = shift.wraps ? std::abs(shift.offset) / size + 1 : 0;
+  const std::int64_t around = shift.wraps ? std::abs(shift.first) / size + 1 : 0;
   for (std::int64_t turn = -around; turn <= around; ++turn) {
-    const std::int64_t moved = turn * size - shift.offset;
+    const std::int64_t moved = turn * size - shift.first;
     const std::int64_t begin = std::max(result.begin, source.begin + moved);
     const std::int64_t end = std::min(result.end, source.end + moved);
     if (begin < end) {
@@ -65,26 +46,25 @@ mesh::Interval missing_from(mesh::Interval result, mesh::Interval source, const 
 }
 
 /// The indices of the operand from which the result's indices `missing` are computed.
-mesh::Interval origin_of(mesh::Interval missing, const Transition& shift, std::int64_t size) {
-  const std::int64_t from = missing.begin + shift.offset;
+mesh::Interval origin_of(mesh::Interval missing, const Window& shift, std::int64_t size) {
+  const std::int64_t from = missing.begin + shift.first;
   const std::int64_t begin = shift.wraps ? (from % size + size) % size : from;
   return {begin, begin + missing.size()};
 }
 
 /// A halo exchange. Each member sends what the others' results need of its operand. What is sent are parts of the
 /// operand; what is received are parts of the result.
-Parts halos(const Transition& shift, std::int64_t size, const Blocks& sources, std::size_t me) {
+Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
-              .sent = {sources.box, shift.dim},
-              .received = {sources.box, shift.dim},
+              .sent = {sources.box, sources.dim},
+              .received = {results.box, results.dim},
               .packed = true,
               .unpacked = true};
-  const mesh::Interval own = sources.along[me];
-  const mesh::Interval none{own.begin, own.begin};
+  const mesh::Interval none{sources.along[me].begin, sources.along[me].begin};
   for (std::size_t member = 0; member < sources.along.size(); ++member) {
-    const mesh::Interval theirs = sources.along[member];
-    const mesh::Interval wanted = member == me ? none : missing_from(theirs, own, shift, size);
-    const mesh::Interval missing = member == me ? none : missing_from(own, theirs, shift, size);
+    const bool self = member == me;
+    const mesh::Interval wanted = self ? none : missing_from(results.along[member], sources.along[me], shift, size);
+    const mesh::Interval missing = self ? none : missing_from(results.along[me], sources.along[member], shift, size);
     parts.sent.along.push_back(wanted.size() > 0 ? origin_of(wanted, shift, size) : none);
     parts.received.along.push_back(missing);
   }
@@ -113,11 +93,11 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
     case Transition::Kind::all_gather:
       return {Collective::all_gather, {}, sources(transition.dim), false, !mesh::leads(result.shape, transition.dim)};
     case Transition::Kind::all_to_all:
-      return {Collective::all_to_all, common(source, results()), common(result, sources(transition.from_dim)),
+      return {Collective::all_to_all, within(source, results()), within(result, sources(transition.from_dim)),
               !mesh::leads(source.shape, transition.dim), !mesh::leads(result.shape, transition.from_dim)};
     case Transition::Kind::exchange:
-      return halos(transition, shape[transition.dim], sources(transition.dim),
-                   static_cast<std::size_t>(at[transition.axis]));
+      return halos(from.halos == to.halos ? transition.halo.window : Window{}, shape[transition.dim],
+                   sources(transition.dim), results(), static_cast<std::size_t>(at[transition.axis]));
     default: return {};
   }
 }

@@ -83,7 +83,7 @@ class Sharder {
 
   void visit(const Node& node) {
     out_.begin(node);
-    FactorAxes factors(node.rule, node.phase == graph::Phase::update);
+    FactorAxes factors(node);
     follow_results(node, factors);
     std::vector<ValueId> operands;
     for (const ValueId id : node.inputs) {
@@ -97,18 +97,18 @@ class Sharder {
       operands = sum_alike(node, operands, factors);
     }
     const PartialOperands partial = partial_operands(node, operands, factors);
-    Placement of_all{.dims = {}, .partial = factors.partial(), .varying = varying};
+    Placement of_all{.dims = {}, .partial = {}, .varying = varying};
     Node made = node;
     made.inputs.clear();
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      Placement to = factors.of(node.rule.inputs[std::min(i, node.rule.inputs.size() - 1)]);
+      Placement to = factors.of_operand(i);
       if (partial.stays(i)) {
         to.partial = partial.partial(i);
         of_all.partial.insert(of_all.partial.end(), to.partial.begin(), to.partial.end());
       }
       made.inputs.push_back(move_operand(node, i, operands[i], to));
     }
-    add_made(node, std::move(made), factors, std::move(of_all));
+    add_made(node, std::move(made), factors, of_all);
   }
 
   /// Gives the node's factors the axes that its results want. An update follows the optimizer's states instead; the
@@ -147,25 +147,49 @@ class Sharder {
 
   /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
-    const ValueId moved = out_.reshard(operand, to);
+    Placement part = to;
+    part.halos.clear();
+    const ValueId moved = out_.reshard(operand, part);
     if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
         current_[node.inputs[i]] == operand) {
       current_[node.inputs[i]] = moved;
     }
-    return moved;
+    for (const mesh::Halo& halo : to.halos) {
+      if (is_missed(halo, out_.type(operand).shape[halo.dim], part)) {
+        part.halos.push_back(halo);
+      }
+    }
+    return out_.reshard(moved, std::move(part));
   }
 
-  /// `of_all`: what all results have in common, namely the sums in which they are partial and the axes over which they
-  /// vary.
-  void add_made(const Node& node, Node made, const FactorAxes& factors, Placement of_all) {
-    std::vector<Partial>& partial = of_all.partial;
-    std::sort(partial.begin(), partial.end());
-    partial.erase(std::unique(partial.begin(), partial.end()), partial.end());
+  /// Whether some rank lacks a part of what it reads. Windows that lie side by side often need no halo.
+  [[nodiscard]] bool is_missed(const mesh::Halo& halo, std::int64_t size, const Placement& part) const {
+    const mesh::Mesh& mesh = placements_.mesh;
+    const AxisId axis = part.dims[halo.dim].front();
+    Placement widened = part;
+    widened.halos = {halo};
+    mesh::Coordinates at(mesh.axes.size(), 0);
+    for (; at[axis] < mesh.size(axis); ++at[axis]) {
+      const mesh::Interval own = interval_of(size, part, halo.dim, mesh, at);
+      const mesh::Interval read = interval_of(size, widened, halo.dim, mesh, at);
+      if (read.size() > 0 && (read.begin < own.begin || read.end > own.end)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// `of_all`: what all results have in common, namely the sums in which they are partial as an operand is, and the
+  /// axes over which they vary.
+  void add_made(const Node& node, Node made, const FactorAxes& factors, const Placement& of_all) {
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const graph::Value& value = function_.values[node.outputs[o]];
       Placement placed = factors.of(node.rule.outputs[o]);
-      placed.partial = of_all.partial;
+      placed.partial = factors.partial(node.rule.outputs[o]);
+      placed.partial.insert(placed.partial.end(), of_all.partial.begin(), of_all.partial.end());
+      std::sort(placed.partial.begin(), placed.partial.end());
+      placed.partial.erase(std::unique(placed.partial.begin(), placed.partial.end()), placed.partial.end());
       placed.varying = of_all.varying;
       made.outputs.push_back(out_.add_result(value.name, value.type, std::move(placed)));
     }

@@ -26,7 +26,7 @@ struct Link {
   auto operator<=>(const Link&) const = default;
 };
 
-/// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts.
+/// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts its operand.
 struct Transition {
   enum class Kind : std::uint8_t {
     slice,           ///< replicated → split on `dim`: sends nothing
@@ -36,7 +36,7 @@ struct Transition {
     all_to_all,      ///< split on `from_dim` → split on `dim`
     send,            ///< to another stage; has no result
     receive,         ///< from another stage; has no operand
-    exchange,        ///< halo exchange of a value that is split on `dim` and shifted by `offset`
+    exchange,        ///< halo exchange of a value that is split on `dim`
     hook,            ///< partial → replicated, or varying → varying, by the strategy's own function
   } kind = Kind::slice;
   mesh::AxisId axis = {};
@@ -46,9 +46,8 @@ struct Transition {
   /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together, while the
   /// unit before it is computed. −1: not a gather at use.
   std::int32_t gather = -1;
-  Link link = {};           ///< of send and receive
-  std::int64_t offset = 0;  ///< of exchange: index i of the result comes from index i + offset
-  bool wraps = false;       ///< of exchange: whether indices wrap around at the dimension's ends
+  Link link = {};        ///< of send and receive
+  mesh::Halo halo = {};  ///< of exchange
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;
@@ -56,8 +55,8 @@ struct Transition {
 /// The op of nodes and instructions that are transitions. Devices have no kernels for it.
 [[nodiscard]] const graph::Op& op_of(Transition::Kind kind);
 
-/// A node of the graph, or a transition; a transition's op has the transition's name. A node with an exchange is both:
-/// its kernel computes the elements that need no halo, and the exchange fills in the rest.
+/// A node of the graph, or a transition; a transition's op has the transition's name. A node of an op that shifts is
+/// both if it has an exchange: its kernel computes the elements that need no halo, and the exchange fills in the rest.
 struct SplitNode : graph::Node {
   std::optional<Transition> transition = {};
   StageId stage = {};                        ///< the pipeline stage that executes it; none: every stage

@@ -106,6 +106,12 @@ std::optional<Transition> next_transition(const Placement& from, const Placement
     }
     return Transition{.kind = Transition::Kind::all_gather, .axis = axis, .dim = d};
   }
+  for (const mesh::Halo& halo : to.halos) {
+    if (std::ranges::find(from.halos, halo) == from.halos.end()) {
+      return Transition{
+          .kind = Transition::Kind::exchange, .axis = to.dims[halo.dim].back(), .dim = halo.dim, .halo = halo};
+    }
+  }
   return std::nullopt;
 }
 
@@ -127,7 +133,7 @@ Placement after(const Transition& step, Placement placement) {
       break;
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
-    case Transition::Kind::exchange: break;
+    case Transition::Kind::exchange: placement.halos.push_back(step.halo); break;
     case Transition::Kind::hook: reduce(); break;
   }
   return placement;

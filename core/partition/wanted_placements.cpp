@@ -11,7 +11,7 @@ using graph::Node;
 using graph::ValueId;
 
 bool is_elementwise(const Node& node) {
-  return node.outputs.size() == 1 &&
+  return node.outputs.size() == 1 && node.rule.windows.empty() &&
          std::all_of(node.rule.factors.begin(), node.rule.factors.end(),
                      [](const graph::Factor& factor) { return factor.kind == graph::FactorClass::pass_through; });
 }

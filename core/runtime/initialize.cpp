@@ -20,29 +20,44 @@ std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) noexcept {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// Normal draws by global element index. Four neighbours share one block, which is drawn once.
-class Normal {
+/// Draws by global element index. Four neighbours share one block, which is drawn once.
+class Draws {
  public:
-  explicit Normal(PhiloxKey key) : key_(key) {}
+  explicit Draws(PhiloxKey key) : key_(key) {}
 
-  double operator()(std::uint64_t element) noexcept {
-    if (element / 4 != block_ || !drawn_) {
-      block_ = element / 4;
-      drawn_ = true;
-      const PhiloxBlock bits =
-          philox({static_cast<std::uint32_t>(block_), static_cast<std::uint32_t>(block_ >> 32U), 0, 0}, key_);
-      const std::array<double, 2> first = normal_pair(bits[0], bits[1]);
-      const std::array<double, 2> second = normal_pair(bits[2], bits[3]);
-      values_ = {first[0], first[1], second[0], second[1]};
+  /// Of mean 0 and deviation 1.
+  double normal(std::uint64_t element) noexcept {
+    if (draw(element)) {
+      const std::array<double, 2> first = normal_pair(bits_[0], bits_[1]);
+      const std::array<double, 2> second = normal_pair(bits_[2], bits_[3]);
+      normals_ = {first[0], first[1], second[0], second[1]};
     }
-    return values_[element % 4];
+    return normals_[element % 4];
+  }
+
+  /// From 0, to 1 without 1. A float holds it exactly.
+  double uniform(std::uint64_t element) noexcept {
+    draw(element);
+    return static_cast<double>(bits_[element % 4] >> 8U) * 0x1p-24;
   }
 
  private:
+  /// Whether the block is a new one.
+  bool draw(std::uint64_t element) noexcept {
+    if (element / 4 == block_ && drawn_) {
+      return false;
+    }
+    block_ = element / 4;
+    drawn_ = true;
+    bits_ = philox({static_cast<std::uint32_t>(block_), static_cast<std::uint32_t>(block_ >> 32U), 0, 0}, key_);
+    return true;
+  }
+
   PhiloxKey key_;
   std::uint64_t block_ = 0;
   bool drawn_ = false;
-  std::array<double, 4> values_ = {};
+  PhiloxBlock bits_ = {};
+  std::array<double, 4> normals_ = {};
 };
 
 /// A bell around the middle of all dimensions, 1 high: its value at an element of a tensor of this shape.
@@ -58,12 +73,22 @@ double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double
 
 /// The first value of an element whose state is not constant. Rounded to float, so that all devices begin from the same
 /// numbers.
-double drawn_value(const graph::State& state, std::int64_t element, Normal& normal) noexcept {
+double first_value(const graph::State& state, std::int64_t element, Draws& draws) noexcept {
+  using Kind = graph::Initializer::Kind;
   const double value = state.initializer.value;
-  const double drawn = state.initializer.kind == graph::Initializer::Kind::normal
-                           ? value * normal(static_cast<std::uint64_t>(element))
-                           : bump(state.type.shape, element, value);
-  return static_cast<double>(static_cast<float>(drawn));
+  const auto index = static_cast<std::uint64_t>(element);
+  const auto exact = [&] {
+    switch (state.initializer.kind) {
+      case Kind::constant: return value;
+      case Kind::normal: return value * draws.normal(index);
+      case Kind::gaussian_bump: return bump(state.type.shape, element, value);
+      case Kind::uniform: return value * draws.uniform(index);
+      case Kind::chance: return draws.uniform(index) < value ? 1.0 : 0.0;
+      case Kind::counting: return value * (static_cast<double>(element) + 1);
+    }
+    return value;
+  };
+  return static_cast<double>(static_cast<float>(exact()));
 }
 
 /// Fills elements [begin, end) block by block; `next(values, first)` gives the values from element `first` on.
@@ -88,11 +113,11 @@ void initialize(const device::TensorView& view, const mesh::Box& part, const gra
   }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
     const std::string& stream = state.initializer.stream;
-    Normal normal(stream_key(seed, stream.empty() ? state.name : stream));
+    Draws draws(stream_key(seed, stream.empty() ? state.name : stream));
     fill(view, begin, end, [&](std::span<double> values, std::int64_t first) {
       for (std::size_t i = 0; i < values.size(); ++i) {
         const std::int64_t element = part.index_in_whole(state.type.shape, first + static_cast<std::int64_t>(i));
-        values[i] = drawn_value(state, element, normal);
+        values[i] = first_value(state, element, draws);
       }
     });
   });

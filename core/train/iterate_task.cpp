@@ -32,13 +32,22 @@ class IterateTask : private RankTask {
       const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor);
       check_before_save(false);
-      save_results(metrics::state_path(job_.output), graph::StateKind::field, executor,
-                   checkpoint::describe_state(first_step_ + record_.summary.steps));
+      save_results(files(metrics::state_path(job_.output), first_step_ + record_.summary.steps, ""), executor);
       return signal;
     });
   }
 
  private:
+  /// The fields after so many steps, and the outputs of the last of these.
+  [[nodiscard]] std::vector<checkpoint::StateFile> files(const std::filesystem::path& state, std::int64_t steps,
+                                                         std::string_view suffix) const {
+    std::vector<checkpoint::StateFile> all =
+        checkpoint::output_files(metrics::outputs_path(job_.output), compiled_.graph, suffix);
+    all.push_back(
+        checkpoint::state_file(state, compiled_.graph, graph::StateKind::field, checkpoint::describe_state(steps)));
+    return all;
+  }
+
   int iterate_steps(runtime::Executor& executor) {
     const std::size_t program = executor.find(graph::Role::once);
     int signal = 0;
@@ -56,8 +65,7 @@ class IterateTask : private RankTask {
       record_.count_step(measured.duration);
       record_.summary.ranks[0].sent_bytes = measured.sent;
       if (saves) {
-        save(metrics::state_path(job_.output, step + 1), graph::StateKind::field, executor,
-             checkpoint::describe_state(step + 1));
+        save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
       }
       record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
       signal = naming_step(step, [&] { return stopped(); });

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "core/checkpoint/weights.h"
+#include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/profile.h"
 
@@ -156,32 +156,35 @@ void RankTask::check_before_save(bool changed) {
   }
 }
 
-void RankTask::save_results(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
-                            const checkpoint::Metadata& metadata) {
+void RankTask::save_results(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor) {
   record_.results_are(Results::being_written);
-  save(path, kind, executor, metadata);
+  save(files, executor);
   record_.results_are(Results::saved);
 }
 
-void RankTask::save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
-                    const checkpoint::Metadata& metadata) {
+void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor) {
   static_cast<void>(executor.queue());  // also a rank that writes nothing may have a transfer that failed
-  if (settings_.link != nullptr) {
-    now_at("writing what the ranks hold", 0, "writing " + path.filename().string());
-  }
-  const auto require_folder = [&] { settings_.folder.require_owned(); };
-  require_folder();
   const std::int64_t rank = settings_.link == nullptr ? 0 : settings_.link->rank();
-  const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder};
-  if (compiled_.engine != nullptr) {
-    const auto parts_of = [&](std::int64_t of) {
-      return compile::saved_parts(*compiled_.engine, static_cast<std::uint32_t>(of), compiled_.graph);
-    };
-    checkpoint::save_parts(path, compile::saved_tensors(*compiled_.engine), job_.ranks, parts_of, executor, rank,
-                           metadata, callbacks);
-    return;
+  const auto require_folder = [&] { settings_.folder.require_owned(); };
+  for (const checkpoint::StateFile& file : files) {
+    if (settings_.link != nullptr) {
+      now_at("writing what the ranks hold", 0, "writing " + file.path.filename().string());
+    }
+    require_folder();
+    if (rank == 0) {
+      files::create_folders(file.path.parent_path(), "the folder of outputs");
+    }
+    const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { await_ranks(); },
+                                                 .before_commit = require_folder};
+    if (compiled_.engine != nullptr) {
+      const auto parts_of = [&](std::int64_t of) {
+        return compile::saved_parts(*compiled_.engine, static_cast<std::uint32_t>(of), compiled_.graph);
+      };
+      checkpoint::save_parts(file, job_.ranks, parts_of, executor, rank, callbacks);
+    } else {
+      checkpoint::save_states(file, compiled_.graph, compiled_.partition, executor, rank, callbacks);
+    }
   }
-  checkpoint::save_states(path, compiled_.graph, kind, compiled_.partition, executor, rank, metadata, callbacks);
 }
 
 }  // namespace shardrun::train

@@ -5,9 +5,10 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "core/base/error.h"
-#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/weights.h"
 #include "core/metrics/record.h"
 #include "core/train/replicas.h"
 #include "core/train/step_meter.h"
@@ -74,11 +75,9 @@ class RankTask {
   /// Compares replicas if they have changed since the last comparison.
   void check_before_save(bool changed);
 
-  /// Writes the run's result.
-  void save_results(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
-                    const checkpoint::Metadata& metadata);
-  void save(const std::filesystem::path& path, graph::StateKind kind, const runtime::Executor& executor,
-            const checkpoint::Metadata& metadata);
+  /// Writes the run's results.
+  void save_results(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor);
+  void save(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor);
 
   const job::Job& job_;
   compile::Compiled& compiled_;

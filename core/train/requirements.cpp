@@ -165,7 +165,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job,
-                fmt::format("{}: training needs data: set [data] text, tokens or arrays", job.where("data", "")));
+                fmt::format("{}: training this model needs data: set [data] text, tokens or arrays", job.where("data", "")));
   }
   return notices_of(job, compiled, forecast, ranks_here, limits);
 }

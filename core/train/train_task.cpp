@@ -34,10 +34,7 @@ class TrainTask : private RankTask {
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
       check_before_save(training.finish());
-      save_results(metrics::weights_path(job_.output), graph::StateKind::parameter, training.executor(),
-                   compiled_.engine != nullptr ? compile::describe_engine(*compiled_.engine)
-                                               : checkpoint::describe_model(compiled_.model, compiled_.settings,
-                                                                            compiled_.dataset->tokenizer()));
+      save_results({result_file()}, training.executor());
       return signal == 0 ? print_sample(training) : signal;
     });
   }
@@ -48,6 +45,16 @@ class TrainTask : private RankTask {
       return std::make_unique<EngineTraining>(job_, compiled_, settings_.link);
     }
     return std::make_unique<Training>(job_, compiled_, agreement(), made_of_all());
+  }
+
+  [[nodiscard]] checkpoint::StateFile result_file() const {
+    const std::filesystem::path path = metrics::weights_path(job_.output);
+    if (compiled_.engine != nullptr) {
+      return compile::engine_file(path, *compiled_.engine);
+    }
+    return checkpoint::state_file(
+        path, compiled_.graph, graph::StateKind::parameter,
+        checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()));
   }
 
   [[nodiscard]] Agree agreement() const {

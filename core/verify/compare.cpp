@@ -98,6 +98,9 @@ void Comparison::end(std::int64_t step, const Gathered& run) {
       device::round_elements(graph::DType::bf16, reference_.state(s));
       const double size = root_mean_square(s);
       compare(s, What::update, step, *run[s], {size, size}, 0);
+    } else if (workload_.graph.states[s].kind == graph::StateKind::output) {
+      const double size = root_mean_square(s);
+      compare(s, What::update, step, *run[s], {size, size}, gradient_tolerance);
     } else {
       compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
     }

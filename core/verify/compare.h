@@ -12,7 +12,7 @@
 namespace shardrun::verify {
 
 /// Tolerances for float32 against float64: the root mean square of the difference over that of the tensor.
-inline constexpr double gradient_tolerance = 1e-5;  ///< loss and gradients: through the whole model
+inline constexpr double gradient_tolerance = 1e-5;  ///< loss, gradients and outputs: through the whole model
 /// The same in mixed precision, where the reference rounds activations and their gradients to bf16 as the run does. A
 /// number close to the middle between two bf16 numbers is rounded one way in float64 and may be rounded the other way
 /// in the run; ranks that split a sum round their parts as well. Measured over the shipped models and strategies: up to

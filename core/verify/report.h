@@ -15,7 +15,7 @@ enum class What : std::uint8_t {
   loss,           ///< over the whole batch of a step
   gradient,       ///< of the whole batch, for one parameter
   gradient_norm,  ///< before clipping
-  update,         ///< a parameter or optimizer state after the step; a field after an iteration
+  update,         ///< a parameter or optimizer state after the step; a field or an output after an iteration
   evaluation,     ///< the loss over the whole validation part
   replica,        ///< that parts held by several ranks are equal, and that every element is held
 };

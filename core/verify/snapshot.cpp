@@ -116,7 +116,7 @@ bool belongs_to(graph::StateKind kind, Moment moment) noexcept {
   switch (moment) {
     case Moment::begin: return lasts;
     case Moment::gradients: return kind == graph::StateKind::gradient || kind == graph::StateKind::metric;
-    case Moment::end: return lasts || kind == graph::StateKind::metric;
+    case Moment::end: return lasts || kind == graph::StateKind::metric || kind == graph::StateKind::output;
     case Moment::evaluation: return kind == graph::StateKind::metric;
   }
   return false;

@@ -26,16 +26,38 @@ std::vector<StrategyCase> strategy_cases() {
   return cases;
 }
 
-std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
+/// Those with the same number of ranks are adjacent.
+std::vector<ModelCase> model_cases() {
+  std::vector<ModelCase> cases;
+  add_model_cases(cases);
+  add_op_cases(cases);
+  add_training_cases(cases);
+  return cases;
+}
+
+namespace {
+
+template <class Cases>
+std::vector<CaseInfo> infos_of(const Cases& cases) {
   std::vector<CaseInfo> infos;
-  if (kind == plugins::PluginKind::transport) {
-    for (const Case& each : transport_cases()) {
-      infos.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
-    }
-    return infos;
-  }
-  for (const StrategyCase& each : strategy_cases()) {
+  for (const auto& each : cases) {
     infos.push_back({.name = each.name, .ranks = each.ranks, .is_first_of_all = infos.empty()});
+  }
+  return infos;
+}
+
+}  // namespace
+
+std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
+  if (kind == plugins::PluginKind::strategy) {
+    return infos_of(strategy_cases());
+  }
+  if (kind == plugins::PluginKind::model) {
+    return infos_of(model_cases());
+  }
+  std::vector<CaseInfo> infos;
+  for (const Case& each : transport_cases()) {
+    infos.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
   }
   return infos;
 }

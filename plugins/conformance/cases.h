@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plugins/conformance/member.h"
+#include "plugins/conformance/model_member.h"
 #include "plugins/conformance/strategy_member.h"
 
 namespace shardrun::conformance {
@@ -34,6 +35,13 @@ struct StrategyCase {
   std::uint32_t ranks = strategy_members;
 };
 
+/// The same for models.
+struct ModelCase {
+  std::string name;
+  std::function<void(ModelMember&)> run;
+  std::uint32_t ranks = model_members;
+};
+
 // One function for each file of cases.
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
@@ -51,9 +59,14 @@ void add_option_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
 void add_hook_cases(std::vector<StrategyCase>& cases);
 
+void add_model_cases(std::vector<ModelCase>& cases);
+void add_op_cases(std::vector<ModelCase>& cases);
+void add_training_cases(std::vector<ModelCase>& cases);
+
 /// All cases; those with the same world are adjacent.
 [[nodiscard]] std::vector<Case> transport_cases();
 [[nodiscard]] std::vector<StrategyCase> strategy_cases();
+[[nodiscard]] std::vector<ModelCase> model_cases();
 [[nodiscard]] std::vector<CaseInfo> case_infos(plugins::PluginKind kind);
 
 }  // namespace shardrun::conformance

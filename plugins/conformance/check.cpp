@@ -18,9 +18,9 @@
 namespace shardrun::conformance {
 namespace {
 
-/// A transport may have to wait for deadlines; a strategy only computes.
+/// A transport may have to wait for deadlines; a strategy only computes. Models are trained many times in one case.
 std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
-  return kind == plugins::PluginKind::transport ? 90 : 20;
+  return kind == plugins::PluginKind::strategy ? 20 : 90;
 }
 
 struct RankState {

@@ -31,7 +31,8 @@ struct CheckOptions {
   /// The command that calls run_member with the words appended to it.
   std::vector<std::string> member_command;
   CaseWords words = {};
-  /// "key=value" for an option of the transport, "NAME.key=value" for one of the transport NAME that it opens.
+  /// "key=value" for an option of the transport or model, "NAME.key=value" for one of the transport NAME that a
+  /// transport opens.
   std::vector<std::string> settings = {};
   std::int64_t silence_s = 0;  ///< without a sign of life for this long, processes hang; 0: a default for the kind
   std::function<void(const Finding&)> report = {};  ///< called with each finding as soon as it is known

@@ -11,6 +11,7 @@
 
 #include "core/options/convert.h"
 #include "plugins/conformance/cases.h"
+#include "plugins/conformance/declared_options.h"
 #include "plugins/conformance/strategy_jobs.h"
 
 namespace shardrun::conformance {
@@ -38,29 +39,28 @@ void require_choices(const OptionSpec& option) {
   }
 }
 
-/// Names, types and defaults that the host does not check when it opens a plugin.
-void declared(StrategyMember& member) {
-  for (const OptionSpec& option : member.strategy().options()) {
-    require_help(option);
-    require_choices(option);
-  }
-  const plugins::Plugin other = member.open_another();
-  const auto is_same = [](const OptionSpec& a, const OptionSpec& b) {
-    return a.name == b.name && a.type == b.type && a.default_value == b.default_value && a.minimum == b.minimum &&
-           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help;
-  };
-  if (!std::ranges::equal(member.strategy().options(), other.options(), is_same)) {
-    throw Failure("a second instance declares other options than the first");
-  }
-}
-
 /// A bound of an option of integers; the end of their range if it has no bound within it.
 std::int64_t integer_bound(const std::optional<double>& bound, std::int64_t end) {
   return bound && std::abs(*bound) < 0x1p63 ? static_cast<std::int64_t>(*bound) : end;
 }
 
-/// The extreme values that an option allows. The strategy has to handle whatever a job file may contain.
-std::vector<OptionValue> limits(const OptionSpec& option) {
+}  // namespace
+
+void require_declared(const std::vector<OptionSpec>& options, const std::vector<OptionSpec>& of_another) {
+  for (const OptionSpec& option : options) {
+    require_help(option);
+    require_choices(option);
+  }
+  const auto is_same = [](const OptionSpec& a, const OptionSpec& b) {
+    return a.name == b.name && a.type == b.type && a.default_value == b.default_value && a.minimum == b.minimum &&
+           a.maximum == b.maximum && a.choices == b.choices && a.help == b.help;
+  };
+  if (!std::ranges::equal(options, of_another, is_same)) {
+    throw Failure("a second instance declares other options than the first");
+  }
+}
+
+std::vector<OptionValue> extreme_values(const OptionSpec& option) {
   switch (option.type) {
     case OptionType::boolean: return {false, true};
     case OptionType::integer:
@@ -81,9 +81,15 @@ std::vector<OptionValue> limits(const OptionSpec& option) {
   return values;
 }
 
+namespace {
+
+void declared(StrategyMember& member) {
+  require_declared(member.strategy().options(), member.open_another().options());
+}
+
 void options_at_limits(StrategyMember& member) {
   for (const OptionSpec& option : member.strategy().options()) {
-    for (const OptionValue& value : limits(option)) {
+    for (const OptionValue& value : extreme_values(option)) {
       for (const std::string& program : program_names()) {
         for (StrategyJob& job : jobs_of(program, 4)) {
           job.request.options = {{option.name, value}};

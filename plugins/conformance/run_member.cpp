@@ -42,16 +42,28 @@ void go_through_transport(Store& store, const MemberWords& words, std::string& b
   before = "closing the transport: ";
 }
 
-void go_through_strategy(Store& store, const MemberWords& words, std::string& before) {
-  const std::vector<StrategyCase> cases = strategy_cases();
-  StrategyMember member(store, words.directories, words.plugin, words.rank);
+/// `cases`: of one kind of plugin, for a member of that kind.
+template <class Cases, class SomeMember>
+void go_through(const Cases& cases, SomeMember& member, const MemberWords& words, std::string& before) {
   for (const std::size_t index : words.cases) {
     before.clear();
     cases.at(index).run(member);
     member.meet(fmt::format("the end of case {}", index), words.ranks);
     report(words.report, "");
   }
-  before = "closing the strategy: ";
+  before = fmt::format("closing the {}: ", to_string(words.kind));
+}
+
+void go_through_kind(Store& store, const MemberWords& words, std::string& before) {
+  if (words.kind == plugins::PluginKind::transport) {
+    go_through_transport(store, words, before);
+  } else if (words.kind == plugins::PluginKind::strategy) {
+    StrategyMember member(store, words.directories, words.plugin, words.rank);
+    go_through(strategy_cases(), member, words, before);
+  } else {
+    ModelMember member(store, words.directories, words.plugin, words.rank, words.settings);
+    go_through(model_cases(), member, words, before);
+  }
 }
 
 }  // namespace
@@ -68,7 +80,7 @@ int run_member(std::span<const std::string> words) {
   Store store(parsed.store);
   std::string before = opening_words(parsed.kind);
   try {
-    (parsed.kind == plugins::PluginKind::transport ? go_through_transport : go_through_strategy)(store, parsed, before);
+    go_through_kind(store, parsed, before);
   } catch (const std::exception& failure) {
     store.abort();
     report(parsed.report, before + failure.what());

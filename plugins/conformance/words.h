@@ -22,7 +22,7 @@ struct MemberWords {
   plugins::PluginKind kind = plugins::PluginKind::transport;
   std::string plugin;
   std::vector<std::size_t> cases;
-  std::vector<std::string> settings = {};  ///< of a transport: CheckOptions::settings
+  std::vector<std::string> settings = {};  ///< CheckOptions::settings
   plugins::Directories directories;
 };
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "core/base/suggest.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/raw_attributes.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -17,42 +19,11 @@ using graph::ValueId;
 
 namespace {
 
-/// A list of `sr_attribute`.
-template <typename T>
-std::vector<T> list_from(const T* values, std::uint32_t count, const std::string& name) {
-  if (values == nullptr && count > 0) {
-    refuse_with(fmt::format("the attribute '{}' has {} numbers and none is given", name, count));
+/// An op that models may call, or one that this model brings.
+const graph::Op& op_from(const std::string& name, const std::string& model) {
+  if (const graph::Op* const own = graph::find_op_of(model, name)) {
+    return *own;
   }
-  return std::vector<T>(values, values + count);
-}
-
-graph::Attributes::Scalar attribute_from(const sr_attribute& raw, const std::string& name) {
-  switch (raw.type) {
-    case SR_ATTRIBUTE_INTEGER: return raw.integer;
-    case SR_ATTRIBUTE_NUMBER: return raw.number;
-    case SR_ATTRIBUTE_TEXT: return std::string(raw.text != nullptr ? raw.text : "");
-    case SR_ATTRIBUTE_NUMBERS: return list_from(raw.numbers, raw.count, name);
-    case SR_ATTRIBUTE_INTEGERS: return list_from(raw.integers, raw.count, name);
-    default: refuse_with(fmt::format("the attribute '{}' has the type {}, which there is not", name, raw.type));
-  }
-}
-
-graph::Attributes attributes_from(const sr_call& call) {
-  graph::Attributes attributes;
-  for (std::uint32_t a = 0; a < call.attribute_count; ++a) {
-    const std::string what = fmt::format("attribute {}", a);
-    const auto raw = read_element<sr_attribute>(call.attributes, call.attribute_stride, a, SR_ATTRIBUTE_SIZE_1_7, what);
-    const std::string name = name_from(raw.name, what);
-    if (attributes.has(name)) {
-      refuse_with(fmt::format("the attribute '{}' is given twice", name));
-    }
-    attributes.add(name, attribute_from(raw, name));
-  }
-  return attributes;
-}
-
-/// An op that models may call.
-const graph::Op& op_from(const std::string& name) {
   std::vector<std::string> names;
   for (const graph::Op* op : graph::all_ops()) {
     if (!op->help.empty()) {
@@ -77,9 +48,18 @@ StateId known_state(const graph::Graph& graph, const std::string& name) {
   return id;
 }
 
-std::uint32_t value_number(ValueId id) { return static_cast<std::uint32_t>(id.number()) + 1; }
+/// A function of the table that gradients of ops may not use.
+template <class... Arguments>
+std::int32_t refuse_function(void* self, Arguments... arguments) {
+  sr_error* const error = std::get<sizeof...(Arguments) - 1>(std::tuple(arguments...));
+  return record_in<FunctionRecorder>(self, error, "the table", nullptr, [](FunctionRecorder&) {
+    refuse_with("a gradient is made of ops: it may use call and type_of only");
+  });
+}
 
 }  // namespace
+
+std::uint32_t value_number(ValueId id) { return static_cast<std::uint32_t>(id.number()) + 1; }
 
 /// A type in its C form.
 struct FunctionRecorder::HeldType {
@@ -102,14 +82,26 @@ struct FunctionRecorder::HeldType {
   sr_tensor_type raw{};
 };
 
-FunctionRecorder::FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows)
-    : builder_(builder), rows_(rows) {
+FunctionRecorder::FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows, std::string model)
+    : builder_(builder), rows_(rows), model_(std::move(model)) {
   writer_.struct_size = sizeof(writer_);
   writer_.self = this;
   set_functions();
 }
 
 FunctionRecorder::~FunctionRecorder() = default;
+
+void FunctionRecorder::take_calls_only() {
+  writer_.input = refuse_function;
+  writer_.state = refuse_function;
+  writer_.gradient = refuse_function;
+  writer_.cut_point = refuse_function;
+  writer_.set_layer = refuse_function;
+  writer_.set_scope = refuse_function;
+  writer_.write = refuse_function;
+  writer_.output = refuse_function;
+  writer_.set_losses = refuse_function;
+}
 
 void FunctionRecorder::set_functions() {
   using Self = FunctionRecorder;
@@ -190,8 +182,8 @@ std::uint32_t FunctionRecorder::state(const char* name) {
 
 std::vector<ValueId> FunctionRecorder::call(const sr_call* call) {
   const auto raw = read_struct<sr_call>(call, SR_CALL_SIZE_1_7, "the call");
-  const graph::Op& op = op_from(name_from(raw.op, "the op"));
-  graph::Attributes attributes = attributes_from(raw);
+  const graph::Op& op = op_from(name_from(raw.op, "the op"), model_);
+  graph::Attributes attributes = attributes_from(raw.attributes, raw.attribute_count, raw.attribute_stride);
   graph::check_attributes(op.attributes, attributes);
   return builder_.call_all(op.name, values(raw.operands, raw.operand_count), std::move(attributes),
                            raw.name != nullptr ? name_from(raw.name, "the name") : std::string());
@@ -242,7 +234,14 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
 }
 
 void FunctionRecorder::output(const char* name, std::uint32_t number) {
-  builder_.output(name_from(name, "the name"), value(number));
+  const std::string given = name_from(name, "the name");
+  if (given.front() == '.' || given.find('/') != std::string::npos) {
+    refuse_with("the name of an output is one of a file: without '/', and not beginning with '.'");
+  }
+  if (std::ranges::find(builder_.function().outputs, given, &graph::Port::name) != builder_.function().outputs.end()) {
+    refuse_with("there is an output of that name already");
+  }
+  builder_.output(given, value(number));
 }
 
 void FunctionRecorder::set_losses(std::uint32_t losses) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "core/graph/builder.h"
@@ -13,14 +14,20 @@
 
 namespace shardrun::plugins {
 
-/// The host's side of sr_function_writer. It writes a function. A value's number is its id plus one.
+/// The number by which a plugin knows a value: its id plus one.
+[[nodiscard]] std::uint32_t value_number(graph::ValueId id);
+
+/// The host's side of sr_function_writer. It writes a function.
 class FunctionRecorder final : public GraphRecorder {
  public:
-  /// `rows`: samples of a call.
-  FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows);
+  /// `rows`: samples of a call. `model`: the one whose own ops may be called.
+  FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows, std::string model);
   ~FunctionRecorder();
 
   [[nodiscard]] const sr_function_writer& writer() const noexcept { return writer_; }
+
+  /// From now on the table refuses all but `call` and `type_of`.
+  void take_calls_only();
 
   /// No value if set_losses was not called.
   [[nodiscard]] graph::ValueId losses() const noexcept { return losses_; }
@@ -47,6 +54,7 @@ class FunctionRecorder final : public GraphRecorder {
 
   graph::FunctionBuilder& builder_;
   std::int64_t rows_;
+  std::string model_;
   sr_function_writer writer_{};
   graph::ValueId losses_;
   std::set<graph::StateId> written_;

@@ -25,6 +25,9 @@ graph::Initializer initializer_from(const sr_state& raw) {
     case SR_INITIAL_CONSTANT: return {Kind::constant, raw.initial_value};
     case SR_INITIAL_NORMAL: return {Kind::normal, raw.initial_value};
     case SR_INITIAL_BUMP: return {Kind::gaussian_bump, raw.initial_value};
+    case SR_INITIAL_UNIFORM: return {Kind::uniform, raw.initial_value};
+    case SR_INITIAL_CHANCE: return {Kind::chance, raw.initial_value};
+    case SR_INITIAL_COUNTING: return {Kind::counting, raw.initial_value};
     default: refuse_with(fmt::format("there is no way {} of setting first values", raw.initial));
   }
 }

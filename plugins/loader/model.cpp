@@ -102,6 +102,7 @@ Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
     }
     functions_.push_back(std::move(name));
   }
+  ops_ = register_ops(plugin_, table);
 }
 
 Model Model::open(const Directories& directories, std::string_view name, LogSink log) {
@@ -128,7 +129,7 @@ graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const Mode
   raw.function = static_cast<std::uint32_t>(index);
   raw.rows = rows;
   raw.training = training ? 1 : 0;
-  FunctionRecorder recorder(builder, rows);
+  FunctionRecorder recorder(builder, rows, manifest().name);
   call_model(plugin_, request, function, recorder,
              [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
                return table.write_function(plugin_.table().self, &job, &raw, &recorder.writer(), error);

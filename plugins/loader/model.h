@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "core/graph/builder.h"
 #include "core/options/options.h"
+#include "plugins/loader/model_op.h"
 #include "plugins/loader/plugin.h"
 
 namespace shardrun::plugins {
@@ -24,7 +26,7 @@ struct ModelRequest {
 /// An opened model. Copyable. One thread at a time uses it.
 class Model {
  public:
-  /// Finds, loads and opens the model `name`. Throws Error{plugin}.
+  /// Finds, loads and opens the model `name`, and registers its ops. Throws Error{plugin}.
   [[nodiscard]] static Model open(const Directories& directories, std::string_view name, LogSink log = {});
 
   [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
@@ -34,6 +36,8 @@ class Model {
   [[nodiscard]] std::uint32_t data() const noexcept { return data_; }
   /// Whether it has the function. Roles are as shardrun/model.h says for these names.
   [[nodiscard]] bool has(std::string_view function) const noexcept;
+  /// Those that it brings. They are registered for as long as the process runs.
+  [[nodiscard]] const std::vector<std::shared_ptr<const ModelOp>>& ops() const noexcept { return ops_; }
 
   // Each throws Invalid (call.h) if the job has to change, Error{job} for a tensor that is too large, and Error{plugin}
   // if the model fails or breaks a rule. The latter two name the plugin and the item.
@@ -51,6 +55,7 @@ class Model {
   std::string help_;
   std::uint32_t data_ = 0;
   std::vector<std::string> functions_;  ///< by their indices
+  std::vector<std::shared_ptr<const ModelOp>> ops_;
 };
 
 }  // namespace shardrun::plugins

@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "core/graph/builder.h"
+#include "plugins/conformance/evaluate.h"
+#include "plugins/loader/model.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 
+#include <shardrun/model.h>
 #include <shardrun/transport.h>
 
 using namespace shardrun;
@@ -21,11 +25,13 @@ using namespace shardrun::plugins;
 
 namespace {
 
-/// The folder of each release's plugins.
-std::vector<std::filesystem::path> releases() {
+/// The folder of each release that has a plugin of this kind.
+std::vector<std::filesystem::path> releases(const std::string& kind) {
   std::vector<std::filesystem::path> folders;
   for (const auto& entry : std::filesystem::directory_iterator(SHARDRUN_FROZEN)) {
-    folders.push_back(entry.path());
+    if (std::filesystem::exists(entry.path() / ("shardrun_" + kind + "_frozen.so"))) {
+      folders.push_back(entry.path());
+    }
   }
   REQUIRE_FALSE(folders.empty());
   return folders;
@@ -57,7 +63,7 @@ class MapHost final : public TransportHost {
 }  // namespace
 
 TEST_CASE("a strategy built from the headers of a release reads all it could, and its plan is taken", "[abi]") {
-  for (const std::filesystem::path& release : releases()) {
+  for (const std::filesystem::path& release : releases("strategy")) {
     INFO(release.string());
     std::vector<std::string> lines;
     const Strategy frozen = Strategy::open(
@@ -86,7 +92,7 @@ TEST_CASE("a strategy built from the headers of a release reads all it could, an
 }
 
 TEST_CASE("a transport built from the headers of a release moves data", "[abi]") {
-  for (const std::filesystem::path& release : releases()) {
+  for (const std::filesystem::path& release : releases("transport")) {
     INFO(release.string());
     MapHost host;
     Transport frozen = Transport::load({release}, "frozen");
@@ -119,5 +125,53 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
     group.abort("enough");
     CHECK(group.error() == "it was aborted");
     CHECK(error_of([&] { op.start(INT64_MAX); }).ends_with("it was aborted"));
+  }
+}
+
+TEST_CASE("a model built from the headers of a release reads all it could, and its graph and op are taken", "[abi]") {
+  for (const std::filesystem::path& release : releases("model")) {
+    INFO(release.string());
+    std::vector<std::string> lines;
+    const Model frozen = Model::open(
+        {release}, "frozen", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
+    const ModelRequest request{
+        .options = {{"width", std::int64_t{4}}}, .data = SR_DATA_LABELS, .vocab = 3, .features = 5, .outputs = 7};
+    CHECK(frozen.help() == "a model of an earlier release");
+    CHECK(frozen.data() == SR_DATA_LABELS);
+
+    graph::Graph graph;
+    frozen.declare(graph, request);
+    graph::FunctionBuilder builder(graph, "loss", graph::Role::repeated, 6);
+    CHECK(frozen.write_function(builder, request, "loss", 6, true).exists());
+    builder.finish();
+    graph::FunctionBuilder iterate(graph, "iterate", graph::Role::once, 0);
+    CHECK_FALSE(frozen.write_function(iterate, request, "iterate", 0, false).exists());
+    iterate.finish();
+
+    CHECK(lines == std::vector<std::string>{
+                       "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 0: 6 rows, training 1",
+                       "type 1 [6 batch]", "gradient of operand 0 of 1, factor 2: results 1",
+                       "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 1: 0 rows, training 0"});
+    CHECK(graph.layers == 2);
+    REQUIRE(graph.states.size() == 2);
+    CHECK(to_string(graph.states[graph::StateId(0)].type) == "f32[features 5, mlp 4]");
+    CHECK(graph.states[graph::StateId(0)].decay);
+    CHECK(graph.states[graph::StateId(0)].layer == 1);
+    CHECK(graph.states[graph::StateId(1)].kind == graph::StateKind::field);
+    CHECK(graph.cut_points.size() == 1);
+    CHECK(graph.functions[1].writes.size() == 1);
+    CHECK(graph.functions[1].outputs.size() == 1);
+    REQUIRE(frozen.ops().size() == 1);
+    CHECK(frozen.ops()[0]->rule == "b* -> b*");
+
+    conformance::Tensor x = conformance::zeros(conformance::type_of({3}));
+    x.values = {1, 2, 3};
+    const graph::Attributes attributes = {{"factor", std::int64_t{2}}};
+    for (const char* const device : {"cpu", "reference"}) {
+      const std::vector<conformance::Tensor> results = conformance::execute(
+          device::Device::find(device),
+          {.op = "frozen.scaled", .attributes = attributes, .inputs = {x}, .outputs = {conformance::zeros(x.type)}});
+      CHECK(results[0].values == std::vector<double>{2, 4, 6});
+    }
   }
 }

@@ -1,14 +1,11 @@
 #include <shardrun/strategy.h>
 #include <shardrun/transport.h>
+#if SR_ABI_MINOR >= 7
+#include <shardrun/model.h>
+#endif
 
 #include "offsets.h"
 
-#if SR_ABI_MINOR >= 7
-#include <shardrun/model.h>
-SR_ASSERT(sr_error_setting_moved, offsetof(sr_error, setting) == 516 && sizeof(sr_error) == 580);
-SR_ASSERT(sr_function_writer_moved, sizeof(sr_function_writer) == SR_FUNCTION_WRITER_SIZE_1_7);
-SR_ASSERT(sr_model_moved, sizeof(sr_model) == SR_MODEL_SIZE_1_7);
-#endif
 #if SR_ABI_MINOR >= 5
 SR_ASSERT(sr_error_awaited_moved, offsetof(sr_error, awaited) == 512);
 #endif

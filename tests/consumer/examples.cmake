@@ -51,8 +51,18 @@ function(require_as_planned job folder)
 endfunction()
 
 run("${shardrun}" verify "${source}/grid.ini")
-run("${shardrun}" verify "${source}/wave.ini")
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_grid.so")
+
+# Models with ops of their own, in C++ and in C, under every way of splitting them.
+foreach(model IN ITEMS nearest swish)
+  run("${shardrun}" plugins check "${installed}/shardrun_model_${model}.so")
+  foreach(strategy IN ITEMS dp tp zero3 pp)
+    run("${shardrun}" verify "${source}/nearest.ini" --set "model.name=${model}" --set "job.strategy=${strategy}")
+  endforeach()
+  run("${shardrun}" verify "${source}/nearest.ini" --set "model.name=${model}" --set train.precision=mixed)
+  run("${shardrun}" run "${source}/nearest.ini" --set "model.name=${model}" --set "job.output=${work}/${model}")
+endforeach()
+require_as_planned("${source}/nearest.ini" "${work}/nearest")
 
 # Replicas that meet every few steps, so in the last one, of which a run tells the bytes.
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_local_sgd.so")

@@ -218,7 +218,13 @@ TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
   CHECK_THAT(refused({sound, "--case", "soup"}), Contains("no case for a strategy has that in its name"));
   CHECK_THAT(refused({}), Contains("plugins check: expected FILE"));
   CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean '--json'?"));
-  CHECK_THAT(refused({sound, "--set", "chunk=1"}), Contains("--set chunk=1: only a transport has options here"));
+  CHECK_THAT(refused({sound, "--set", "chunk=1"}),
+             Contains("--set chunk=1: only a transport or a model has options here"));
+  const std::string mlp = SHARDRUN_PLUGINS "/shardrun_model_mlp.so";
+  CHECK_THAT(refused({mlp, "--set", "hidden"}), Contains("--set hidden: expected KEY=VALUE"));
+  CHECK_THAT(refused({mlp, "--set", "hiden=4"}),
+             Contains("--set hiden=4: there is no option 'hiden' (did you mean 'hidden'?)"));
+  CHECK_THAT(refused({mlp, "--set", "hidden=0"}), Contains("--set hidden=0: ") && Contains("at least 1"));
 
   const std::string gloo = SHARDRUN_PLUGINS "/shardrun_transport_gloo.so";
   CHECK_THAT(refused({gloo, "--set", "chunk"}), Contains("--set chunk: expected KEY=VALUE"));

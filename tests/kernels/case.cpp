@@ -20,9 +20,11 @@ std::vector<Case> cases_of(std::string_view op) {
     std::vector<Case> cases;
     add_elementwise_cases(cases);
     add_dimension_cases(cases);
+    add_window_cases(cases);
     add_formula_cases(cases);
     add_layer_cases(cases);
     add_loss_cases(cases);
+    add_sequence_cases(cases);
     add_update_cases(cases);
     return cases;
   }();

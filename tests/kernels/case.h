@@ -67,6 +67,8 @@ void add_dimension_cases(std::vector<Case>& cases);
 void add_formula_cases(std::vector<Case>& cases);
 void add_layer_cases(std::vector<Case>& cases);
 void add_loss_cases(std::vector<Case>& cases);
+void add_window_cases(std::vector<Case>& cases);
+void add_sequence_cases(std::vector<Case>& cases);
 void add_update_cases(std::vector<Case>& cases);
 
 }  // namespace shardrun::test

@@ -208,6 +208,39 @@ TEST_CASE("shards of any dimension draw the whole's mask", "[kernels]") {
   }
 }
 
+TEST_CASE("shards of separate queries, heads and groups draw the whole's mask", "[kernels]") {
+  Tensor q = zeros(type_of({5, 7, 4, 3, 9}));
+  Tensor k = zeros(type_of({5, 9, 4, 9}));
+  Tensor v = k;
+  Random(5).fill_normal(q, 0, 1);
+  Random(6).fill_normal(k, 0, 1);
+  for (std::size_t i = 0; i < v.values.size(); ++i) {  // unit vectors: out is the probabilities
+    v.values[i] = i / (4 * 9) % 9 == i % 9 ? 1 : 0;
+  }
+  const graph::Attributes attributes = {
+      {"causal", 0}, {"window", 0}, {"scale", 0.0}, {"dropout", 0.5}, {"stream", "layer.0/dropout"}};
+  const auto mask = [&](const device::Device& device, const Tensor& queries, const Tensor& keys, const Tensor& values) {
+    const std::vector<std::int64_t>& s = queries.type.shape;
+    return mask_of(execute(device, {.op = "scaled_dot_product_attention",
+                                    .attributes = attributes,
+                                    .inputs = {queries, keys, values},
+                                    .outputs = {queries, zeros(type_of({s[0], s[2], s[3], s[1]}))},
+                                    .scalars = scalars_of_tests()})[0]);
+  };
+  const Tensor whole = mask(*devices()[0], q, k, v);
+  CHECK(differing(whole, mask(*devices()[1], q, k, v)) == 0);
+  CHECK(std::abs(mean(whole) - 0.5) < 0.05);
+  CHECK(differing(slice(whole, 3, 0, 1), slice(whole, 3, 1, 2)) > whole.values.size() / 9);
+  const auto part = [](const Tensor& tensor, std::size_t heads_dim) {
+    return slice(slice(tensor, 0, 1, 4), heads_dim, 1, 3);
+  };
+  const auto shard = [&](const Tensor& tensor) { return slice(slice(part(tensor, 2), 1, 2, 6), 3, 1, 3); };
+  for (const device::Device* device : devices()) {
+    INFO(device->name());
+    CHECK(mask(*device, shard(q), part(k, 2), part(v, 2)).values == shard(whole).values);
+  }
+}
+
 TEST_CASE("dropout's gradient drops what dropout dropped", "[kernels]") {
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "gradient", graph::Role::on_demand, 5);

@@ -18,14 +18,17 @@ constexpr double step = 1e-5;
 
 /// The results through which gradients flow; the others serve the op's own backward pass.
 bool flows(const std::string& op, std::size_t output) {
-  return output == 0 || (op != "layer_norm" && op != "attention");
+  static const std::set<std::string> with_others = {"attention", "layer_norm", "max_pool", "rms_norm",
+                                                    "scaled_dot_product_attention"};
+  return output == 0 || with_others.count(op) == 0;
 }
 
 /// Operands whose gradient is undefined or zero: integers, what becomes integers, and by declaration targets,
 /// conditions, and the row's maximum, which cancels in the loss as a whole (tested below).
 bool has_no_gradient(const Prepared& prepared, std::size_t input) {
   static const std::set<std::pair<std::string, std::size_t>> undefined = {
-      {"softmax_terms", 1}, {"token_loss", 0}, {"squared_error", 1}, {"where", 0}, {"broadcast", 1}};
+      {"softmax_terms", 1}, {"token_loss", 0}, {"squared_error", 1},
+      {"where", 0},         {"broadcast", 1},  {"scaled_dot_product_attention", 3}};
   return undefined.count({prepared.op->name, input}) == 1 || !graph::is_real(prepared.inputs[input].type.dtype) ||
          !graph::is_real(prepared.outputs[0].type.dtype);
 }

@@ -1,6 +1,7 @@
 // The sharding rules are true of the kernels: cutting a factor of an op and running its kernel on each shard gives the
-// parts of the whole (pass-through) or partial results whose sum, maximum or minimum is the whole (reduced). Shards are
-// uneven, and one of them may be empty.
+// parts of the whole (pass-through) or partial results whose sum, maximum or minimum is the whole (reduced). An operand
+// that reads the factor through a window has the interval that the shard needs. Shards are uneven, and one of them may
+// be empty.
 
 #include <algorithm>
 #include <numeric>
@@ -21,25 +22,41 @@ std::vector<Cut> cuts(std::int64_t size) {
   return {{size * 2 / 3, size}, {size / 5, size * 4 / 5, size}, {size, size}};
 }
 
-/// The part of a tensor that one shard has, when the dimensions that are instances of `factor` are cut.
-Tensor shard(const Tensor& whole, const std::vector<graph::FactorId>& factors, graph::FactorId factor,
-             std::int64_t begin, std::int64_t end) {
-  Tensor part = whole;
-  for (std::size_t d = 0; d < factors.size(); ++d) {
-    if (factors[d] == factor) {
-      part = slice(part, d, begin, end);
-    }
+/// The elements of `whole` along `dim` that a shard [begin, end) of the result reads through a window. Those of a
+/// periodic dimension go on past its ends, and the origin may then be negative.
+Tensor halo(const Tensor& whole, std::size_t dim, const Window& window, std::int64_t begin, std::int64_t end) {
+  const std::int64_t size = whole.type.shape[dim];
+  if (!window.wraps) {
+    const auto [first, last] = window.reads(begin, end, size);
+    return slice(whole, dim, first, last);
   }
+  std::vector<Tensor> elements = {slice(whole, dim, 0, 0)};
+  for (std::int64_t i = begin + window.first; i < end + window.last; ++i) {
+    const std::int64_t wrapped = (i % size + size) % size;
+    elements.push_back(slice(whole, dim, wrapped, wrapped + 1));
+  }
+  Tensor part = concatenate(elements, dim);
+  part.origin[dim] = begin + window.first;
   return part;
 }
 
 Prepared shard(const Prepared& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   Prepared part = whole;
   for (std::size_t i = 0; i < part.inputs.size(); ++i) {
-    part.inputs[i] = shard(whole.inputs[i], whole.rule.inputs[i], factor, begin, end);
+    for (std::size_t d = 0; d < whole.rule.inputs[i].size(); ++d) {
+      if (whole.rule.inputs[i][d] == factor) {
+        const Window* window = whole.rule.window(i, d);
+        part.inputs[i] =
+            window == nullptr ? slice(part.inputs[i], d, begin, end) : halo(part.inputs[i], d, *window, begin, end);
+      }
+    }
   }
   for (std::size_t o = 0; o < part.outputs.size(); ++o) {
-    part.outputs[o] = shard(whole.outputs[o], whole.rule.outputs[o], factor, begin, end);
+    for (std::size_t d = 0; d < whole.rule.outputs[o].size(); ++d) {
+      if (whole.rule.outputs[o][d] == factor) {
+        part.outputs[o] = slice(part.outputs[o], d, begin, end);
+      }
+    }
   }
   return part;
 }
@@ -153,61 +170,6 @@ TEST_CASE("sharded factors give the parts that their rules promise", "[kernels]"
           check_shards(device::Device::find("cpu"), prepare(test), {.of_largest = 2e-6});
         }
       }
-    }
-  }
-}
-
-namespace {
-
-/// The elements of `whole` along `dim` that a shard [begin, end) of the shifted result needs, with their own: wrapped
-/// past the ends of a periodic axis, where the origin may then be negative, and cut off at those of a fixed one.
-Tensor with_halo(const Tensor& whole, std::size_t dim, std::int64_t begin, std::int64_t end, std::int64_t offset,
-                 bool periodic) {
-  const std::int64_t size = whole.type.shape[dim];
-  std::int64_t first = begin + std::min<std::int64_t>(offset, 0);
-  std::int64_t last = end + std::max<std::int64_t>(offset, 0);
-  if (!periodic) {
-    first = std::max<std::int64_t>(first, 0);
-    last = std::min(last, size);
-  }
-  std::vector<Tensor> elements = {slice(whole, dim, 0, 0)};
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t wrapped = (i % size + size) % size;
-    elements.push_back(slice(whole, dim, wrapped, wrapped + 1));
-  }
-  Tensor shard = concatenate(elements, dim);
-  shard.origin[dim] = first;
-  return shard;
-}
-
-void check_halo(const device::Device& device, const Prepared& whole) {
-  const auto dim = static_cast<std::size_t>(whole.attributes.integer("dim"));
-  const bool periodic = whole.attributes.text("boundary") == "periodic";
-  const std::int64_t offset = whole.attributes.integer("offset");
-  const std::vector<Tensor> expected = run(device, whole);
-  for (const Cut& cut : cuts(whole.inputs[0].type.shape[dim])) {
-    INFO(device.name() << ", cut at " << cut.front() << " into " << cut.size());
-    std::vector<Tensor> parts;
-    std::int64_t begin = 0;
-    for (const std::int64_t end : cut) {
-      Prepared part = whole;
-      part.inputs[0] = with_halo(whole.inputs[0], dim, begin, end, offset, periodic);
-      part.outputs[0] = slice(whole.outputs[0], dim, begin, end);
-      parts.push_back(run(device, part, {.threads = 2})[0]);
-      begin = end;
-    }
-    CHECK(difference(concatenate(parts, dim), expected[0], {}) == "");
-  }
-}
-
-}  // namespace
-
-TEST_CASE("a shard with its halo shifts as the whole does", "[kernels]") {
-  for (const Case& test : cases_of("shift")) {
-    if (largest_operand(test) <= 1000) {
-      INFO(to_string(test));
-      check_halo(device::Device::find("reference"), prepare(test));
-      check_halo(device::Device::find("cpu"), prepare(test));
     }
   }
 }

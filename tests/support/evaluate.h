@@ -1,37 +1,12 @@
 #pragma once
 
-#include <map>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include "core/device/device.h"
-#include "core/graph/graph.h"
+#include "plugins/conformance/evaluate.h"
 #include "tests/support/tensor.h"
 
 namespace shardrun::test {
 
-/// One execution of one op's kernel, whose buffers are made for it.
-struct Execution {
-  std::string_view op;
-  const graph::Attributes& attributes;
-  const std::vector<Tensor>& inputs;
-  const std::vector<Tensor>& outputs;  ///< types and places; the values of output 0 matter when accumulating
-  device::Scalars scalars = {};
-  int threads = 1;
-  bool accumulate = false;
-  std::vector<std::pair<std::size_t, std::size_t>> in_place = {};  ///< (output, input) pairs that share memory
-  const device::Kernel* kernel = nullptr;                          ///< instead of the one that the device would choose
-};
-
-/// Runs it and returns the outputs. Every buffer stands between guard bytes, results and scratch begin as NaN. Throws
-/// Error{internal} when the kernel wrote outside its outputs and scratch, or into an operand that it was not given.
-[[nodiscard]] std::vector<Tensor> execute(const device::Device& device, const Execution& execution);
-
-/// Computes a function node by node, each value in memory of its own, and returns all its values. `given` has every
-/// input and every state that is read.
-[[nodiscard]] IdVector<graph::ValueId, Tensor> evaluate(const graph::Function& function, const device::Device& device,
-                                                        const std::map<graph::ValueId, Tensor>& given,
-                                                        const device::Scalars& scalars);
+using conformance::evaluate;
+using conformance::execute;
+using conformance::Execution;
 
 }  // namespace shardrun::test

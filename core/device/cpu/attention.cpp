@@ -5,14 +5,17 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// Turns the scores of one query into exp(score - max) over the `visible` keys and zeros up to `end`.
+/// Turns the scores of one query into exp(score - max) over the keys that it sees and zeros elsewhere up to `end`.
 struct Softmax {
   float max;
   float sum;
 };
-Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
-  const std::int64_t whole = whole_vectors(visible);
-  for (std::int64_t j = visible; j < whole; ++j) {
+Softmax softmax_row(float* scores, const Keys& seen, std::int64_t end) {
+  const std::int64_t whole = whole_vectors(seen.last);
+  for (std::int64_t j = 0; j < seen.first; ++j) {
+    scores[j] = lowest;
+  }
+  for (std::int64_t j = seen.last; j < whole; ++j) {
     scores[j] = lowest;
   }
   const float max = largest_of(whole, [=](auto at) { return load(scores, at); });
@@ -27,38 +30,40 @@ Softmax softmax_row(float* scores, std::int64_t visible, std::int64_t end) {
   return {max, sum};
 }
 
-void attend(const KernelCall& call, const QkvShape& at, const Dropped& dropped, std::int64_t b, std::int64_t h,
-            float* scratch) {
-  const TensorView& qkv = call.inputs[0];
-  const std::int64_t tile = smaller(tile_rows, at.length);
-  const Panel queries(qkv, at.qkv_begin(b, h, 0), at.qkv_stride(), tile, at.width, scratch);
-  const Panel keys(qkv, at.qkv_begin(b, h, 1), at.qkv_stride(), at.length, at.width, scratch);
-  const Panel values(qkv, at.qkv_begin(b, h, 2), at.qkv_stride(), at.length, at.width, scratch);
-  const Panel out(call.outputs[0], at.out_begin(b, h), at.out_stride(), tile, at.width, scratch);
-  const Reals lse = reals<Reals>(call.outputs[1]) + (b * at.heads + h) * at.length;
-  const Matrix k = keys.read(0, at.length);
-  const Matrix v = values.read(0, at.length);
+void attend(const Attention& on, const Head& head, float* scratch) {
+  const AttentionShape& at = on.shape;
+  const Panel queries(on.q, at.q, head, at.tile(), at.width, scratch);
+  const Panel keys(on.k, at.k, head, at.keys, at.width, scratch);
+  const Panel values(on.v, at.v, head, at.keys, at.width, scratch);
+  const Panel out(on.out, at.out, head, at.tile(), at.width, scratch);
+  const Reals lse = on.lse_of(head);
+  const Matrix k = keys.read(0, at.keys);
+  const Matrix v = values.read(0, at.keys);
   float* scores = scratch;
   const std::int64_t stride = at.score_stride();
-  const float scale = 1.0F / __builtin_sqrtf(static_cast<float>(at.width));
-  for (std::int64_t begin = 0; begin < at.length; begin += tile_rows) {
-    const std::int64_t end = smaller(begin + tile_rows, at.length);
-    const std::int64_t rows = end - begin;
-    sgemm(rows, end, at.width, scale, queries.read(begin, rows), transposed(k), scores, stride, false);
+  for (std::int64_t begin = 0; begin < at.queries; begin += tile_rows) {
+    const std::int64_t rows = smaller(tile_rows, at.queries - begin);
+    const Keys tile = at.visible(begin, begin + rows);
+    const std::int64_t count = tile.last - tile.first;
+    sgemm(rows, count, at.width, at.scale, queries.read(begin, rows), transposed(rows_from(k, tile.first)), scores,
+          stride, false);
+    on.add_mask(scores, begin, rows, tile);
     float inverse[tile_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * stride;
-      const Softmax softmax = softmax_row(row, begin + r + 1, end);
+      const Keys seen = at.visible(begin + r);
+      const Softmax softmax = softmax_row(row, {seen.first - tile.first, seen.last - tile.first}, count);
       inverse[r] = 1.0F / softmax.sum;
       put(lse, begin + r, softmax.max + __builtin_logf(softmax.sum));
-      if (dropped.stream != nullptr) {
-        dropped.row({b, h, begin + r}, [=](std::int64_t first, std::int64_t last, const float* factors) {
-          vectors(0, last - first, [=](auto i) { store(row + first, i, load(row + first, i) * load(factors, i)); });
+      if (on.dropped.stream != nullptr) {
+        on.dropped.row(head, begin + r, seen, [=](std::int64_t first, std::int64_t last, const float* factors) {
+          float* from = row + (first - tile.first);
+          vectors(0, last - first, [=](auto i) { store(from, i, load(from, i) * load(factors, i)); });
         });
       }
     }
     const Panel::Rows tile_out = out.room(begin);
-    sgemm(rows, at.width, end, 1, {scores, stride}, v, tile_out.data, tile_out.stride, false);
+    sgemm(rows, at.width, count, 1, {scores, stride}, rows_from(v, tile.first), tile_out.data, tile_out.stride, false);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* row = tile_out.data + r * tile_out.stride;
       const float factor = inverse[r];
@@ -69,26 +74,69 @@ void attend(const KernelCall& call, const QkvShape& at, const Dropped& dropped, 
 }
 
 /// Floats of scratch of one thread.
-std::int64_t floats_of_thread(const QkvShape& at, graph::DType qkv, graph::DType out) {
-  const std::int64_t tile = smaller(tile_rows, at.length);
-  return Panel::floats(qkv, tile + 2 * at.length, at.width) + Panel::floats(out, tile, at.width) + at.tile_floats();
+std::int64_t floats_of_thread(const AttentionShape& at, graph::DType q, graph::DType k, graph::DType v,
+                              graph::DType out) {
+  return Panel::floats(q, at.tile(), at.width) + Panel::floats(k, at.keys, at.width) +
+         Panel::floats(v, at.keys, at.width) + Panel::floats(out, at.tile(), at.width) + at.tile_floats();
+}
+
+/// Every head of the queries is a task.
+std::int64_t tasks_of(const AttentionShape& at) { return at.batch * at.heads * at.group; }
+
+void attend_all(const KernelCall& call, const Attention& on) {
+  const AttentionShape& at = on.shape;
+  if (at.queries == 0) {
+    return;
+  }
+  const std::int64_t floats = floats_of_thread(at, on.q.dtype, on.k.dtype, on.v.dtype, on.out.dtype);
+  for_each_task(call, at, tasks_of(at), floats, [&](std::int64_t task, float* scratch) {
+    const std::int64_t pair = task / at.group;
+    attend(on, {pair / at.heads, pair % at.heads, task % at.group}, scratch);
+  });
 }
 
 /// qkv -> out, lse
 void attention(const KernelCall& call) {
-  const QkvShape at = layout_of(call.inputs[0].shape.data());
+  const TensorView& qkv = call.inputs[0];
   const DropoutStream stream(call, call.attributes.real("dropout"));
-  const Dropped dropped = dropped_by(call, stream);
-  for_each_pair(call, at, floats_of_thread(at, call.inputs[0].dtype, call.outputs[0].dtype),
-                [&](std::int64_t b, std::int64_t h, float* scratch) { attend(call, at, dropped, b, h, scratch); });
+  attend_all(call, {.shape = packed_shape(qkv.shape.data()),
+                    .q = qkv,
+                    .k = qkv,
+                    .v = qkv,
+                    .out = call.outputs[0],
+                    .lse = call.outputs[1],
+                    .dropped = packed_dropped(call, stream)});
 }
 
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
-  const QkvShape at = layout_of(shape.inputs[0].shape.data());
-  return bytes_of_threads(at, threads, floats_of_thread(at, shape.inputs[0].dtype, shape.outputs[0].dtype));
+  const AttentionShape at = packed_shape(shape.inputs[0].shape.data());
+  const graph::DType qkv = shape.inputs[0].dtype;
+  return bytes_of_threads(at, tasks_of(at), threads, floats_of_thread(at, qkv, qkv, qkv, shape.outputs[0].dtype));
+}
+
+/// q, k, v (, mask) -> out, lse
+void scaled_dot_product_attention(const KernelCall& call) {
+  const DropoutStream stream(call, call.attributes.real("dropout"));
+  attend_all(call, {.shape = separate_shape_of(call),
+                    .q = call.inputs[0],
+                    .k = call.inputs[1],
+                    .v = call.inputs[2],
+                    .out = call.outputs[0],
+                    .lse = call.outputs[1],
+                    .dropped = separate_dropped(call, stream),
+                    .mask = call.inputs.size() > 3 ? &call.inputs[3] : nullptr});
+}
+
+std::size_t separate_scratch_bytes(const graph::OpShape& shape, int threads) {
+  const AttentionShape at =
+      separate_shape(shape.attributes, shape.inputs[0].shape.data(), shape.inputs[1].shape.data());
+  const std::int64_t floats =
+      floats_of_thread(at, shape.inputs[0].dtype, shape.inputs[1].dtype, shape.inputs[2].dtype, shape.outputs[0].dtype);
+  return bytes_of_threads(at, tasks_of(at), threads, floats);
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(attention, {"attention", {attention, scratch_bytes}})
+SHARDRUN_KERNELS(attention, {"attention", {attention, scratch_bytes}},
+                 {"scaled_dot_product_attention", {scaled_dot_product_attention, separate_scratch_bytes}})

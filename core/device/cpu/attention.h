@@ -1,54 +1,14 @@
 #pragma once
 
+#include "core/device/cpu/attention_shape.h"
 #include "core/device/cpu/random.h"
 #include "core/device/cpu/sgemm.h"
-#include "core/device/cpu/views.h"
 
-/// Causal attention over tiles of query rows. Scratch holds the scores of one tile against all its visible keys, never
-/// a whole matrix of scores, and float32 copies of one pair's bfloat16 operands. A thread owns whole (sequence, head)
-/// pairs.
+/// Attention over tiles of query rows. Scratch holds the scores of one tile against all keys that it sees, never a
+/// whole matrix of scores, and float32 copies of one head's bfloat16 operands. Threads share the heads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-inline constexpr std::int64_t tile_rows = 32;
-inline constexpr std::int64_t row_gap = 16;  // floats between two rows of scores, which nothing touches
-
-inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// Sizes and addressing of qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
-struct QkvShape {
-  std::int64_t batch;
-  std::int64_t length;
-  std::int64_t heads;
-  std::int64_t width;
-
-  [[nodiscard]] std::int64_t qkv_stride() const { return 3 * heads * width; }
-  [[nodiscard]] std::int64_t out_stride() const { return heads * width; }
-  /// Of position 0; part is 0 for queries, 1 for keys, 2 for values.
-  [[nodiscard]] std::int64_t qkv_begin(std::int64_t b, std::int64_t h, int part) const {
-    return b * length * qkv_stride() + (part * heads + h) * width;
-  }
-  [[nodiscard]] std::int64_t out_begin(std::int64_t b, std::int64_t h) const {
-    return b * length * out_stride() + h * width;
-  }
-
-  /// Floats from one row of scores to the next: whole vectors of any instruction set, and no power of two.
-  [[nodiscard]] std::int64_t score_stride() const { return (length + 15) / 16 * 16 + row_gap; }
-  [[nodiscard]] std::int64_t tile_floats() const { return smaller(tile_rows, length) * score_stride(); }
-
-  /// Among how many threads the pairs are shared; less than about 0.1 ms of work stays on one.
-  [[nodiscard]] int parts(int threads) const {
-    const std::int64_t pairs = batch * heads;
-    const std::int64_t work = pairs * length * (length + 16) * (width + 16);
-    const std::int64_t worthwhile = work / (1 << 20) + 1;
-    return static_cast<int>(smaller(smaller(pairs, worthwhile), threads));
-  }
-};
-
-inline QkvShape layout_of(const std::int64_t* qkv_shape) {
-  return {qkv_shape[0], qkv_shape[1], qkv_shape[3], qkv_shape[4]};
-}
-
-/// Rows of one (sequence, head) pair as a float32 matrix: where they are, or in scratch if the tensor is bfloat16.
+/// Rows of one head as a float32 matrix: where they are, or in scratch if the tensor is bfloat16.
 class Panel {
  public:
   struct Rows {
@@ -56,11 +16,10 @@ class Panel {
     std::int64_t stride;
   };
 
-  /// `begin` is the element at which row 0 begins, and at most `rows` rows are used at once. Takes floats from
-  /// `scratch` if it needs them.
-  Panel(const TensorView& tensor, std::int64_t begin, std::int64_t stride, std::int64_t rows, std::int64_t width,
+  /// At most `rows` rows are used at once. Takes floats from `scratch` if it needs them.
+  Panel(const TensorView& tensor, const HeadRows& place, const Head& head, std::int64_t rows, std::int64_t width,
         float*& scratch)
-      : rows_(reals<Reals>(tensor) + begin), stride_(stride), width_(width), room_(scratch) {
+      : rows_(reals<Reals>(tensor) + place.begin(head)), stride_(place.of_row), width_(width), room_(scratch) {
     scratch += floats(tensor.dtype, rows, width);
   }
 
@@ -102,57 +61,114 @@ class Panel {
   matrix.transposed = true;
   return matrix;
 }
+/// The rows from `first` on.
+[[nodiscard]] inline Matrix rows_from(const Matrix& matrix, std::int64_t first) {
+  return {matrix.data + first * matrix.stride, matrix.stride};
+}
 
-/// Calls body(b, h, scratch) for every pair; `scratch` is the thread's own.
+/// Calls body(task, scratch) for every task; `scratch` is the thread's own.
 template <typename Body>
-void for_each_pair(const KernelCall& call, const QkvShape& at, std::int64_t scratch_floats, const Body& body) {
+void for_each_task(const KernelCall& call, const AttentionShape& at, std::int64_t tasks, std::int64_t scratch_floats,
+                   const Body& body) {
   auto* scratch = reinterpret_cast<float*>(call.scratch.data());
-  const std::int64_t pairs = at.batch * at.heads;
-  const int parts = at.parts(call.threads.count());
+  const int parts = at.parts(tasks, call.threads.count());
   call.threads.run(parts, [&](int part) {
-    for (std::int64_t pair = pairs * part / parts; pair < pairs * (part + 1) / parts; ++pair) {
-      body(pair / at.heads, pair % at.heads, scratch + part * scratch_floats);
+    for (std::int64_t task = tasks * part / parts; task < tasks * (part + 1) / parts; ++task) {
+      body(task, scratch + part * scratch_floats);
     }
   });
 }
 
-struct Query {
-  std::int64_t sequence;
-  std::int64_t head;
-  std::int64_t position;
-};
+/// Scratch of all threads; none without queries. Behind the last row of scores a gap is not planned: it could reach
+/// into a page that nothing touches.
+inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks, int threads, std::int64_t floats) {
+  const std::int64_t all = at.tile_floats() > 0 ? at.parts(tasks, threads) * floats : 0;
+  return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
+}
 
-/// Dropout of one op's probabilities; `stream` is null if the rate is zero.
+/// Dropout of one op's probabilities; `stream` is null if the rate is zero. Sizes are those of the whole tensor.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;
   std::int64_t first_head;
-  std::int64_t length;
+  std::int64_t first_group;
+  std::int64_t groups;
+  std::int64_t first_query;
+  std::int64_t queries;
+  std::int64_t keys;
 
-  /// Calls use(first, last, factors) for stretches of the keys that a query sees.
+  /// Calls use(first, last, factors) for stretches of the keys `seen` by a query.
   template <typename Use>
-  void row(const Query& query, const Use& use) const {
-    const std::int64_t begin = ((first_head + query.head) * length + query.position) * length;
+  void row(const Head& head, std::int64_t query, const Keys& seen, const Use& use) const {
+    const std::int64_t number = (first_head + head.head) * groups + first_group + head.group;
+    const std::int64_t begin = (number * queries + first_query + query) * keys;
     const auto relative = [&](std::int64_t from, std::int64_t to, const float* factors) {
       use(from - begin, to - begin, factors);
     };
-    stream->factors(first_sample + query.sequence, begin, begin + query.position + 1, relative);
+    stream->factors(first_sample + head.sequence, begin + seen.first, begin + seen.last, relative);
   }
 };
 
-inline Dropped dropped_by(const KernelCall& call, const DropoutStream& stream) {
+/// One call: its sizes, operands and log-sum-exp, and what else changes scores and probabilities.
+struct Attention {
+  AttentionShape shape;
+  const TensorView& q;
+  const TensorView& k;
+  const TensorView& v;
+  const TensorView& out;
+  const TensorView& lse;
+  Dropped dropped;
+  const TensorView* mask = nullptr;  ///< [T, S], added to the scores; null: none
+
+  /// log-sum-exp of a head's queries. lse: [B, H, G, T]
+  [[nodiscard]] Reals lse_of(const Head& at) const {
+    return reals<Reals>(lse) + ((at.sequence * shape.heads + at.head) * shape.group + at.group) * shape.queries;
+  }
+
+  /// Adds the mask to the scores of queries from `begin` on for the keys `seen`.
+  void add_mask(float* scores, std::int64_t begin, std::int64_t rows, const Keys& seen) const {
+    const std::int64_t stride = shape.score_stride();
+    for (std::int64_t r = 0; mask != nullptr && r < rows; ++r) {
+      const Reals added = reals<Reals>(*mask) + ((begin + r) * shape.keys + seen.first);
+      float* row = scores + r * stride;
+      vectors(0, seen.last - seen.first, [=](auto at) { store(row, at, load(row, at) + load(added, at)); });
+    }
+  }
+};
+
+/// qkv: [B, T, 3, H, D]
+inline Dropped packed_dropped(const KernelCall& call, const DropoutStream& stream) {
   const TensorView& qkv = call.inputs[0];
-  const bool any = call.attributes.real("dropout") > 0;
-  return {any ? &stream : nullptr, call.scalars.first_sample + qkv.origin[0], qkv.origin[3], qkv.shape[1]};
+  return {.stream = call.attributes.real("dropout") > 0 ? &stream : nullptr,
+          .first_sample = call.scalars.first_sample + qkv.origin[0],
+          .first_head = qkv.origin[3],
+          .first_group = 0,
+          .groups = 1,
+          .first_query = 0,
+          .queries = qkv.shape[1],
+          .keys = qkv.shape[1]};
+}
+
+/// q: [B, T, H, G, D]   k: [B, S, H, D]
+inline Dropped separate_dropped(const KernelCall& call, const DropoutStream& stream) {
+  const TensorView& q = call.inputs[0];
+  return {.stream = call.attributes.real("dropout") > 0 ? &stream : nullptr,
+          .first_sample = call.scalars.first_sample + q.origin[0],
+          .first_head = q.origin[2],
+          .first_group = q.origin[3],
+          .groups = q.global[3],
+          .first_query = q.origin[1],
+          .queries = q.global[1],
+          .keys = call.inputs[1].shape[1]};
+}
+
+/// The shape of a call, with the place of its queries in the whole tensor.
+inline AttentionShape separate_shape_of(const KernelCall& call) {
+  AttentionShape at = separate_shape(call.attributes, call.inputs[0].shape.data(), call.inputs[1].shape.data());
+  at.first_query = call.inputs[0].origin[1];
+  return at;
 }
 
 inline std::int64_t whole_vectors(std::int64_t count) { return (count + lanes - 1) / lanes * lanes; }
-
-/// Scratch of all threads. Behind the last row of scores a gap is not planned: it could reach into a page that nothing
-/// touches.
-inline std::size_t bytes_of_threads(const QkvShape& at, int threads, std::int64_t floats) {
-  const std::int64_t all = at.parts(threads) * floats;
-  return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
-}
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

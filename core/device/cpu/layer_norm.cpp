@@ -1,6 +1,7 @@
 #include "core/device/cpu/reduce.h"
 
-// Ba et al. 2016, arXiv:1607.06450, over the last dimension.
+// layer_norm (Ba et al. 2016, arXiv:1607.06450) and rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467) over the last
+// dimension. Their gradients are those of layer_norm; without `centred`, of rms_norm, the mean is zero.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
@@ -43,15 +44,40 @@ void layer_norm(const KernelCall& call) {
   });
 }
 
-/// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - mean(g) - n mean(g n))
-/// dy, x: [L, E]   gain: [E]   mean, rstd: [L]   dx: [L, E]
+/// x: [L, E]   gain: [E]   y: [L, E]   rstd: [L]
 template <typename Pointer>
+void rms_norm(const KernelCall& call) {
+  const auto x = reals<Pointer>(call.inputs[0]);
+  const auto gain = reals<Pointer>(call.inputs[1]);
+  const auto y = reals<Pointer>(call.outputs[0]);
+  const auto deviations = reals<Pointer>(call.outputs[1]);
+  const std::int64_t width = columns(call.inputs[0]);
+  const auto epsilon = static_cast<float>(call.attributes.real("epsilon"));
+  call.threads.split(rows(call.inputs[0]), row_grain(width), [=](std::int64_t begin, std::int64_t end) {
+    const auto scale = 1.0F / static_cast<float>(width);
+    for (std::int64_t r = begin; r < end; ++r) {
+      const auto from = x + r * width;
+      const auto to = y + r * width;
+      const float squares = sum_of(width, [=](auto at) {
+        const vec v = load(from, at);
+        return v * v;
+      });
+      const float rstd = 1.0F / __builtin_sqrtf(squares * scale + epsilon);
+      put(deviations, r, rstd);
+      vectors(0, width, [=](auto at) { store(to, at, load(from, at) * rstd * load(gain, at)); });
+    }
+  });
+}
+
+/// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - mean(g) - n mean(g n)), without mean(g) if not `centred`.
+/// dy, x: [L, E]   gain: [E]   mean (if `centred`), rstd: [L]   dx: [L, E]
+template <typename Pointer, bool centred>
 void gradient_input(const KernelCall& call) {
   const auto dy = reals<Pointer>(call.inputs[0]);
   const auto x = reals<Pointer>(call.inputs[1]);
   const auto gain = reals<Pointer>(call.inputs[2]);
   const auto means = reals<Pointer>(call.inputs[3]);
-  const auto deviations = reals<Pointer>(call.inputs[4]);
+  const auto deviations = reals<Pointer>(call.inputs[centred ? 4 : 3]);
   const auto dx = reals<Pointer>(call.outputs[0]);
   const std::int64_t width = columns(call.inputs[0]);
   call.threads.split(rows(call.inputs[0]), row_grain(width), [=](std::int64_t begin, std::int64_t end) {
@@ -60,13 +86,13 @@ void gradient_input(const KernelCall& call) {
       const auto dy_row = dy + r * width;
       const auto x_row = x + r * width;
       const auto dx_row = dx + r * width;
-      const float mean = get(means, r);
+      const float mean = centred ? get(means, r) : 0.0F;
       const float rstd = get(deviations, r);
       const FloatPair sums = sums_of(width, [=](auto at) {
         const vec g = load(dy_row, at) * load(gain, at);
         return VecPair{g, g * (load(x_row, at) - mean)};
       });
-      const float mean_g = sums.first * scale;
+      const float mean_g = centred ? sums.first * scale : 0.0F;
       const float mean_gn = sums.second * scale * rstd;
       vectors(0, width, [=](auto at) {
         const vec n = (load(x_row, at) - mean) * rstd;
@@ -76,22 +102,27 @@ void gradient_input(const KernelCall& call) {
   });
 }
 
-/// dy, x: [L, E]   mean, rstd: [L]   dgain: [E] (+)= Σ dy n
-template <typename Pointer>
+/// dy, x: [L, E]   mean (if `centred`), rstd: [L]   dgain: [E] (+)= Σ dy n
+template <typename Pointer, bool centred>
 void gradient_gain(const KernelCall& call) {
   const auto dy = reals<Pointer>(call.inputs[0]);
   const auto x = reals<Pointer>(call.inputs[1]);
   const auto means = reals<Pointer>(call.inputs[2]);
-  const auto deviations = reals<Pointer>(call.inputs[3]);
+  const auto deviations = reals<Pointer>(call.inputs[centred ? 3 : 2]);
   const std::int64_t width = columns(call.inputs[0]);
   column_sums<Pointer>(call, rows(call.inputs[0]), width, [=](std::int64_t r, auto at) {
-    return load(dy + r * width, at) * ((load(x + r * width, at) - get(means, r)) * get(deviations, r));
+    const float mean = centred ? get(means, r) : 0.0F;
+    return load(dy + r * width, at) * ((load(x + r * width, at) - mean) * get(deviations, r));
   });
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(layer_norm, {"layer_norm", {.run = by_type<layer_norm<float*>, layer_norm<Reals>>}},
-                 {"layer_norm_gradient_input", {.run = by_type<gradient_input<float*>, gradient_input<Reals>>}},
-                 {"layer_norm_gradient_gain", {.run = by_type<gradient_gain<float*>, gradient_gain<Reals>>}})
+SHARDRUN_KERNELS(
+    layer_norm, {"layer_norm", {.run = by_type<layer_norm<float*>, layer_norm<Reals>>}},
+    {"layer_norm_gradient_input", {.run = by_type<gradient_input<float*, true>, gradient_input<Reals, true>>}},
+    {"layer_norm_gradient_gain", {.run = by_type<gradient_gain<float*, true>, gradient_gain<Reals, true>>}},
+    {"rms_norm", {.run = by_type<rms_norm<float*>, rms_norm<Reals>>}},
+    {"rms_norm_gradient_input", {.run = by_type<gradient_input<float*, false>, gradient_input<Reals, false>>}},
+    {"rms_norm_gradient_gain", {.run = by_type<gradient_gain<float*, false>, gradient_gain<Reals, false>>}})

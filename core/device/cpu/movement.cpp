@@ -41,7 +41,94 @@ SHARDRUN_INLINE void copy_row(Reals from, std::int64_t from_stride, Reals to, st
   }
 }
 
+/// Where row `row` of a box begins: of its dimensions but the innermost one and `skipped`.
+struct Places {
+  std::int64_t from;
+  std::int64_t to;
+};
+Places place_of(const Box& box, std::int64_t row, int skipped) {
+  Places places = {0, 0};
+  for (int d = 1; d < box.count; ++d) {
+    if (d != skipped) {
+      places.from += row % box.sizes[d] * box.from_strides[d];
+      places.to += row % box.sizes[d] * box.to_strides[d];
+      row /= box.sizes[d];
+    }
+  }
+  return places;
+}
+
+constexpr std::int64_t tile = 16;
+
+/// to[j][i] = from[i][j] for i in [0, rows) and j in [0, columns). Elements of a row are consecutive in both.
+template <typename Bits>
+void transpose_tile(const Bits* from, std::int64_t from_stride, Bits* to, std::int64_t to_stride, std::int64_t rows,
+                    std::int64_t columns) {
+  if (rows < tile || columns < tile) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        to[j * to_stride + i] = from[i * from_stride + j];
+      }
+    }
+    return;
+  }
+  Bits held[tile][tile];
+  for (std::int64_t i = 0; i < tile; ++i) {
+    __builtin_memcpy(held[i], from + i * from_stride, sizeof(held[i]));
+  }
+  for (std::int64_t j = 0; j < tile; ++j) {
+    Bits row[tile];
+    for (std::int64_t i = 0; i < tile; ++i) {
+      row[i] = held[i][j];
+    }
+    __builtin_memcpy(to + j * to_stride, row, sizeof(row));
+  }
+}
+
+/// A box whose innermost dimension in `from` is dimension `turned` of `to`, in square tiles. Threads share strips of
+/// tiles.
+template <typename Bits>
+void transpose_box(const KernelCall& call, const Box& box, int turned, const Bits* from, Bits* to) {
+  std::int64_t matrices = 1;
+  for (int d = 1; d < box.count; ++d) {
+    matrices *= d == turned ? 1 : box.sizes[d];
+  }
+  const std::int64_t columns = box.sizes[turned];
+  const std::int64_t strips = (columns + tile - 1) / tile;
+  call.threads.split(matrices * strips, row_grain(tile * box.sizes[0]), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t s = begin; s < end; ++s) {
+      const Places places = place_of(box, s / strips, turned);
+      const std::int64_t column = s % strips * tile;
+      const std::int64_t width = columns - column < tile ? columns - column : tile;
+      for (std::int64_t row = 0; row < box.sizes[0]; row += tile) {
+        const std::int64_t height = box.sizes[0] - row < tile ? box.sizes[0] - row : tile;
+        transpose_tile(from + places.from + row * box.from_strides[0] + column, box.from_strides[0],
+                       to + places.to + column * box.to_strides[turned] + row, box.to_strides[turned], height, width);
+      }
+    }
+  });
+}
+
+/// The dimension whose elements are consecutive in `from`, if those of the innermost one are so in `to` alone; else 0.
+int turned_dimension(const Box& box) {
+  for (int d = 1; d < box.count; ++d) {
+    if (box.to_strides[0] == 1 && box.from_strides[0] != 1 && box.from_strides[d] == 1) {
+      return d;
+    }
+  }
+  return 0;
+}
+
 void copy_box(const KernelCall& call, const Box& box, Reals from, Reals to) {
+  const int turned = turned_dimension(box);
+  if (turned > 0 && from.bfloat && to.bfloat) {
+    transpose_box(call, box, turned, from.bfloats().data, to.bfloats().data);
+    return;
+  }
+  if (turned > 0 && !from.bfloat && !to.bfloat) {
+    transpose_box(call, box, turned, from.floats(), to.floats());
+    return;
+  }
   const std::int64_t row = box.count == 0 ? 1 : box.sizes[0];
   if (box.count <= 1) {
     call.threads.split(row, grain, [=](std::int64_t begin, std::int64_t end) {
@@ -56,15 +143,8 @@ void copy_box(const KernelCall& call, const Box& box, Reals from, Reals to) {
   }
   call.threads.split(rows, row_grain(row), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      std::int64_t in_from = 0;
-      std::int64_t in_to = 0;
-      std::int64_t left = r;
-      for (int d = 1; d < box.count; ++d) {
-        in_from += left % box.sizes[d] * box.from_strides[d];
-        in_to += left % box.sizes[d] * box.to_strides[d];
-        left /= box.sizes[d];
-      }
-      copy_row(from + in_from, box.from_strides[0], to + in_to, box.to_strides[0], row);
+      const Places places = place_of(box, r, 0);
+      copy_row(from + places.from, box.from_strides[0], to + places.to, box.to_strides[0], row);
     }
   });
 }

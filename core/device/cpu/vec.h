@@ -60,15 +60,29 @@ SHARDRUN_INLINE vec load(const float* from, Whole at) {
   __builtin_memcpy(&v, from + at.begin, sizeof(v));
   return v;
 }
+SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + at.begin, &v, sizeof(v)); }
+
+#if defined(__AVX512F__)
+/// The lanes that have elements.
+SHARDRUN_INLINE __mmask16 mask_of(Part at) { return static_cast<__mmask16>((1U << at.count) - 1U); }
+#endif
+
 /// The lanes past the end are zero.
 SHARDRUN_INLINE vec load(const float* from, Part at) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vec>(_mm512_maskz_loadu_ps(mask_of(at), from + at.begin));
+#else
   vec v = {};
   __builtin_memcpy(&v, from + at.begin, static_cast<std::size_t>(at.count) * sizeof(float));
   return v;
+#endif
 }
-SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + at.begin, &v, sizeof(v)); }
 SHARDRUN_INLINE void store(float* to, Part at, vec v) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to + at.begin, mask_of(at), reinterpret_cast<__m512>(v));
+#else
   __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
+#endif
 }
 
 /// Bfloat16 numbers as float32.

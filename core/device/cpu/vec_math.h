@@ -153,6 +153,66 @@ SHARDRUN_INLINE vec erf(vec x) {
   return magnitude < 1.0F ? poly * x : x < 0.0F ? -far : far;
 }
 
+using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
+
+/// a^b = e^(b log(a)) for normal a > 0, to about 1e-11 relative; bounded by e^±150, which float32 does not hold.
+/// a = 2^n m with m in [sqrt(1/2), sqrt(2)), and log(m) = 2 atanh(s) with s = (m - 1) / (m + 1).
+SHARDRUN_INLINE dvec power_of_positive(dvec a, dvec b) {
+  constexpr std::uint64_t bias = 1023;
+  const longvec a_bits = __builtin_bit_cast(longvec, a);
+  const longvec biased = (a_bits + ((bias << 52U) - 0x3FE6A09E667F3BCDU)) >> 52U;  // n + 1023
+  const dvec n = __builtin_bit_cast(dvec, biased | 0x4330000000000000U) - (0x1p52 + static_cast<double>(bias));
+  const dvec m = __builtin_bit_cast(dvec, a_bits - (biased << 52U) + (bias << 52U));
+  const dvec s = (m - 1.0) / (m + 1.0);
+  const dvec z = s * s;
+  dvec series = z * (1.0 / 13) + 1.0 / 11;
+  series = series * z + 1.0 / 9;
+  series = series * z + 1.0 / 7;
+  series = series * z + 1.0 / 5;
+  series = series * z + 1.0 / 3;
+  const dvec log_m = 2.0 * (series * z * s + s);
+  const dvec unbounded = b * (n * 0.6931471805599453 + log_m);
+  const dvec from_above = unbounded < 150.0 ? unbounded : 150.0 - dvec{};
+  const dvec x = from_above > -150.0 ? from_above : -150.0 - dvec{};
+  const dvec shifted = x * 1.4426950408889634 + 0x1.8p52;
+  const dvec r = x - (shifted - 0x1.8p52) * 0.6931471805599453;
+  dvec poly = r * (1.0 / 362880) + 1.0 / 40320;
+  poly = poly * r + 1.0 / 5040;
+  poly = poly * r + 1.0 / 720;
+  poly = poly * r + 1.0 / 120;
+  poly = poly * r + 1.0 / 24;
+  poly = poly * r + 1.0 / 6;
+  poly = poly * r + 0.5;
+  poly = poly * r + 1.0;
+  poly = poly * r + 1.0;
+  return poly * __builtin_bit_cast(dvec, (__builtin_bit_cast(longvec, shifted) + bias) << 52U);
+}
+
+/// a^b. Lanes with a zero, an infinity, NaN, a denormal or a large exponent are left to the C library.
+SHARDRUN_INLINE vec power(vec a, vec b) {
+  const vec magnitude = a < 0.0F ? -a : a;
+  halfvec bases[2];
+  halfvec exponents[2];
+  __builtin_memcpy(bases, &magnitude, sizeof(magnitude));
+  __builtin_memcpy(exponents, &b, sizeof(b));
+  for (int i = 0; i < 2; ++i) {
+    const dvec result =
+        power_of_positive(__builtin_convertvector(bases[i], dvec), __builtin_convertvector(exponents[i], dvec));
+    bases[i] = __builtin_convertvector(result, halfvec);
+  }
+  vec of_magnitude;
+  __builtin_memcpy(&of_magnitude, bases, sizeof(of_magnitude));
+  const vec shifted = b + rounder;  // holds b rounded to an integer, the lowest bit of which is its own
+  const vec with_sign = from_bits(bits(of_magnitude) ^ (bits(shifted) << 31U));
+  const vec of_negative = shifted - rounder == b ? with_sign : splat(__builtin_nanf(""));
+  const vec value = a < 0.0F ? of_negative : of_magnitude;
+  const auto usual = (magnitude >= 0x1p-126F) & (magnitude < __builtin_huge_valf()) & (b < 0x1p21F) & (b > -0x1p21F);
+  if (largest(usual ? vec{} : splat(1.0F)) == 0.0F) {
+    return value;
+  }
+  return lane_by_lane(value, [=](float lane, int i) { return usual[i] != 0 ? lane : __builtin_powf(a[i], b[i]); });
+}
+
 /// What the formulas of core/graph/formulas.h compute with.
 struct VecMath {
   using Number = vec;
@@ -164,9 +224,7 @@ struct VecMath {
   SHARDRUN_INLINE static vec sqrt(vec x) { return square_root(x); }
   SHARDRUN_INLINE static vec tanh(vec x) { return SHARDRUN_KERNEL_VARIANT::tanh(x); }
   SHARDRUN_INLINE static vec erf(vec x) { return SHARDRUN_KERNEL_VARIANT::erf(x); }
-  SHARDRUN_INLINE static vec power(vec a, vec b) {
-    return lane_by_lane(a, [b](float lane, int i) { return __builtin_powf(lane, b[i]); });
-  }
+  SHARDRUN_INLINE static vec power(vec a, vec b) { return SHARDRUN_KERNEL_VARIANT::power(a, b); }
 };
 
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT

@@ -35,6 +35,15 @@ using Operands = std::vector<TensorType>;
   return parse_rule(text + "->" + dimensions);
 }
 
+/// Lets an operand's dimension be read through a window along its factor, which has `size` indices in the result.
+inline void add_window(ShardingRule& rule, const Operands& inputs, std::size_t operand, std::size_t dim, Window window,
+                       std::int64_t size) {
+  rule.windows.push_back({operand, dim, window});
+  Factor& factor = rule.factors[rule.inputs[operand][dim]];
+  factor.size = size;
+  factor.axis = inputs[operand].axes[dim];
+}
+
 [[nodiscard]] inline ShardingRule linear_in(ShardingRule rule, std::vector<std::size_t> operands) {
   rule.linearity = Linearity::each;
   rule.linear = std::move(operands);

@@ -11,15 +11,13 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
     throw Error(ErrorCode::shape_mismatch,
                 fmt::format("shift along dimension {} of an operand with {}", dimension, rank(inputs, 0)));
   }
-  const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
-  const std::string shifted = fmt::format("a{}", attributes.integer("dim"));
-  ShardingRule rule = parse_rule(fmt::format("{} -> {}", dimensions, dimensions), {.shift = shifted});
-  Factor& factor = rule.factors[rule.find(shifted)];
-  factor.offset = attributes.integer("offset");
-  factor.wraps = attributes.text("boundary") == "periodic";
+  ShardingRule rule = elementwise_rule(inputs, 1);
+  const std::int64_t offset = attributes.integer("offset");
+  const bool periodic = attributes.text("boundary") == "periodic";
+  add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic},
+             inputs[0].shape[dimension]);
   // With a constant outside, the op is affine: of a partial operand it would add the constant once per shard.
-  return attributes.text("boundary") == "periodic" || attributes.real("value") == 0 ? linear_in(std::move(rule), {0})
-                                                                                    : rule;
+  return periodic || attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
 }
 
 ValueId shift_gradient(FunctionBuilder& builder, const GradientRequest& request) {
@@ -40,6 +38,7 @@ const RegisterOp shift(
                     AttributeSpec::real("value", "outside of a fixed boundary")},
      .rule = shift_rule,
      .gradient = shift_gradient,
+     .shifts = true,
      .example = {
          .attributes = {{"dim", std::int64_t{0}}, {"offset", std::int64_t{1}}, {"boundary", "fixed"}, {"value", 0.0}},
          .operands = {example({4, 3})}}});

@@ -45,6 +45,9 @@ typedef struct sr_tensor_type {
 #define SR_INITIAL_CONSTANT UINT32_C(0) /* every element is `initial_value` */
 #define SR_INITIAL_NORMAL UINT32_C(1)   /* draws of mean 0 and this deviation, keyed by the seed and the state's name */
 #define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle, this share of each dimension wide */
+#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from 0 to this, without this, keyed as normal ones */
+#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with this probability, else 0 */
+#define SR_INITIAL_COUNTING UINT32_C(5) /* 1, 2, 3, ... times this, in row-major order */
 
 /// A tensor that is kept between calls of functions.
 typedef struct sr_state {
@@ -80,7 +83,7 @@ typedef struct sr_state_writer {
 /// A function of the model. The host knows these names:
 ///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
 ///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
-///  - `iterate`, once: writes the next values of states. Without it the model cannot be iterated.
+///  - `iterate`, once: writes the next values of states, and outputs. Without it the model cannot be iterated.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
 ///    that the op take_position knows. Without it nothing can be sampled.
 typedef struct sr_function {
@@ -166,13 +169,140 @@ typedef struct sr_function_writer {
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
   /// The state's value after the function. Each state is written at most once.
   int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
-  /// A tensor that the host reads after a call.
+  /// A tensor that the host reads after a call. A run saves those of `iterate`, f32, as outputs/NAME.npy at its end, and
+  /// whenever it saves the fields. The name is not a state's.
   int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
   /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
   /// loss of a step is their mean over the whole batch.
   int32_t (*set_losses)(void* self, uint32_t losses, sr_error* error);
 } sr_function_writer;
 #define SR_FUNCTION_WRITER_SIZE_1_7 UINT32_C(104)
+
+/// A tensor, or one shard of one, as a kernel has it. Its elements lie in row-major order without gaps.
+typedef struct sr_tensor_view {
+  uint32_t struct_size;
+  uint32_t element; /* SR_ELEMENT_... */
+  void* data;       /* a kernel writes to results only */
+  const int64_t* shape;
+  const int64_t* strides; /* elements between neighbours in each dimension */
+  const int64_t* origin;  /* where in the whole tensor its first element is */
+  const int64_t* whole;   /* the whole tensor's shape */
+  uint32_t rank;          /* dimensions: the length of these four */
+  uint32_t reserved;      /* zero */
+} sr_tensor_view;
+#define SR_TENSOR_VIEW_SIZE_1_7 UINT32_C(56)
+
+/// One execution of an op's kernel. Operands, results and scratch do not overlap.
+typedef struct sr_kernel_call {
+  uint32_t struct_size;
+  uint32_t operand_count;
+  const sr_tensor_view* operands;
+  const sr_tensor_view* results;
+  const sr_attribute* attributes; /* in the order in which the op declares them */
+  uint32_t operand_stride;
+  uint32_t result_count;
+  uint32_t result_stride;
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+  uint32_t reserved; /* zero */
+  void* scratch;     /* its content is undefined */
+  uint64_t scratch_bytes;
+  void* self;
+  /// Calls body(argument, begin, end) for ranges that make up [0, count), on the threads of this rank, and returns when
+  /// all have ended. Each range but the last has a multiple of `grain`. Ranges may depend on the number of threads:
+  /// results may not. NULL if `data` of the tensors is NULL.
+  void (*split)(void* self, int64_t count, int64_t grain, void (*body)(void* argument, int64_t begin, int64_t end),
+                void* argument);
+} sr_kernel_call;
+#define SR_KERNEL_CALL_SIZE_1_7 UINT32_C(88)
+
+/// Which gradient of an op is wanted. Values are numbers as in sr_function_writer.
+typedef struct sr_gradient_request {
+  uint32_t struct_size;
+  uint32_t operand; /* the gradient with respect to this one: its index */
+  const uint32_t* operands;
+  const uint32_t* results;
+  const uint32_t* result_gradients; /* 0: nothing flows back into that result */
+  const sr_attribute* attributes;   /* in the order in which the op declares them */
+  uint32_t operand_count;
+  uint32_t result_count;
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+} sr_gradient_request;
+#define SR_GRADIENT_REQUEST_SIZE_1_7 UINT32_C(56)
+
+/// An operand of an op. `plugins check` draws the elements for its tests.
+typedef struct sr_operand {
+  uint32_t struct_size;
+  uint32_t element; /* SR_ELEMENT_F32 or ..._I32 */
+  double low;       /* checks draw elements from [low, high); both 0: real numbers from the normal distribution, and */
+  double high;      /* the integer 0 */
+} sr_operand;
+#define SR_OPERAND_SIZE_1_7 UINT32_C(24)
+
+/// Declares an attribute of an op. Every call of the op has to give it. Real numbers are finite.
+typedef struct sr_attribute_spec {
+  uint32_t struct_size;
+  uint32_t type; /* SR_ATTRIBUTE_... */
+  const char* name;
+  const char* help;    /* one line */
+  int64_t min_integer; /* bounds of an integer, inclusive; both 0: none */
+  int64_t max_integer;
+  const char* const* choices; /* of a text; none: any text */
+  uint32_t choice_count;
+  uint32_t reserved; /* zero */
+} sr_attribute_spec;
+#define SR_ATTRIBUTE_SPEC_SIZE_1_7 UINT32_C(56)
+
+/// An op that the model brings. Only this model can call it, by its name.
+///
+/// `rule` says which loops the op has, its factors, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
+/// product of matrices. Before the arrow each operand's dimensions stand for factors, behind it each result's; a scalar
+/// is ".". "b*" stands for any number of dimensions, as many as the first operand with it has beside those that are
+/// named. A factor that is split has one of these classes:
+///  - pass-through, where nothing is said: each shard of the operands gives that shard of the results. It is in every
+///    result;
+///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. It is in no result;
+///  - "whole k": it is not split, because each result needs all of it.
+/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is, the
+/// results are what changes no sum, maximum or minimum: 0, -infinity or infinity.
+///
+/// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and allocate nothing that
+/// they do not free. Kernels are GROUP, the others INIT.
+typedef struct sr_model_op {
+  uint32_t struct_size;
+  uint32_t min_operands; /* a call may leave out operands behind these; 0: none */
+  const char* name;      /* [a-z][a-z0-9_]*, not the name of an op that shardrun has */
+  const char* help;      /* one line: the results in terms of the operands */
+  const char* rule;
+  const sr_operand* operands; /* as many as `rule` has */
+  /// The element types of results: SR_ELEMENT_...; 0: that of the first operand of real numbers, which in mixed
+  /// precision may have fewer bits outside of the op. NULL: 0 for all.
+  const uint32_t* result_elements;
+  const sr_attribute_spec* attributes;
+  uint32_t operand_count;
+  uint32_t operand_stride;
+  uint32_t result_count; /* the length of result_elements */
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+  uint32_t example_count;
+  uint32_t example_stride;
+  uint32_t reserved;           /* zero */
+  const sr_attribute* example; /* the attributes of one use, for checks: all that are declared */
+  const char* sizes;           /* of factors in checks, as "c=3 k=8"; NULL: those not named are chosen by the check */
+  /// The bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
+  uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
+  /// Computes the results. Real numbers are float32. Writes every element of them, in the same bits for any number of
+  /// threads.
+  int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);
+  /// The same, as the formula reads, on float64. `shardrun verify` compares with it.
+  int32_t (*kernel_f64)(void* self, const sr_kernel_call* call, sr_error* error);
+  /// Writes ops that compute the gradient with respect to an operand, which has the type of that operand. It uses only
+  /// `call` and `type_of` of the table. `*gradient` stays 0 where it is zero. NULL: nothing flows back through the op.
+  int32_t (*gradient)(void* self, const sr_gradient_request* request, const sr_function_writer* writer,
+                      uint32_t* gradient, sr_error* error);
+} sr_model_op;
+#define SR_MODEL_OP_SIZE_1_7 UINT32_C(136)
 
 /// The functions of a plugin of SR_KIND_MODEL. Both are pure and deterministic: every rank calls them with the same
 /// input and must get the same graph. So they read no clock, file, environment, address or random number. SR_INVALID
@@ -189,8 +319,11 @@ typedef struct sr_model {
   /// INIT. Writes one function.
   int32_t (*write_function)(void* self, const sr_model_job* job, const sr_function_request* request,
                             const sr_function_writer* writer, sr_error* error);
+  const sr_model_op* ops; /* that the model brings */
+  uint32_t op_count;
+  uint32_t op_stride;
 } sr_model;
-#define SR_MODEL_SIZE_1_7 UINT32_C(48)
+#define SR_MODEL_SIZE_1_7 UINT32_C(64)
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,7 @@ TEST_CASE("a file without tensors or metadata is a header", "[checkpoint]") {
 }
 
 TEST_CASE("the layout says where every tensor goes and how large the file is", "[checkpoint]") {
-  const SafetensorsLayout layout = lay_out({{"a", DType::u8, {3}}, {"b", DType::f64, {2}}}, {});
+  const TensorFileLayout layout = lay_out({{"a", DType::u8, {3}}, {"b", DType::f64, {2}}}, {});
 
   CHECK(layout.header.size() % 8 == 0);
   CHECK(layout.tensors[0].name == "b");
@@ -64,7 +64,7 @@ TEST_CASE("the layout says where every tensor goes and how large the file is", "
 
 TEST_CASE("tensors come in pieces and in any order", "[checkpoint]") {
   const TemporaryFolder folder;
-  SafetensorsWriter writer(folder / "file", {{"a", DType::u8, {4}}, {"b", DType::u8, {4}}}, {});
+  TensorFileWriter writer(folder / "file", {{"a", DType::u8, {4}}, {"b", DType::u8, {4}}}, {});
 
   writer.write("b", 2, bytes_of("34"));
   writer.write("a", 0, bytes_of("abcd"));
@@ -81,7 +81,7 @@ TEST_CASE("a file that lacks bytes is not committed", "[checkpoint]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "old");
   {
-    SafetensorsWriter writer(folder / "file", {{"a", DType::u8, {4}}}, {});
+    TensorFileWriter writer(folder / "file", {{"a", DType::u8, {4}}}, {});
     writer.write("a", 1, bytes_of("bc"));
 
     CHECK_THAT(error_of([&] { writer.commit(); }), Contains("tensor 'a' lacks 2 of its 4 bytes"));

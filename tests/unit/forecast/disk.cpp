@@ -36,9 +36,10 @@ TEST_CASE("the size of the weights is known to the byte before there are any", "
   train::Training training(writing.job, writing.compiled);
   training.initialize();
   const std::filesystem::path path = writing.folder / "w.safetensors";
-  checkpoint::save_states(
-      path, writing.compiled.graph, graph::StateKind::parameter, writing.compiled.partition, training.executor(), 0,
-      checkpoint::describe_model(writing.compiled.model, writing.compiled.settings, writing.compiled.dataset->tokenizer()));
+  const checkpoint::Metadata metadata = checkpoint::describe_model(writing.compiled.model, writing.compiled.settings,
+                                                                   writing.compiled.dataset->tokenizer());
+  checkpoint::save_states(checkpoint::state_file(path, writing.compiled.graph, graph::StateKind::parameter, metadata),
+                          writing.compiled.graph, writing.compiled.partition, training.executor(), 0);
   CHECK(writing.use.result == "weights.safetensors");
   CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
 }

@@ -250,3 +250,54 @@ TEST_CASE("mixed precision begins from float32's parameters: masters are they, a
     }
   }
 }
+
+namespace {
+
+/// An op that takes and makes float32 alone, as models bring them: its second result is always float32.
+const Op& float32_op() {
+  static const bool added = [] {
+    add_op({.name = "test.float32",
+            .rule =
+                [](const Attributes&, const std::vector<TensorType>&) {
+                  ShardingRule rule = parse_rule("b e, e -> b e, b e");
+                  rule.dtypes = {std::nullopt, DType::f32};
+                  return rule;
+                },
+            .only_float32 = true,
+            .of_model = "test"});
+    return true;
+  }();
+  static_cast<void>(added);
+  return *find_op_of("test", "float32");
+}
+
+}  // namespace
+
+TEST_CASE("an op of float32 alone gets float32 in mixed precision, and what follows is bf16 again", "[graph]") {
+  Graph graph;
+  const TensorType row = {.shape = {3, 4}, .axes = {"batch", "embed"}};
+  graph.states.push_back({.name = "w", .type = {.shape = {4}, .axes = {"embed"}}});
+  FunctionBuilder builder(graph, "f", Role::on_demand, 3);
+  const ValueId x = builder.input("x", row);
+  const ValueId h = builder.call("relu", {x}, {}, "h");
+  const std::vector<ValueId> results = builder.call_all(float32_op().name, {h, builder.state("w")}, {}, "own");
+  builder.output("y", builder.call("relu", {results[0]}, {}, "y"));
+  builder.output("z", builder.call("relu", {results[1]}, {}, "z"));
+  builder.finish();
+
+  mix_precision(graph, DType::f32);
+
+  std::map<std::string, std::string> types;
+  for (const Value& value : graph.functions.front().values) {
+    types[value.name] = to_string(value.type.dtype);
+  }
+  CHECK(types["h"] == "bf16");
+  CHECK(types["cast/own/h"] == "f32");
+  CHECK(types["cast/own/w"] == "f32");
+  CHECK(types["own"] == "f32");
+  CHECK(types["own.1"] == "f32");
+  CHECK(types["cast/own"] == "bf16");
+  CHECK(types["y"] == "bf16");
+  CHECK(types["z"] == "f32");
+  CHECK(types["cast/y"] == "f32");
+}

@@ -26,8 +26,9 @@ TEST_CASE("a rule prints as it was written, groups expanded", "[graph]") {
   CHECK(to_string(parse_rule("i k, k j -> i j")) == "i k, k j -> i j");
   CHECK(to_string(parse_rule("l*2 k,k->l*2,.")) == "l0 l1 k, k -> l0 l1, .");
   CHECK(to_string(parse_rule("->.")) == " -> .");
-  CHECK(to_string(parse_rule("l*2 k, k -> l*2", {.reduced = "k", .whole = "l1", .shift = "l0"})) ==
-        "l0 l1 k, k -> l0 l1; reduced k; whole l1; shift l0");
+  ShardingRule windowed = parse_rule("l*2 k, k -> l*2", {.reduced = "k", .whole = "l1"});
+  windowed.windows.push_back({.operand = 0, .dim = 0});
+  CHECK(to_string(windowed) == "l0 l1 k, k -> l0 l1; reduced k; whole l1; window l0");
   CHECK(to_string(parse_rule("a*0, b -> a*0 b")) == "., b -> b");
 }
 

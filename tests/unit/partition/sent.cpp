@@ -1,5 +1,6 @@
 // The bytes that ranks send, against numbers worked out by hand.
 
+#include "core/graph/builder.h"
 #include "core/partition/partition.h"
 #include "tests/support/catch.h"
 #include "tests/support/model_cases.h"
@@ -39,6 +40,33 @@ SentBytes sent_in(const ModelCase& model, const plan::Plan& plan, std::int64_t r
   SentBytes sum;
   partition::add_sent_bytes(sum, programs, programs.find(function, rows, last));
   return sum;
+}
+
+/// Attention of 8 queries, of which 2 heads share the only head of 8 keys, and the gradients of all operands.
+ModelCase attention() {
+  ModelCase model{.name = "attention", .graph = {}};
+  const graph::TensorType q{graph::DType::f32, {1, 8, 1, 2, 4}, {"batch", "seq", "heads", "group", "head_dim"}};
+  const graph::TensorType k{graph::DType::f32, {1, 8, 1, 4}, {"batch", "seq", "heads", "head_dim"}};
+  for (const auto& [name, type] :
+       {std::pair{"q", q}, {"k", k}, {"v", k}, {"dout", q}, {"dq", q}, {"dk", k}, {"dv", k}}) {
+    model.graph.states.push_back({.name = name, .type = type, .kind = graph::StateKind::field});
+  }
+  graph::FunctionBuilder builder(model.graph, "f", graph::Role::on_demand, 1);
+  const std::vector<graph::ValueId> operands = {builder.state("q"), builder.state("k"), builder.state("v")};
+  const graph::Attributes attributes = {
+      {"causal", std::int64_t{1}}, {"window", std::int64_t{0}}, {"scale", 0.0}, {"dropout", 0.0}, {"stream", "s"}};
+  const std::vector<graph::ValueId> results = builder.call_all("scaled_dot_product_attention", operands, attributes);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const graph::ValueId gradient = graph::find_op("scaled_dot_product_attention")
+                                        .gradient(builder, {.attributes = attributes,
+                                                            .inputs = operands,
+                                                            .outputs = results,
+                                                            .output_gradients = {builder.state("dout"), {}},
+                                                            .input = i});
+    builder.write(graph::StateId(4 + i), gradient, graph::StateWrite::Mode::assign);
+  }
+  builder.finish();
+  return model;
 }
 
 }  // namespace
@@ -104,4 +132,13 @@ TEST_CASE("tensor parallelism sends four sums a layer", "[partition]") {
       "gpt", "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "16"}, {"context", "4"}, {"bias", "true"}},
       {.vocab = 10}, {.batch = 3, .eval_rows = 3, .eval_samples = 3});
   CHECK(sent_in(evaluated, tensor_parallel(2), 0, "evaluate", 3) == expect((2 * 2 + 1) * 768 + 3 * 48));
+}
+
+TEST_CASE("ranks that share the queries gather the keys, and sum their gradients", "[partition]") {
+  // A rank has 4 of 8 rows of keys, and as many of values: 64 bytes of each.
+  const SentBytes by_queries = sent_in(attention(), plan_of({{"m", 2}}, {{"seq", {"m"}}}), 0, "f", 1);
+  CHECK(by_queries == SentBytes{{"m", {{"all_gather", 2 * 64}, {"reduce_scatter", 2 * 64}}}});
+  // Each has all keys and values, and makes a part of the sum of their gradients.
+  const SentBytes by_group = sent_in(attention(), plan_of({{"m", 2}}, {{"group", {"m"}}}), 0, "f", 1);
+  CHECK(by_group == SentBytes{{"m", {{"all_reduce", 2 * 128}}}});
 }

@@ -71,6 +71,26 @@ TEST_CASE("a model in C writes a graph", "[plugins]") {
   CHECK(function.writes[0].value == function.nodes.front().outputs[0]);
 }
 
+TEST_CASE("functions of rows and sequences call their ops", "[plugins]") {
+  const Model attentive = Model::open(fixtures, "attentive");
+  graph::Graph graph;
+  attentive.declare(graph, {});
+  graph::FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
+  (void)attentive.write_function(builder, {}, "iterate", 0, false);
+
+  std::vector<std::string> calls;
+  for (const graph::Node& node : builder.function().nodes) {
+    calls.push_back(node.op->name + " " + graph::to_string(node.attributes));
+  }
+  CHECK(calls ==
+        std::vector<std::string>{
+            "rms_norm {epsilon=0.5}", "rope {dim=1, base=500, offset=2, interleaved=1, inverse=0}",
+            "rope {dim=1, base=10000, offset=0, interleaved=0, inverse=0}", "cumulative_sum {dim=1, reverse=1}",
+            "scaled_dot_product_attention {causal=1, window=3, scale=0.25, dropout=0, stream=attention}",
+            "log_softmax ", "scaled_dot_product_attention {causal=0, window=0, scale=0, dropout=0, stream=attention}",
+            "softmax "});
+}
+
 TEST_CASE("a model's refusal has its reason and the setting at fault", "[plugins]") {
   const Model fading = Model::open(fixtures, "fading");
   graph::Graph graph;

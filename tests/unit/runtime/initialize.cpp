@@ -33,6 +33,7 @@ std::vector<Element> values(const graph::State& state, std::uint64_t seed, int t
   return elements;
 }
 
+using Kind = graph::Initializer::Kind;
 const graph::Initializer normal{graph::Initializer::Kind::normal, 0.02};
 
 }  // namespace
@@ -77,6 +78,26 @@ TEST_CASE("draws differ by seed and by name, and neighbours are not alike", "[ru
     product += static_cast<double>(draws[i]) * static_cast<double>(draws[i - 1]);
   }
   CHECK(std::abs(product / 4096 / (0.02 * 0.02)) < 5 / std::sqrt(4096.0));
+}
+
+TEST_CASE("uniform draws fill their range evenly, and chance follows its probability", "[runtime]") {
+  const std::vector<double> draws = values<double>(state_of("u", {40000}, {Kind::uniform, 2.0}), 5);
+  double sum = 0;
+  for (const double draw : draws) {
+    REQUIRE((draw >= 0 && draw < 2));
+    sum += draw;
+  }
+  CHECK(std::abs(sum / 40000 - 1) < 5 * 2 / std::sqrt(12.0 * 40000));
+  const std::vector<double> ones = values<double>(state_of("c", {40000}, {Kind::chance, 0.3}), 5);
+  CHECK(std::all_of(ones.begin(), ones.end(), [](double each) { return each == 0 || each == 1; }));
+  const double share = static_cast<double>(std::count(ones.begin(), ones.end(), 1.0)) / 40000;
+  CHECK(std::abs(share - 0.3) < 5 * std::sqrt(0.3 * 0.7 / 40000));
+}
+
+TEST_CASE("counting follows the whole tensor's order in a shard", "[runtime]") {
+  const graph::State state = state_of("n", {3, 4}, {Kind::counting, 0.5});
+  CHECK(values<float>(state, 0)[11] == 6.0F);
+  CHECK(values<float>(state, 0, 1, {2, 2}, {1, 2}) == std::vector<float>{3.5F, 4.0F, 5.5F, 6.0F});
 }
 
 TEST_CASE("a shard draws what the whole tensor has there", "[runtime]") {

@@ -8,12 +8,13 @@
 /// C++ does not say which operand of an expression is made first. Values that are variables are made in their order.
 ///
 /// A sum with multiples of values in it is one op, linear_combination, which adds from left to right; the sum of two
-/// values is the op add. A sum is made when it is first used. Ops with a name are in math.hpp; any op can be called by
-/// Function::call.
+/// values is the op add. A sum is made when it is first used. The other operators and all ops with a name are in
+/// math.hpp; any op can be called by Function::call.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/plugin.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -89,11 +90,17 @@ struct RawType {
 
 class Function;
 
+namespace detail {
+struct ValueNumbers;
+}
+
 /// A tensor of a function. Copies are the same tensor. It is valid while its function is written.
 class Value {
  public:
   Value() = default;
 
+  /// Whether it is a tensor; a default Value is none.
+  [[nodiscard]] bool exists() const noexcept { return node_ != nullptr; }
   [[nodiscard]] Dims dims() const;
   [[nodiscard]] Function& function() const { return *node_->function; }
 
@@ -157,6 +164,9 @@ class Function {
       return writer_.state(writer_.self, name.c_str(), number, error);
     });
   }
+
+  /// A scalar.
+  [[nodiscard]] Value constant(double value) { return call("constant", {}, {{"value", value}}); }
 
   /// Calls an op. Without a name the node is called as the parameters that it reads, or as the op.
   [[nodiscard]] std::vector<Value> call_all(const char* op, const std::vector<Value>& operands,
@@ -248,7 +258,7 @@ class Function {
     detail::call_host([&](sr_error* error) { return writer_.write(writer_.self, state.c_str(), number, error); });
   }
 
-  /// A tensor that the host reads after a call.
+  /// A tensor that the host reads after a call. A run saves those of `iterate` as outputs/NAME.npy.
   void output(const std::string& name, const Value& value) {
     const std::uint32_t number = number_of(value);
     detail::call_host([&](sr_error* error) { return writer_.output(writer_.self, name.c_str(), number, error); });
@@ -261,6 +271,7 @@ class Function {
 
  private:
   friend class Value;
+  friend struct detail::ValueNumbers;
   static constexpr std::uint32_t most_results = 16;
 
   [[nodiscard]] Value value_of(std::uint32_t number) {
@@ -293,19 +304,40 @@ class Function {
     return node.number;
   }
 
-  /// The op add repeats its second operand along leading dimensions that it lacks.
+  /// A sum of two values is the op add. Multiples of values of one rank are added up by linear_combination; the op add
+  /// then adds those that lack leading dimensions.
   [[nodiscard]] std::uint32_t make_sum(const std::vector<Value::Term>& terms, const std::string& name) {
+    if (!Value::has_multiples(terms)) {
+      return call("add", {Value(terms.at(0).value), Value(terms.at(1).value)}, {}, name).node_->number;
+    }
+    std::size_t rank = 0;
+    for (const Value::Term& term : terms) {
+      rank = std::max(rank, dims_of(Value(term.value)).size());
+    }
     std::vector<Value> operands;
     std::vector<double> factors;
+    std::vector<Value> lacking;
     for (const Value::Term& term : terms) {
-      operands.push_back(Value(term.value));
-      factors.push_back(term.factor);
+      const Value value(term.value);
+      if (dims_of(value).size() == rank) {
+        operands.push_back(value);
+        factors.push_back(term.factor);
+      } else {
+        lacking.push_back(term.factor == 1 ? value : multiples({value}, {term.factor}, {}));
+      }
     }
-    if (!Value::has_multiples(terms)) {
-      return call("add", operands, {}, name).node_->number;
+    Value sum = lacking.empty() || operands.size() > 1 || factors[0] != 1
+                    ? multiples(operands, std::move(factors), lacking.empty() ? name : std::string())
+                    : operands[0];
+    for (std::size_t i = 0; i < lacking.size(); ++i) {
+      sum = call("add", {sum, lacking[i]}, {}, i + 1 == lacking.size() ? name : std::string());
     }
-    const std::vector<Attribute> coefficients = {{"coefficients", std::move(factors)}};
-    return call("linear_combination", operands, coefficients, name).node_->number;
+    return sum.node_->number;
+  }
+
+  [[nodiscard]] Value multiples(const std::vector<Value>& operands, std::vector<double> factors,
+                                const std::string& name) {
+    return call("linear_combination", operands, {{"coefficients", std::move(factors)}}, name);
   }
 
   /// Makes the sums that something still holds, before the layer or scope changes.

@@ -1,30 +1,17 @@
 #pragma once
 
-/// The ops as functions of values. The last argument of each names the node; without it the node is called as the
-/// parameters that it reads, or as the op. 'shardrun help ops' says what each op computes.
+/// The ops as functions of values: elementwise ones in arithmetic.hpp, those of whole tensors in tensors.hpp, those of
+/// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. A last argument `name`
+/// names the node; without it the node is called as the parameters that it reads, or as the op.
 
-#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/images.hpp>
+#include <shardrun/sdk/tensors.hpp>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace shardrun::sdk {
-
-[[nodiscard]] inline Value sin(const Value& x, const std::string& name = {}) {
-  return x.function().call("sin", {x}, {}, name);
-}
-[[nodiscard]] inline Value cos(const Value& x, const std::string& name = {}) {
-  return x.function().call("cos", {x}, {}, name);
-}
-[[nodiscard]] inline Value relu(const Value& x, const std::string& name = {}) {
-  return x.function().call("relu", {x}, {}, name);
-}
-
-/// `tanh`: in the approximate form of GPT-2; otherwise with the exact erf.
-[[nodiscard]] inline Value gelu(const Value& x, bool tanh = false, const std::string& name = {}) {
-  return x.function().call("gelu", {x}, {{"form", tanh ? "tanh" : "erf"}}, name);
-}
 
 /// y[L, N…] = sum over K… of x[L, K…] · w[K…, N…], where K are the last `contract` dimensions of x.
 [[nodiscard]] inline Value matmul(const Value& x, const Value& w, std::int64_t contract = 1,
@@ -82,11 +69,6 @@ namespace shardrun::sdk {
   return x.function().call("squared_error", {x, targets}, {}, name);
 }
 
-/// The sum of all elements.
-[[nodiscard]] inline Value sum(const Value& x, const std::string& name = {}) {
-  return x.function().call("sum_all", {x}, {{"scale", 1.0}}, name);
-}
-
 /// The gradient of a scalar with respect to a state, an input or the result of an op.
 [[nodiscard]] inline Value gradient(const Value& scalar, const Value& of) {
   return scalar.function().gradients(scalar, {of}).front();
@@ -107,6 +89,85 @@ struct Boundary {
                             {"boundary", boundary.periodic ? "periodic" : "fixed"},
                             {"value", boundary.value}},
                            name);
+}
+
+/// exp(x) over its sum along the last dimension, and its logarithm.
+[[nodiscard]] inline Value softmax(const Value& x, const std::string& name = {}) {
+  return x.function().call("softmax", {x}, {}, name);
+}
+[[nodiscard]] inline Value log_softmax(const Value& x, const std::string& name = {}) {
+  return x.function().call("log_softmax", {x}, {}, name);
+}
+
+/// For each element, the sum of x up to it along dimension `dim`; with `reverse`, from it on.
+[[nodiscard]] inline Value cumulative_sum(const Value& x, std::size_t dim, bool reverse = false,
+                                          const std::string& name = {}) {
+  return x.function().call(
+      "cumulative_sum", {x},
+      {{"dim", static_cast<std::int64_t>(dim)}, {"reverse", static_cast<std::int64_t>(reverse ? 1 : 0)}}, name);
+}
+
+/// x / sqrt(mean of x² + epsilon) · gain over the last dimension.
+[[nodiscard]] inline Value rms_norm(const Value& x, const Value& gain, double epsilon, const std::string& name = {}) {
+  return x.function().call_all("rms_norm", {x, gain}, {{"epsilon", epsilon}}, name).front();
+}
+
+/// How rope() turns.
+struct Rope {
+  double base = 10000;
+  std::int64_t offset = 0;   ///< the position of index 0
+  bool interleaved = false;  ///< pairs of neighbours; otherwise i and i + head_dim / 2, as in Llama
+};
+
+/// Rotary position embedding: pair i of the last dimension turned by the angle position / base^(2i / head_dim). `dim`:
+/// the dimension of positions.
+[[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
+  return x.function().call("rope", {x},
+                           {{"dim", static_cast<std::int64_t>(dim)},
+                            {"base", how.base},
+                            {"offset", how.offset},
+                            {"interleaved", static_cast<std::int64_t>(how.interleaved ? 1 : 0)},
+                            {"inverse", std::int64_t{0}}},
+                           name);
+}
+
+/// Which keys a query attends to, and what else changes its probabilities.
+struct Attention {
+  bool causal = true;       ///< query i attends to keys 0 to i
+  std::int64_t window = 0;  ///< to keys that are less than this away from i; 0: no such limit
+  double scale = 0;         ///< the factor of the scores; 0: 1 / sqrt(head_dim)
+  double dropout = 0;
+  std::string stream = "attention";  ///< of dropout's random numbers
+};
+
+namespace detail {
+
+[[nodiscard]] inline Value attend(const std::vector<Value>& operands, const Attention& how, const std::string& name) {
+  return operands.front()
+      .function()
+      .call_all("scaled_dot_product_attention", operands,
+                {{"causal", static_cast<std::int64_t>(how.causal ? 1 : 0)},
+                 {"window", how.window},
+                 {"scale", how.scale},
+                 {"dropout", how.dropout},
+                 {"stream", how.stream}},
+                name)
+      .front();
+}
+
+}  // namespace detail
+
+/// Attention of queries [batch, seq, kv_heads, group, head_dim] to keys and values [batch, keys, kv_heads, head_dim].
+/// The heads of a group share a head of keys and values; a group of 1 is multi-head attention. result: as the queries
+[[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
+                                                        const Attention& how = {}, const std::string& name = {}) {
+  return detail::attend({q, k, v}, how, name);
+}
+/// The same with a mask [seq, keys] added to the scores. It gets no gradient.
+[[nodiscard]] inline Value scaled_dot_product_attention(const Value& q, const Value& k, const Value& v,
+                                                        const Value& mask, const Attention& how = {},
+                                                        const std::string& name = {}) {
+  return detail::attend({q, k, v, mask}, how, name);
 }
 
 }  // namespace shardrun::sdk

@@ -19,6 +19,8 @@
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
 ///     void predict(const ModelJob& job, Function& f) const;  // sampled
 ///
+/// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model_op.hpp).
+///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
 /// error: InvalidJob where the job has to change. The ops are in math.hpp.
 
@@ -52,6 +54,12 @@ struct Initial {
 [[nodiscard]] inline Initial normal(double deviation) { return {SR_INITIAL_NORMAL, deviation}; }
 /// A Gaussian bump in the middle, `share` of each dimension wide.
 [[nodiscard]] inline Initial bump(double share) { return {SR_INITIAL_BUMP, share}; }
+/// Draws from 0 to `limit`, without `limit`.
+[[nodiscard]] inline Initial uniform(double limit) { return {SR_INITIAL_UNIFORM, limit}; }
+/// 1 with this probability, else 0.
+[[nodiscard]] inline Initial chance(double probability) { return {SR_INITIAL_CHANCE, probability}; }
+/// 1, 2, 3, … times `step`, in row-major order.
+[[nodiscard]] inline Initial counting(double step = 1) { return {SR_INITIAL_COUNTING, step}; }
 
 /// Declares the states of a model. All are float32.
 class States {
@@ -59,7 +67,8 @@ class States {
   explicit States(const sr_state_writer& writer) : writer_(writer) {}
 
   /// A tensor that is trained. `decay`: weight decay applies. `layer`: the repeated layer that it belongs to.
-  void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay, std::int32_t layer = -1) {
+  void parameter(const std::string& name, const Dims& dims, Initial initial, bool decay = false,
+                 std::int32_t layer = -1) {
     add(SR_TENSOR_PARAMETER, name, dims, initial, decay, layer);
   }
 
@@ -171,6 +180,12 @@ struct ModelTable {
       made.function_stride = sizeof(ModelFunction<Class>);
       made.declare = declare;
       made.write_function = write_function;
+      if constexpr (requires { Class::ops(); }) {
+        static const auto ops = Class::ops();
+        made.ops = ops.data();
+        made.op_count = static_cast<std::uint32_t>(ops.size());
+        made.op_stride = sizeof(sr_model_op);
+      }
       return made;
     }();
     return model;

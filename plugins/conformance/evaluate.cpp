@@ -1,4 +1,4 @@
-#include "tests/support/evaluate.h"
+#include "plugins/conformance/evaluate.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace shardrun::test {
+namespace shardrun::conformance {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -25,14 +25,15 @@ void allow(const std::byte*, std::size_t) {}
 #endif
 
 /// Bytes aligned as the arena aligns tensors, between two guards: writes into them are found afterwards, and
-/// AddressSanitizer finds reads. All bits set is NaN, for float and double alike.
+/// AddressSanitizer finds reads. It begins with `content` in each byte.
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * guard_bytes + alignment, guard) {
+  explicit Buffer(std::size_t bytes, unsigned char content = 0xFF)
+      : bytes_(bytes), memory_(bytes + 2 * guard_bytes + alignment, guard) {
     void* begin = memory_.data() + guard_bytes;
     std::size_t space = bytes + alignment;
     begin_ = static_cast<std::byte*>(std::align(alignment, bytes, begin, space));
-    std::memset(begin_, 0xFF, bytes_);
+    std::memset(begin_, content, bytes_);
     forbid(memory_.data(), before());
     forbid(begin_ + bytes_, after());
   }
@@ -142,7 +143,7 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
     store(device, tensor, buffers.back().data());
   }
   for (const Tensor& tensor : execution.outputs) {
-    buffers.emplace_back(bytes_of(device, tensor));
+    buffers.emplace_back(bytes_of(device, tensor), execution.content);
     if (execution.accumulate) {
       store(device, tensor, buffers.back().data());
     }
@@ -156,8 +157,8 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   const std::vector<graph::TensorType> input_types = types_of(execution.inputs);
   const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
   const graph::OpShape shape{execution.attributes, input_types, output_types};
-  const std::shared_ptr<void> prepared = kernel.prepare == nullptr ? nullptr : kernel.prepare(shape);
-  Buffer scratch(kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, execution.threads));
+  const std::shared_ptr<void> prepared = device::prepare_kernel(kernel, shape);
+  Buffer scratch(device::scratch_of(kernel, shape, execution.threads), execution.content);
 
   device::run_kernel(kernel, {.attributes = execution.attributes,
                               .inputs = inputs,
@@ -208,4 +209,4 @@ IdVector<graph::ValueId, Tensor> evaluate(const graph::Function& function, const
   return values;
 }
 
-}  // namespace shardrun::test
+}  // namespace shardrun::conformance

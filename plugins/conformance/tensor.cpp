@@ -1,9 +1,9 @@
-#include "tests/support/tensor.h"
+#include "plugins/conformance/tensor.h"
 
 #include <cmath>
 #include <string>
 
-namespace shardrun::test {
+namespace shardrun::conformance {
 namespace {
 
 /// Product of the shape's dimensions [first, last).
@@ -95,4 +95,4 @@ void round_to_float(Tensor& tensor) {
   }
 }
 
-}  // namespace shardrun::test
+}  // namespace shardrun::conformance

@@ -1,0 +1,119 @@
+#include "core/device/cpu/vec_math.h"
+#include "core/device/cpu/views.h"
+
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first.
+
+namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
+namespace {
+
+/// x as [K, positions, M, width], of which the pairs of each row of width `width` turn.
+struct RopeShape {
+  std::int64_t positions;
+  std::int64_t middle;
+  std::int64_t half;  ///< pairs of a row
+};
+
+/// Scratch: the frequency of each pair, and [positions, half] cosines and sines.
+struct Angles {
+  Angles(const KernelCall& call, const RopeShape& at)
+      : frequencies(reinterpret_cast<double*>(call.scratch.data())),
+        cosines(reinterpret_cast<float*>(frequencies + at.half)),
+        sines(cosines + at.positions * at.half) {}
+
+  double* frequencies;
+  float* cosines;
+  float* sines;
+};
+
+/// Angles are reduced to half a turn in double precision, so that far positions have exact ones.
+void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles, std::int64_t first_position) {
+  constexpr double turn = 6.283185307179586;
+  const double base = call.attributes.real("base");
+  const float sign = call.attributes.integer("inverse") == 1 ? -1.0F : 1.0F;
+  for (std::int64_t i = 0; i < at.half; ++i) {
+    angles.frequencies[i] = __builtin_pow(base, -static_cast<double>(i) / static_cast<double>(at.half));
+  }
+  call.threads.split(at.positions, row_grain(16 * at.half), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      float* cosines = angles.cosines + p * at.half;
+      float* sines = angles.sines + p * at.half;
+      for (std::int64_t i = 0; i < at.half; ++i) {
+        const double angle = static_cast<double>(first_position + p) * angles.frequencies[i];
+        sines[i] = static_cast<float>(angle - __builtin_rint(angle / turn) * turn);
+      }
+      vectors(0, at.half, [=](auto i) {
+        const vec angle = load(sines, i);
+        store(cosines, i, sin_cos(angle, 1));
+        store(sines, i, sin_cos(angle, 0) * sign);
+      });
+    }
+  });
+}
+
+template <typename Pointer>
+void turn_row(Pointer from, Pointer to, const float* cosines, const float* sines, std::int64_t half, bool interleaved) {
+  if (interleaved) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float a = get(from, 2 * i);
+      const float b = get(from, 2 * i + 1);
+      put(to, 2 * i, a * cosines[i] - b * sines[i]);
+      put(to, 2 * i + 1, b * cosines[i] + a * sines[i]);
+    }
+    return;
+  }
+  vectors(0, half, [=](auto i) {
+    const vec a = load(from, i);
+    const vec b = load(from + half, i);
+    const vec cosine = load(cosines, i);
+    const vec sine = load(sines, i);
+    store(to, i, a * cosine - b * sine);
+    store(to + half, i, b * cosine + a * sine);
+  });
+}
+
+RopeShape rope_shape(const std::int64_t* shape, std::uint32_t rank, std::uint32_t dim) {
+  RopeShape at{.positions = shape[dim], .middle = 1, .half = shape[rank - 1] / 2};
+  for (std::uint32_t d = dim + 1; d + 1 < rank; ++d) {
+    at.middle *= shape[d];
+  }
+  return at;
+}
+
+template <typename Pointer>
+void rope(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  if (x.elements() == 0) {
+    return;
+  }
+  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
+  const RopeShape at = rope_shape(x.shape.data(), x.rank, dim);
+  const Angles angles(call, at);
+  compute_angles(call, at, angles, call.attributes.integer("offset") + x.origin[dim]);
+  const bool interleaved = call.attributes.integer("interleaved") == 1;
+  const auto from = reals<Pointer>(x);
+  const auto to = reals<Pointer>(call.outputs[0]);
+  call.threads.split(rows(x), row_grain(2 * at.half), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::int64_t row = r / at.middle % at.positions * at.half;
+      const std::int64_t begin_of_row = r * 2 * at.half;
+      turn_row(from + begin_of_row, to + begin_of_row, angles.cosines + row, angles.sines + row, at.half, interleaved);
+    }
+  });
+}
+
+std::size_t angle_bytes(const graph::OpShape& shape, int) {
+  const graph::TensorType& x = shape.inputs[0];
+  std::int64_t elements = 1;
+  for (std::size_t d = 0; d < x.shape.size(); ++d) {
+    elements *= x.shape.data()[d];
+  }
+  const RopeShape at = rope_shape(x.shape.data(), static_cast<std::uint32_t>(x.shape.size()),
+                                  static_cast<std::uint32_t>(shape.attributes.integer("dim")));
+  const auto half = static_cast<std::size_t>(elements == 0 ? 0 : at.half);
+  return half * (sizeof(double) + 2 * sizeof(float) * static_cast<std::size_t>(at.positions));
+}
+
+}  // namespace
+}  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
+
+SHARDRUN_KERNELS(rope, {"rope", {by_type<rope<float*>, rope<Reals>>, angle_bytes}})

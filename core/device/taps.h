@@ -1,0 +1,121 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/device.h"
+#include "core/graph/sliding.h"
+
+namespace shardrun::device {
+
+/// Where the taps of a shard's result lie in the shard of its operand, along one dimension. Both are local indices.
+struct Taps {
+  std::int64_t size = 1;    ///< how many taps a result index has
+  std::int64_t count = 1;   ///< of the result's indices
+  std::int64_t held = 1;    ///< of the operand's indices
+  std::int64_t stride = 1;  ///< from a result index to the next
+  std::int64_t step = 0;    ///< from a tap to the next
+  std::int64_t base = 0;    ///< of tap 0 of result index 0
+  std::int64_t divisor = 1;
+
+  /// The operand's index; −1: the tap is outside of the operand, or between its indices.
+  [[nodiscard]] std::int64_t at(std::int64_t index, std::int64_t tap) const noexcept {
+    const std::int64_t scaled = index * stride + tap * step + base;
+    const std::int64_t found = scaled < 0 || scaled % divisor != 0 ? -1 : scaled / divisor;
+    return found < held ? found : -1;
+  }
+};
+
+/// A tensor as planes of its last one or two dimensions: of one dimension, each plane is one row.
+struct Planes {
+  Planes(const TensorView& view, std::size_t dimensions)
+      : columns(view.shape[view.rank - 1]), rows(dimensions == 2 ? view.shape[view.rank - 2] : 1) {
+    for (std::uint32_t d = 0; d < view.rank - dimensions; ++d) {
+      count *= view.shape[d];
+    }
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return rows * columns; }
+
+  std::int64_t columns;
+  std::int64_t rows;
+  std::int64_t count = 1;
+};
+
+/// How many taps of an average pool's result count, by the result's local row and column.
+struct TapCounts {
+  /// `pooled`: a part of what the pool makes, or of its gradient. `whole`: a part of what it is made of.
+  TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& pooled, const TensorView& whole,
+            const graph::Attributes& attributes)
+      : padding(attributes.integer("counts_padding") != 0) {
+    for (std::size_t d = 0; d < windows.size(); ++d) {
+      const std::size_t at = 2 - windows.size() + d;
+      slidings[at] = windows[d];
+      operand[at] = whole.global[whole.rank - windows.size() + d];
+      origin[at] = pooled.origin[pooled.rank - windows.size() + d];
+    }
+  }
+  [[nodiscard]] std::int64_t at(std::int64_t row, std::int64_t column) const noexcept {
+    return padding ? slidings[0].size * slidings[1].size
+                   : slidings[0].taps_within(origin[0] + row, operand[0]) *
+                         slidings[1].taps_within(origin[1] + column, operand[1]);
+  }
+
+  bool padding;
+  std::array<graph::Sliding, 2> slidings = {};
+  std::array<std::int64_t, 2> operand = {1, 1};
+  std::array<std::int64_t, 2> origin = {};
+};
+
+/// Throws Error{internal} unless the operand's shard holds what the result's shard reads of it.
+inline void require_held(const Window& window, const TensorView& operand, const TensorView& result,
+                         std::uint32_t operand_dim, std::uint32_t result_dim) {
+  const auto [begin, end] = window.reads(
+      result.origin[result_dim], result.origin[result_dim] + result.shape[result_dim], operand.global[operand_dim]);
+  const std::int64_t held = operand.origin[operand_dim];
+  if (begin < end && (begin < held || end > held + operand.shape[operand_dim])) {
+    throw Error(ErrorCode::internal, "the operand's shard does not hold an element that the result needs");
+  }
+}
+
+/// The taps along the last dimensions of an operand. One dimension counts as the second of two.
+[[nodiscard]] inline std::array<Taps, 2> taps_of(const std::vector<graph::Sliding>& slidings, const TensorView& operand,
+                                                 const TensorView& result) {
+  std::array<Taps, 2> taps;
+  for (std::size_t d = 0; d < slidings.size(); ++d) {
+    const graph::Sliding& s = slidings[d];
+    const auto from = static_cast<std::uint32_t>(operand.rank - slidings.size() + d);
+    const auto to = static_cast<std::uint32_t>(result.rank - slidings.size() + d);
+    require_held(s.window(), operand, result, from, to);
+    taps[2 - slidings.size() + d] = {.size = s.size,
+                                     .count = result.shape[to],
+                                     .held = operand.shape[from],
+                                     .stride = s.stride,
+                                     .step = s.dilation,
+                                     .base = result.origin[to] * s.stride - s.low - operand.origin[from]};
+  }
+  return taps;
+}
+
+/// The same of a gradient: the result is that of the op's operand, and the operand that of the op's result.
+[[nodiscard]] inline std::array<Taps, 2> transposed_taps(const std::vector<graph::Sliding>& slidings,
+                                                         const TensorView& operand, const TensorView& result) {
+  std::array<Taps, 2> taps;
+  for (std::size_t d = 0; d < slidings.size(); ++d) {
+    const graph::Sliding& s = slidings[d];
+    const auto from = static_cast<std::uint32_t>(operand.rank - slidings.size() + d);
+    const auto to = static_cast<std::uint32_t>(result.rank - slidings.size() + d);
+    require_held(s.window().transposed(), operand, result, from, to);
+    taps[2 - slidings.size() + d] = {.size = s.size,
+                                     .count = result.shape[to],
+                                     .held = operand.shape[from],
+                                     .step = -s.dilation,
+                                     .base = result.origin[to] + s.low - operand.origin[from] * s.stride,
+                                     .divisor = s.stride};
+  }
+  return taps;
+}
+
+}  // namespace shardrun::device

@@ -1,0 +1,57 @@
+#include "core/graph/builder.h"
+#include "core/graph/ops/shapes.h"
+
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2): pair i of the last dimension at position
+// p is turned by the angle p / base^(2i / head_dim). A split of the positions keeps each index's own position.
+
+namespace shardrun::graph {
+namespace {
+
+ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
+  const std::int64_t dim = attributes.integer("dim");
+  require_reals("rope", inputs);
+  require_dimension("rope", inputs, 0, dim);
+  const std::size_t a = rank(inputs, 0) - 1;
+  if (dim == static_cast<std::int64_t>(a) || inputs[0].shape[a] % 2 != 0 || attributes.real("base") <= 0) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("op rope turns pairs of the last dimension by positions along another, with a base above 0: "
+                    "not {} with dim {} and base {}",
+                    to_string(inputs[0]), dim, attributes.real("base")));
+  }
+  return linear_in(parse_rule(fmt::format("a*{} d -> a*{} d", a, a), {.whole = "d"}), {0});
+}
+
+ValueId rope_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  const Attributes& attributes = request.attributes;
+  return builder.call("rope", {request.output_gradients[0]},
+                      {{"dim", attributes.integer("dim")},
+                       {"base", attributes.real("base")},
+                       {"offset", attributes.integer("offset")},
+                       {"interleaved", attributes.integer("interleaved")},
+                       {"inverse", 1 - attributes.integer("inverse")}});
+}
+
+const RegisterOp rope(
+    {.name = "rope",
+     .help = "x with pair i of its last dimension turned by the angle position / base^(2i / head_dim)",
+     .attributes = {AttributeSpec::integer("dim", "the dimension of positions", 0, 7),
+                    AttributeSpec::real("base", "the base, above 0; 10000 in the paper"),
+                    AttributeSpec::integer("offset", "the position of index 0", 0, std::int64_t{1} << 40),
+                    AttributeSpec::integer("interleaved",
+                                           "1 for pairs of neighbours, 0 for i and i + head_dim / 2 as in Llama", 0, 1),
+                    AttributeSpec::integer("inverse", "1 to turn back", 0, 1)},
+     .rule = rope_rule,
+     .gradient = rope_gradient,
+     .flops = flops_per_element<3>,
+     .in_place = {{0, 0}},
+     .cheap = true,
+     .example = {.attributes = {{"dim", std::int64_t{1}},
+                                {"base", 10000.0},
+                                {"offset", std::int64_t{0}},
+                                {"interleaved", std::int64_t{0}},
+                                {"inverse", std::int64_t{0}}},
+                 .operands = {example({2, 5, 3, 8})}}});
+
+}  // namespace
+}  // namespace shardrun::graph

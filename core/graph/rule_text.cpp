@@ -1,0 +1,253 @@
+#include "core/graph/rule_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "core/base/error.h"
+
+namespace shardrun::graph {
+namespace {
+
+using Words = std::vector<std::string>;
+using Groups = std::map<std::string, std::size_t>;  ///< how many dimensions "b*" stands for
+
+constexpr const char* form = "expected such as 'b t k, k n -> b t n; reduced k' or 'b* d, d -> b* d; whole d'";
+
+[[noreturn]] void refuse_rule(std::string_view text, const std::string& why) {
+  throw Error(ErrorCode::shape_mismatch, fmt::format("the rule '{}' {}", text, why));
+}
+
+Words words_of(std::string_view text) {
+  Words words;
+  for (std::size_t begin = 0; (begin = text.find_first_not_of(' ', begin)) != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return words;
+}
+
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+bool is_name(std::string_view word) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !word.empty() && is_letter(word.front()) &&
+         std::ranges::all_of(word, [&](char c) { return is_letter(c) || is_digit(c); });
+}
+
+bool is_group(std::string_view word) { return word.ends_with('*') && is_name(word.substr(0, word.size() - 1)); }
+
+/// A rule's words, as they are written.
+struct Written {
+  std::vector<Words> operands;
+  std::vector<Words> results;
+  std::vector<Words> classes;  ///< each begins with its class
+};
+
+std::vector<Words> tensors_of(std::string_view text, std::string_view rule) {
+  std::vector<Words> tensors;
+  for (const std::string_view part : parts_of(text, ',')) {
+    Words words = words_of(part);
+    if (words == Words{"."}) {
+      words.clear();
+    } else if (words.empty()) {
+      refuse_rule(rule, fmt::format("has an empty operand or result: a scalar is '.'; {}", form));
+    }
+    for (const std::string& word : words) {
+      if (!is_name(word) && !is_group(word)) {
+        refuse_rule(rule, fmt::format("has '{}', which is no factor; {}", word, form));
+      }
+      if (std::ranges::count(words, word) > 1) {
+        refuse_rule(rule, fmt::format("has '{}' twice in one operand or result", word));
+      }
+    }
+    tensors.push_back(std::move(words));
+  }
+  return tensors;
+}
+
+Written read(std::string_view text) {
+  const std::size_t arrow = text.find("->");
+  if (arrow == std::string_view::npos) {
+    refuse_rule(text, fmt::format("has no '->'; {}", form));
+  }
+  const std::vector<std::string_view> clauses = parts_of(text.substr(arrow + 2), ';');
+  Written written{.operands = tensors_of(text.substr(0, arrow), text), .results = tensors_of(clauses.front(), text)};
+  for (std::size_t c = 1; c < clauses.size(); ++c) {
+    Words words = words_of(clauses[c]);
+    if (words.size() < 2 || (words.front() != "reduced" && words.front() != "whole")) {
+      refuse_rule(text, fmt::format("has the class '{}', expected 'reduced' or 'whole' and factors", clauses[c]));
+    }
+    written.classes.push_back(std::move(words));
+  }
+  return written;
+}
+
+Groups sizes_of_groups(const Written& written, const std::vector<TensorType>& operands, std::string_view text) {
+  Groups sizes;
+  for (std::size_t i = 0; i < std::min(written.operands.size(), operands.size()); ++i) {
+    const Words& words = written.operands[i];
+    std::size_t known = 0;
+    std::optional<std::string> open;
+    for (const std::string& word : words) {
+      const auto group = sizes.find(word);
+      if (is_group(word) && group == sizes.end()) {
+        if (open) {
+          refuse_rule(text, fmt::format("does not say how many dimensions '{}' and '{}' have", *open, word));
+        }
+        open = word;
+      } else {
+        known += is_group(word) ? group->second : 1;
+      }
+    }
+    if (open && operands[i].shape.size() < known) {
+      refuse_rule(text, fmt::format("does not fit operand {}, {}", i, to_string(operands[i])));
+    }
+    if (open) {
+      sizes.emplace(*open, operands[i].shape.size() - known);
+    }
+  }
+  return sizes;
+}
+
+/// The names of the factors that a word stands for.
+Words expanded(const std::string& word, const Groups& groups, std::string_view text) {
+  if (!is_group(word)) {
+    return {word};
+  }
+  const auto group = groups.find(word);
+  if (group == groups.end()) {
+    refuse_rule(text, fmt::format("has '{}' where no operand says how many dimensions it is", word));
+  }
+  Words names;
+  for (std::size_t k = 0; k < group->second; ++k) {
+    names.push_back(fmt::format("{}{}", word.substr(0, word.size() - 1), k));
+  }
+  return names;
+}
+
+/// The factors of each tensor. `adds`: those that are not known yet, otherwise they are refused.
+std::vector<std::vector<FactorId>> factors_of(const std::vector<Words>& tensors, ShardingRule& rule,
+                                              const Groups& groups, bool adds, std::string_view text) {
+  std::vector<std::vector<FactorId>> made;
+  for (const Words& words : tensors) {
+    std::vector<FactorId>& dims = made.emplace_back();
+    for (const std::string& word : words) {
+      for (const std::string& name : expanded(word, groups, text)) {
+        const FactorId known = rule.find(name);
+        if (!known.exists() && !adds) {
+          refuse_rule(text, fmt::format("has the factor '{}' in a result, and in no operand", name));
+        }
+        dims.push_back(known.exists() ? known : rule.factors.push_back({.name = name}));
+      }
+    }
+  }
+  return made;
+}
+
+Reduction reduction_from(const std::string& word, std::string_view text) {
+  for (const Reduction each : {Reduction::sum, Reduction::max, Reduction::min}) {
+    if (word == fmt::format("({})", to_string(each))) {
+      return each;
+    }
+  }
+  refuse_rule(text, fmt::format("reduces by '{}', expected (sum), (max) or (min)", word));
+}
+
+/// Factors of operands that are left out are passed over.
+void classify(ShardingRule& rule, const Words& words, const Written& written, const Groups& groups,
+              std::string_view text) {
+  const FactorClass kind = words.front() == "whole" ? FactorClass::whole : FactorClass::reduced;
+  std::vector<FactorId> last;
+  for (std::size_t w = 1; w < words.size(); ++w) {
+    if (words[w].starts_with('(') && kind == FactorClass::reduced && w > 1) {
+      for (const FactorId factor : last) {
+        rule.factors[factor].reduction = reduction_from(words[w], text);
+      }
+      continue;
+    }
+    const bool is_written = std::ranges::any_of(
+        written.operands, [&](const Words& operand) { return std::ranges::find(operand, words[w]) != operand.end(); });
+    if (!is_written) {
+      refuse_rule(text, fmt::format("calls '{}' {}, which is in no operand", words[w], words.front()));
+    }
+    last.clear();
+    for (const std::string& name :
+         is_group(words[w]) && !groups.contains(words[w]) ? Words() : expanded(words[w], groups, text)) {
+      if (const FactorId factor = rule.find(name); factor.exists()) {
+        rule.factors[factor].kind = kind;
+        last.push_back(factor);
+      }
+    }
+  }
+}
+
+void check_results(const ShardingRule& rule, std::string_view text) {
+  for (const FactorId id : rule.factors.ids()) {
+    const Factor& factor = rule.factors[id];
+    const auto has = [&](const std::vector<FactorId>& dims) { return std::ranges::find(dims, id) != dims.end(); };
+    if (factor.kind == FactorClass::reduced && std::ranges::any_of(rule.outputs, has)) {
+      refuse_rule(text, fmt::format("reduces the factor '{}', which a result has", factor.name));
+    }
+    if (factor.kind == FactorClass::pass_through && !std::ranges::all_of(rule.outputs, has)) {
+      refuse_rule(text, fmt::format("has the factor '{}', which is not in every result: call it reduced where split "
+                                    "operands give partial results, or whole",
+                                    factor.name));
+    }
+  }
+}
+
+}  // namespace
+
+ShardingRule rule_from_text(std::string_view text, const std::vector<TensorType>& operands) {
+  const Written written = read(text);
+  const Groups groups = sizes_of_groups(written, operands, text);
+  std::vector<Words> given = written.operands;
+  given.resize(std::min(given.size(), operands.size()));
+  ShardingRule rule;
+  rule.inputs = factors_of(given, rule, groups, true, text);
+  rule.outputs = factors_of(written.results, rule, groups, false, text);
+  for (const Words& words : written.classes) {
+    classify(rule, words, written, groups, text);
+  }
+  check_results(rule, text);
+  return rule;
+}
+
+std::vector<TensorType> typical_operands(std::string_view text,
+                                         const std::function<std::int64_t(const std::string& factor)>& size) {
+  const Written written = read(text);
+  Groups groups;
+  for (const Words& words : written.operands) {
+    for (const std::string& word : words) {
+      if (is_group(word)) {
+        groups[word] = 2;
+      }
+    }
+  }
+  std::vector<TensorType> operands;
+  for (const Words& words : written.operands) {
+    TensorType& type = operands.emplace_back();
+    for (const std::string& word : words) {
+      for (const std::string& name : expanded(word, groups, text)) {
+        type.shape.push_back(size(name));
+        type.axes.push_back(name);
+      }
+    }
+  }
+  return operands;
+}
+
+}  // namespace shardrun::graph

@@ -1,0 +1,35 @@
+#include <shardrun/sdk/math.hpp>
+#include <shardrun/sdk/model.hpp>
+
+namespace {
+
+using namespace shardrun::sdk;
+
+/// A network of two layers: y = relu(x w0) w1, trained on the squared error.
+class ReluNetwork {
+ public:
+  static constexpr const char* help = "two layers with a ReLU between them, trained on arrays of real numbers";
+  static constexpr std::uint32_t data = SR_DATA_ARRAYS;
+
+  static std::vector<Option> options() { return {integer_option("width", 64, 1, 1 << 20, "hidden units")}; }
+
+  void declare(const ModelJob& job, States& states) const {
+    const Dim features{"features", job.features};
+    const Dim hidden{"mlp", job.options.integer("width")};
+    const Dim outputs{"outputs", job.outputs};
+    states.parameter("w0", {features, hidden}, normal(0.1), true);
+    states.parameter("w1", {hidden, outputs}, normal(0.1), true);
+  }
+
+  Value loss(const ModelJob& job, Function& f) const {
+    const Dim batch{"batch", f.rows()};
+    const Value x = f.input("inputs", Element::f32, {batch, {"features", job.features}});
+    const Value targets = f.input("targets", Element::f32, {batch, {"outputs", job.outputs}});
+    const Value hidden = relu(einsum("bf,fh->bh", x, f.state("w0")));
+    return squared_error(einsum("bh,ho->bo", hidden, f.state("w1")), targets);
+  }
+};
+
+}  // namespace
+
+SHARDRUN_EXPORT_MODEL(ReluNetwork, "relu_network", "1.0")

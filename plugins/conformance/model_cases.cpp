@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/options/convert.h"
+#include "plugins/conformance/cases.h"
+#include "plugins/conformance/declared_options.h"
+#include "plugins/conformance/sandbox.h"
+#include "plugins/loader/library.h"
+
+namespace shardrun::conformance {
+namespace {
+
+using plugins::Model;
+
+void opens_model(ModelMember& member) {
+  (void)member.model();
+  (void)member.open_another();
+}
+
+void declared_by_model(ModelMember& member) {
+  if (member.model().help().empty()) {
+    throw Failure("the model has no help: expected one line that says what it is");
+  }
+  require_declared(member.model().options(), member.open_another().options());
+}
+
+/// The graph, or the refusal.
+std::string answer_of(const Model& model, const ModelJob& job) {
+  try {
+    return to_string(build_graph(model, job));
+  } catch (const Error& refusal) {
+    return fmt::format("a refusal: {}", refusal.message());
+  }
+}
+
+void require_same_graph(const std::string& expected, const std::string& found, const std::string& what) {
+  require_same({.is_plan = true, .text = expected}, {.is_plan = true, .text = found}, what);
+}
+
+void same_graph(ModelMember& member) {
+  for (const ModelJob& job : member.jobs()) {
+    const std::string first = answer_of(member.model(), job);
+    require_same_graph(first, answer_of(member.model(), job), job.name + ": asked twice, it writes different graphs");
+    require_same_graph(first, answer_of(member.open_another(), job),
+                       job.name + ": another instance writes another graph");
+    member.tell(job.name, first);
+    require_same_graph(first, member.hear(job.name, 1 - member.rank()),
+                       job.name + ": another process writes another graph");
+  }
+}
+
+std::size_t size_of(const graph::Graph& graph) {
+  std::size_t size = graph.states.size();
+  for (const graph::Function& function : graph.functions) {
+    size += function.nodes.size();
+  }
+  return size;
+}
+
+/// Whether the graph has more states or ops with a larger number. Then the largest that the option allows would take
+/// all memory.
+bool is_structural(const Model& model, ModelJob job, const OptionSpec& option) {
+  std::vector<std::size_t> sizes;
+  for (const std::int64_t number : {8, 12}) {
+    job.settings.options.set(option.name, number);
+    try {
+      sizes.push_back(size_of(build_graph(model, job)));
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return sizes[0] != sizes[1];
+}
+
+std::vector<OptionValue> tried_values(const Model& model, const ModelJob& job, const OptionSpec& option) {
+  constexpr std::int64_t usual = 64;
+  std::vector<OptionValue> values = extreme_values(option);
+  if (option.minimum_excluded) {
+    values.erase(values.begin());
+  }
+  if (option.maximum_excluded) {
+    values.pop_back();
+  }
+  for (OptionValue& value : values) {
+    auto* const number = std::get_if<std::int64_t>(&value);
+    if (number != nullptr && *number > usual && is_structural(model, job, option)) {
+      *number = usual;
+    }
+  }
+  return values;
+}
+
+void model_options_at_limits(ModelMember& member) {
+  for (const ModelJob& small : member.jobs()) {
+    for (const OptionSpec& option : member.model().options()) {
+      for (const OptionValue& value : tried_values(member.model(), small, option)) {
+        ModelJob job = small;
+        job.settings.options.set(option.name, value);
+        try {
+          (void)answer_of(member.model(), job);
+        } catch (const Failure& failure) {
+          throw Failure(
+              fmt::format("{} with {} = {:.60}: {}", job.name, option.name, to_text(option, value), failure.what()));
+        }
+      }
+    }
+  }
+}
+
+void pure_writing(ModelMember& member) {
+  (void)member.jobs();
+  const std::string problem = watch_calls([&] { (void)member.model(); },
+                                          [&] {
+                                            for (const ModelJob& job : member.jobs()) {
+                                              (void)build_graph(member.model(), job);
+                                            }
+                                          });
+  if (!problem.empty()) {
+    throw Failure(problem);
+  }
+}
+
+}  // namespace
+
+void add_model_cases(std::vector<ModelCase>& cases) {
+  cases.push_back({.name = "opening", .run = opens_model});
+  cases.push_back({.name = "declared options", .run = declared_by_model});
+  cases.push_back({.name = "the same graph, whoever asks", .run = same_graph});
+  cases.push_back({.name = "options at their limits", .run = model_options_at_limits, .ranks = 1});
+  cases.push_back({.name = "no file or socket to write a graph", .run = pure_writing, .ranks = 1});
+}
+
+}  // namespace shardrun::conformance

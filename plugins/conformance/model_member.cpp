@@ -1,0 +1,179 @@
+#include "plugins/conformance/model_member.h"
+
+#include <fmt/format.h>
+#include <shardrun/model.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/compile/model.h"
+#include "core/options/options.h"
+#include "plugins/loader/find.h"
+
+namespace shardrun::conformance {
+namespace {
+
+constexpr models::DataShape tokens = {.vocab = 11};
+constexpr models::DataShape arrays = {.features = 5, .outputs = 3};
+constexpr models::DataShape labels = {.vocab = 3, .features = 5};
+
+models::TrainingSettings training(const plugins::Model& model) {
+  return {.batch = 5,
+          .microbatches = 2,
+          .eval_rows = 2,
+          .eval_samples = 3,
+          .predict = model.has("predict"),
+          .optimizer = {.weight_decay = 0.1, .clip = 1}};
+}
+
+/// Values for options that have no default. `number`: of integers, where they may be that.
+OptionValues required_options(const plugins::Model& model, std::int64_t number) {
+  OptionValues values;
+  for (const OptionSpec& option : model.options()) {
+    if (option.default_value || option.optional) {
+      continue;
+    }
+    const double low = option.minimum.value_or(0);
+    const double high = option.maximum.value_or(low + 1);
+    switch (option.type) {
+      case OptionType::integer:
+        values.set(option.name,
+                   static_cast<std::int64_t>(std::clamp(static_cast<double>(number), low, std::max(low, high))));
+        break;
+      case OptionType::real: values.set(option.name, (low + high) / 2); break;
+      case OptionType::boolean: values.set(option.name, false); break;
+      default: values.set(option.name, option.choices.empty() ? std::string("a") : option.choices.front());
+    }
+  }
+  return values;
+}
+
+/// What may be set so that the model accepts the job: sizes, and each choice.
+std::vector<OptionValues> candidates(const plugins::Model& model, const OptionValues& given) {
+  std::vector<OptionValues> all;
+  for (const std::int64_t number : {4, 2, 8, 3, 1, 16}) {
+    OptionValues values = required_options(model, number);
+    for (const OptionValues::Entry& entry : given.entries()) {
+      values.set(entry.name, entry.value);
+    }
+    all.push_back(values);
+    for (const OptionSpec& option : model.options()) {
+      for (const std::string& choice : option.choices) {
+        OptionValues chosen = values;
+        if (!given.has(option.name)) {
+          chosen.set(option.name, choice);
+          all.push_back(std::move(chosen));
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// The job with the first options that the model accepts.
+ModelJob accepted(const plugins::Model& model, ModelJob job, const OptionValues& given) {
+  std::string refusal;
+  for (OptionValues& options : candidates(model, given)) {
+    job.settings.options = std::move(options);
+    try {
+      (void)build_graph(model, job);
+      return job;
+    } catch (const Error& error) {
+      refusal = refusal.empty() ? error.message() : refusal;
+    }
+  }
+  throw Failure(
+      fmt::format("{}: it refuses all small jobs that this suite tries, the first one so: {}; give options "
+                  "with --set KEY=VALUE",
+                  job.name, refusal));
+}
+
+OptionValues given_options(const plugins::Model& model, const std::vector<std::string>& settings) {
+  OptionValues values;
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    values.set(key, read_option(model.options(), key, setting.substr(key.size() + 1)));
+  }
+  return values;
+}
+
+}  // namespace
+
+graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
+  try {
+    const models::Model asked = compile::model_of(model);
+    return job.trains ? models::build_training(asked, job.settings, training(model))
+                      : models::build_iteration(asked, job.settings);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::job) {
+      throw Failure(error.message());
+    }
+    if (error.message().empty()) {
+      throw Failure("it refuses the job and gives no reason");
+    }
+    throw;
+  }
+}
+
+std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job) {
+  return job.trains ? models::microbatch_rows(5, 2) : std::vector<std::int64_t>();
+}
+
+std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
+  return job.trains ? models::evaluation_rows(3, 2) : std::vector<std::int64_t>();
+}
+
+ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
+                         std::vector<std::string> settings)
+    : Peer(store, rank), directories_(directories), name_(std::move(model)), settings_(std::move(settings)) {
+  // Set as for a rank of a job. Graphs must not depend on it.
+  setenv("RANK", fmt::format("{}", rank).c_str(), 1);
+}
+
+plugins::Model ModelMember::open_another() const {
+  return plugins::Model::open(directories_, name_, [](plugins::LogLevel, std::string_view, std::string_view) {});
+}
+
+const plugins::Model& ModelMember::model() {
+  if (!model_) {
+    model_.emplace(open_another());
+  }
+  return *model_;
+}
+
+std::filesystem::path ModelMember::file() const {
+  return plugins::find_plugin(directories_, plugins::PluginKind::model, name_);
+}
+
+const std::vector<ModelJob>& ModelMember::jobs() {
+  if (!jobs_.empty()) {
+    return jobs_;
+  }
+  const OptionValues given = given_options(model(), settings_);
+  const auto add = [&](const char* name, bool trains, const models::DataShape& data) {
+    jobs_.push_back(accepted(model(), {name, trains, {.options = {}, .data = data}}, given));
+  };
+  if (model().has("loss")) {
+    const std::uint32_t data = model().data();
+    if ((data & SR_DATA_TOKENS) != 0) {
+      add("trained on tokens", true, tokens);
+    }
+    if ((data & SR_DATA_ARRAYS) != 0) {
+      add("trained on arrays", true, arrays);
+    }
+    if ((data & SR_DATA_LABELS) != 0) {
+      add("trained on labels", true, labels);
+    }
+    if (data == 0) {
+      add("trained", true, {});
+    }
+  }
+  if (model().has("iterate")) {
+    add("iterated", false, {});
+  }
+  return jobs_;
+}
+
+}  // namespace shardrun::conformance

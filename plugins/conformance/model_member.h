@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/models/program.h"
+#include "plugins/conformance/peer.h"
+#include "plugins/loader/model.h"
+
+namespace shardrun::conformance {
+
+/// Processes that ask a model the same, like the ranks of a job.
+constexpr std::uint32_t model_members = 2;
+
+/// A job for a model to write, small enough to be computed often.
+struct ModelJob {
+  std::string name;  ///< "trained on tokens", "iterated"
+  bool trains = true;
+  models::ModelSettings settings;
+};
+
+/// The job's graph with every function that a run calls: several microbatches, evaluation, prediction. A refusal throws
+/// Error{job}. Throws Failure where the model breaks a rule.
+[[nodiscard]] graph::Graph build_graph(const plugins::Model& model, const ModelJob& job);
+/// Rows of the calls of a step, and of an evaluation; none for one that is iterated.
+[[nodiscard]] std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job);
+[[nodiscard]] std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job);
+
+/// This process as a rank with a model.
+class ModelMember final : public Peer {
+ public:
+  /// `settings`: "key=value" for options of the model in all jobs.
+  ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
+              std::vector<std::string> settings);
+
+  /// The first call opens it.
+  [[nodiscard]] const plugins::Model& model();
+  /// Opens another instance.
+  [[nodiscard]] plugins::Model open_another() const;
+  [[nodiscard]] std::filesystem::path file() const;
+  [[nodiscard]] const plugins::Directories& directories() const noexcept { return directories_; }
+
+  /// A job for each kind of data that the model is trained on, and one that is iterated. Options that have no default
+  /// get a value that the model accepts. Throws Failure where it accepts none.
+  [[nodiscard]] const std::vector<ModelJob>& jobs();
+
+ private:
+  const plugins::Directories& directories_;
+  std::string name_;
+  std::vector<std::string> settings_;
+  std::optional<plugins::Model> model_;
+  std::vector<ModelJob> jobs_;
+};
+
+}  // namespace shardrun::conformance

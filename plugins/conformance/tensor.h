@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "core/graph/tensor_type.h"
+
+namespace shardrun::conformance {
+
+/// A tensor on its own, apart from any device, whole or one shard. Elements are doubles whatever the dtype: every f32
+/// and every i32 is one exactly.
+struct Tensor {
+  graph::TensorType type;
+  std::vector<double> values;
+  std::vector<std::int64_t> origin;  ///< global index of the first element
+  std::vector<std::int64_t> global;  ///< the whole tensor's shape
+};
+
+/// A type whose axes are called "a0", "a1", ...
+[[nodiscard]] graph::TensorType type_of(std::vector<std::int64_t> shape, graph::DType dtype = graph::DType::f32);
+
+/// A whole tensor of zeros.
+[[nodiscard]] Tensor zeros(graph::TensorType type);
+
+/// Elements [begin, end) of dimension `dim`, as the shard that it is.
+[[nodiscard]] Tensor slice(const Tensor& tensor, std::size_t dim, std::int64_t begin, std::int64_t end);
+
+/// The inverse of cutting along `dim`. Types and places are those of the first part, with `dim` made whole.
+[[nodiscard]] Tensor concatenate(const std::vector<Tensor>& parts, std::size_t dim);
+
+/// Random elements, each of them exact in float. Normal draws keep a distance of 0.01 from zero, where relu has a kink.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+
+  void fill_normal(Tensor& tensor, double mean, double deviation);
+  void fill_uniform(Tensor& tensor, double low, double high);
+  void fill_integers(Tensor& tensor, std::int32_t limit);
+  [[nodiscard]] std::int64_t below(std::int64_t limit);
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// Rounds every element to float.
+void round_to_float(Tensor& tensor);
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,281 @@
+#include "plugins/loader/model_op.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/printable.h"
+#include "core/device/device.h"
+#include "core/graph/op.h"
+#include "core/graph/rule_text.h"
+#include "plugins/loader/call.h"
+#include "plugins/loader/graph_recorder.h"
+#include "plugins/loader/op_gradient.h"
+#include "plugins/loader/op_kernel.h"
+#include "plugins/loader/raw_attributes.h"
+#include "plugins/loader/structs.h"
+
+namespace shardrun::plugins {
+namespace {
+
+using graph::AttributeSpec;
+using graph::ShardingRule;
+using graph::TensorType;
+
+constexpr std::size_t most_tensors = 16;  // operands or results of an op
+
+std::string op_name_from(const char* text) {
+  std::string name = name_from(text, "the name");
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  const auto fits = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '_'; };
+  if (!is_letter(name.front()) || !std::ranges::all_of(name, fits)) {
+    refuse_with(fmt::format("the name is '{}', expected [a-z][a-z0-9_]*", name));
+  }
+  for (const graph::Op* op : graph::all_ops()) {
+    if (op->name == name) {
+      refuse_with("shardrun has an op of that name: give it another");
+    }
+  }
+  return name;
+}
+
+AttributeSpec attribute_from(const sr_model_op& op, std::uint32_t index) {
+  const std::string what = fmt::format("attribute {}", index);
+  const auto raw =
+      read_element<sr_attribute_spec>(op.attributes, op.attribute_stride, index, SR_ATTRIBUTE_SPEC_SIZE_1_7, what);
+  std::string name = name_from(raw.name, what);
+  std::string help = name_from(raw.help, fmt::format("the help of the attribute '{}'", name));
+  switch (raw.type) {
+    case SR_ATTRIBUTE_INTEGER:
+      if (raw.min_integer > raw.max_integer) {
+        refuse_with(fmt::format("the attribute '{}' is from {} to {}", name, raw.min_integer, raw.max_integer));
+      }
+      return raw.min_integer == 0 && raw.max_integer == 0
+                 ? AttributeSpec::integer(std::move(name), std::move(help))
+                 : AttributeSpec::integer(std::move(name), std::move(help), raw.min_integer, raw.max_integer);
+    case SR_ATTRIBUTE_NUMBER: return AttributeSpec::real(std::move(name), std::move(help));
+    case SR_ATTRIBUTE_NUMBERS: return AttributeSpec::reals(std::move(name), std::move(help));
+    case SR_ATTRIBUTE_INTEGERS: return AttributeSpec::integers(std::move(name), std::move(help));
+    case SR_ATTRIBUTE_TEXT: {
+      std::vector<std::string> choices;
+      for (std::uint32_t c = 0; c < raw.choice_count; ++c) {
+        choices.push_back(name_from(raw.choices != nullptr ? raw.choices[c] : nullptr,
+                                    fmt::format("choice {} of the attribute '{}'", c, name)));
+      }
+      return AttributeSpec::text(std::move(name), std::move(help), std::move(choices));
+    }
+    default: refuse_with(fmt::format("the attribute '{}' has the type {}, which there is not", name, raw.type));
+  }
+}
+
+ModelOp::Operand operand_from(const sr_model_op& op, std::uint32_t index) {
+  const std::string what = fmt::format("operand {}", index);
+  const auto raw = read_element<sr_operand>(op.operands, op.operand_stride, index, SR_OPERAND_SIZE_1_7, what);
+  if (raw.element != SR_ELEMENT_F32 && raw.element != SR_ELEMENT_I32) {
+    refuse_with(fmt::format("{} has the element type {}, expected {} (f32) or {} (i32)", what, raw.element,
+                            SR_ELEMENT_F32, SR_ELEMENT_I32));
+  }
+  if (!(raw.low <= raw.high)) {
+    refuse_with(fmt::format("{} is drawn from [{}, {})", what, raw.low, raw.high));
+  }
+  return {raw.element == SR_ELEMENT_I32, raw.low, raw.high};
+}
+
+std::optional<graph::DType> result_from(const sr_model_op& op, std::uint32_t index) {
+  switch (op.result_elements[index]) {
+    case 0: return std::nullopt;
+    case SR_ELEMENT_F32: return graph::DType::f32;
+    case SR_ELEMENT_I32: return graph::DType::i32;
+    default:
+      refuse_with(fmt::format("result {} has the element type {}, expected 0 (real), {} (f32) or {} (i32)", index,
+                              op.result_elements[index], SR_ELEMENT_F32, SR_ELEMENT_I32));
+  }
+}
+
+/// "c=3 k=8"
+std::map<std::string, std::int64_t> sizes_from(const char* text) {
+  constexpr std::int64_t most = 1 << 12;
+  std::map<std::string, std::int64_t> sizes;
+  std::istringstream words(text != nullptr ? text : "");
+  for (std::string word; words >> word;) {
+    const std::size_t equal = std::min(word.find('='), word.size());
+    std::int64_t size = 0;
+    const char* const end = word.data() + word.size();
+    const auto [rest, problem] = std::from_chars(std::min<const char*>(word.data() + equal + 1, end), end, size);
+    if (problem != std::errc() || rest != end || size < 1 || size > most) {
+      refuse_with(fmt::format("sizes has '{}', expected FACTOR=NUMBER with 1 to {}", printable(word), most));
+    }
+    sizes[word.substr(0, equal)] = size;
+  }
+  return sizes;
+}
+
+/// The rule for these operands.
+ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands) {
+  const std::size_t most = op.operands.size();
+  if (operands.size() < op.min_operands || operands.size() > most) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("{} takes {} operands, found {}", op.label,
+                    op.min_operands == most ? fmt::format("{}", most) : fmt::format("{} to {}", op.min_operands, most),
+                    operands.size()));
+  }
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (graph::is_real(operands[i].dtype) == op.operands[i].is_integer) {
+      throw Error(ErrorCode::shape_mismatch,
+                  fmt::format("{}: operand {} is {}, expected {}", op.label, i, to_string(operands[i]),
+                              op.operands[i].is_integer ? "i32" : "real numbers"));
+    }
+  }
+  try {
+    ShardingRule rule = graph::rule_from_text(op.rule, operands);
+    rule.dtypes = op.results;
+    return rule;
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", op.label, error.message()));
+  }
+}
+
+/// One multiply-add for each index of its loops if it sums, otherwise one operation.
+std::int64_t flops_of(const ModelOp& op, const std::vector<TensorType>& operands) {
+  const ShardingRule rule = rule_of(op, operands);
+  std::vector<std::int64_t> sizes(rule.factors.size(), 1);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    for (std::size_t d = 0; d < operands[i].shape.size(); ++d) {
+      sizes[rule.inputs[i][d].number()] = operands[i].shape[d];
+    }
+  }
+  std::int64_t count = 1;
+  for (const graph::FactorId id : rule.factors.ids()) {
+    count *= sizes[id.number()];
+  }
+  const bool sums = std::ranges::any_of(
+      rule.factors, [](const graph::Factor& each) { return each.kind == graph::FactorClass::reduced; });
+  return sums ? 2 * count : count;
+}
+
+void read_tensors(ModelOp& op) {
+  op.rule = op.raw.rule != nullptr ? printable(op.raw.rule) : "";
+  const std::vector<TensorType> typical = graph::typical_operands(op.rule, [](const std::string&) { return 2; });
+  if (op.raw.operand_count != typical.size() || typical.size() > most_tensors) {
+    refuse_with(fmt::format("it declares {} operands, and its rule '{}' has {}; expected as many, and at most {}",
+                            op.raw.operand_count, op.rule, typical.size(), most_tensors));
+  }
+  op.min_operands = op.raw.min_operands != 0 ? op.raw.min_operands : typical.size();
+  if (op.min_operands > typical.size()) {
+    refuse_with(fmt::format("min_operands is {}, and its rule has {}", op.min_operands, typical.size()));
+  }
+  std::size_t results = 0;
+  for (std::size_t count = op.min_operands; count <= typical.size(); ++count) {
+    const std::vector<TensorType> given(typical.begin(), typical.begin() + static_cast<std::ptrdiff_t>(count));
+    results = graph::rule_from_text(op.rule, given).outputs.size();
+  }
+  for (std::uint32_t i = 0; i < op.raw.operand_count; ++i) {
+    op.operands.push_back(operand_from(op.raw, i));
+  }
+  if (results > most_tensors || (op.raw.result_elements != nullptr && op.raw.result_count != results)) {
+    refuse_with(fmt::format("it declares {} results, and its rule '{}' has {}; expected as many, and at most {}",
+                            op.raw.result_count, op.rule, results, most_tensors));
+  }
+  for (std::uint32_t r = 0; r < results && op.raw.result_elements != nullptr; ++r) {
+    op.results.push_back(result_from(op.raw, r));
+  }
+}
+
+void read_attributes(ModelOp& op) {
+  for (std::uint32_t a = 0; a < op.raw.attribute_count; ++a) {
+    AttributeSpec spec = attribute_from(op.raw, a);
+    if (std::ranges::find(op.attributes, spec.name, &AttributeSpec::name) != op.attributes.end()) {
+      refuse_with(fmt::format("two attributes are called '{}'", spec.name));
+    }
+    op.attributes.push_back(std::move(spec));
+  }
+  op.example = attributes_from(op.raw.example, op.raw.example_count, op.raw.example_stride);
+  try {
+    graph::check_attributes(op.attributes, op.example);
+  } catch (const Error& error) {
+    refuse_with(fmt::format("its example: {}", error.message()));
+  }
+}
+
+void read_op(ModelOp& op) {
+  op.help = name_from(op.raw.help, "the help");
+  read_tensors(op);
+  read_attributes(op);
+  op.sizes = sizes_from(op.raw.sizes);
+  if (op.raw.kernel == nullptr || op.raw.kernel_f64 == nullptr) {
+    refuse_with(fmt::format("it lacks {}", op.raw.kernel == nullptr ? "kernel" : "kernel_f64"));
+  }
+}
+
+std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const sr_model& table) {
+  std::vector<std::shared_ptr<const ModelOp>> ops;
+  const std::string& model = plugin.manifest().name;
+  for (std::uint32_t o = 0; o < table.op_count; ++o) {
+    std::string label = fmt::format("op {} of model '{}' ({})", o, model, plugin.path().string());
+    try {
+      const auto op = std::make_shared<ModelOp>(
+          ModelOp{.raw = read_element<sr_model_op>(table.ops, table.op_stride, o, SR_MODEL_OP_SIZE_1_7, "sr_model_op"),
+                  .plugin = plugin});
+      label = fmt::format("op '{}' of model '{}' ({})", op->raw.name != nullptr ? printable(op->raw.name) : "", model,
+                          plugin.path().string());
+      op->name = op_name_from(op->raw.name);
+      op->in_graph = fmt::format("{}.{}", model, op->name);
+      op->label = label;
+      read_op(*op);
+      if (std::ranges::any_of(ops, [&](const auto& earlier) { return earlier->name == op->name; })) {
+        refuse_with("an earlier one has that name");
+      }
+      ops.push_back(op);
+    } catch (const Error& error) {
+      refuse_with(fmt::format("{}: {}", label, error.message()));
+    }
+  }
+  return ops;
+}
+
+void register_op(const std::shared_ptr<const ModelOp>& op) {
+  graph::Op made{.name = op->in_graph,
+                 .help = op->help,
+                 .attributes = op->attributes,
+                 .rule = [op](const graph::Attributes&,
+                              const std::vector<TensorType>& operands) { return rule_of(*op, operands); },
+                 .flops = [op](const graph::OpShape& shape) { return flops_of(*op, shape.inputs); },
+                 .only_float32 = true,
+                 .of_model = op->plugin.manifest().name};
+  if (op->raw.gradient != nullptr) {
+    made.gradient = [op](graph::FunctionBuilder& builder, const graph::GradientRequest& request) {
+      return write_gradient(*op, builder, request);
+    };
+  }
+  graph::add_op(std::move(made));
+  device::add_kernel("cpu", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f32));
+  device::add_kernel("reference", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f64));
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table) {
+  static auto& files = *new std::map<std::string, std::filesystem::path>;  // of models whose ops are registered
+  std::vector<std::shared_ptr<const ModelOp>> ops = read_ops(plugin, table);
+  if (ops.empty()) {
+    return ops;
+  }
+  const auto [known, is_new] = files.try_emplace(plugin.manifest().name, plugin.path());
+  if (!is_new && known->second != plugin.path()) {
+    refuse_with(fmt::format("model '{}' ({}): this process has the ops of another model of that name ({})",
+                            plugin.manifest().name, plugin.path().string(), known->second.string()));
+  }
+  if (is_new) {
+    for (const std::shared_ptr<const ModelOp>& op : ops) {
+      register_op(op);
+    }
+  }
+  return ops;
+}
+
+}  // namespace shardrun::plugins

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <shardrun/model.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/graph/attributes.h"
+#include "core/graph/tensor_type.h"
+#include "plugins/loader/plugin.h"
+
+namespace shardrun::plugins {
+
+/// An op that a model brings, as the plugin declares it.
+struct ModelOp {
+  struct Operand {
+    bool is_integer = false;
+    double low = 0;  ///< where checks draw elements; both 0: not said
+    double high = 0;
+  };
+
+  std::string name;      ///< by which the model calls it
+  std::string in_graph;  ///< its name as a graph's op: "MODEL.NAME"
+  std::string help;
+  std::string rule;
+  std::size_t min_operands = 0;
+  std::vector<Operand> operands;  ///< as many as the rule has
+  std::vector<std::optional<graph::DType>> results;
+  std::vector<graph::AttributeSpec> attributes;
+  graph::Attributes example;                  ///< of one use
+  std::map<std::string, std::int64_t> sizes;  ///< of factors in checks
+  sr_model_op raw{};
+  Plugin plugin;
+  std::string label;  ///< "op 'swish' of model 'mine' (/path)"
+};
+
+/// The ops of a model. The first call for a plugin's file registers them with core/graph and core/device, for as long
+/// as the process runs; they keep that instance of the plugin open. Throws Error{plugin} naming the plugin and the op.
+/// REQUIRES: no other thread uses ops.
+[[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table);
+
+}  // namespace shardrun::plugins

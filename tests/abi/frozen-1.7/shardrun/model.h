@@ -1,0 +1,330 @@
+#pragma once
+
+/// A model is what is computed: states, and functions over them. It is written as if there were one giant device. It
+/// names no rank, calls no collective and runs no kernel: it builds a graph through tables that the host hands over.
+/// The host adds microbatches, the gradients of parameters, the optimizer and evaluation; a strategy splits the result.
+///
+/// Everything here is since 1.7.
+
+#include <shardrun/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// What a job trains on. A sample is one row of the functions' inputs, whose first axis is `batch`.
+#define SR_DATA_TOKENS UINT32_C(1) /* inputs, targets: i32 [batch, seq]; options `context`, the size of seq, and `vocab` */
+#define SR_DATA_ARRAYS UINT32_C(2) /* inputs: f32 [batch, features], targets: f32 [batch, outputs] */
+#define SR_DATA_LABELS UINT32_C(4) /* inputs: f32 [batch, features], targets: i32 [batch] */
+
+/// The job's request.
+typedef struct sr_model_job {
+  uint32_t struct_size;
+  uint32_t data; /* SR_DATA_...; 0: the job has no data, because it is not trained, or only planned */
+  const sr_option_value* options;
+  uint32_t option_count;
+  uint32_t option_stride;
+  int64_t vocab;    /* tokens and labels: the number of distinct values; 0: not known */
+  int64_t features; /* arrays and labels: values in a row of `inputs`; 0: not known */
+  int64_t outputs;  /* arrays: values in a row of `targets`; 0: not known */
+} sr_model_job;
+#define SR_MODEL_JOB_SIZE_1_7 UINT32_C(48)
+
+/// The shape of a tensor on the one giant device. `axes` names each dimension; strategies place by these names, and an
+/// op's operands share them where they share a dimension.
+typedef struct sr_tensor_type {
+  uint32_t struct_size;
+  uint32_t element; /* SR_ELEMENT_... */
+  const int64_t* shape;
+  const char* const* axes;
+  uint32_t rank;     /* dimensions: the length of shape and axes; 0 for a scalar */
+  uint32_t reserved; /* zero */
+} sr_tensor_type;
+#define SR_TENSOR_TYPE_SIZE_1_7 UINT32_C(32)
+
+#define SR_INITIAL_CONSTANT UINT32_C(0) /* every element is `initial_value` */
+#define SR_INITIAL_NORMAL UINT32_C(1)   /* draws of mean 0 and this deviation, keyed by the seed and the state's name */
+#define SR_INITIAL_BUMP UINT32_C(2)     /* a Gaussian bump in the middle, this share of each dimension wide */
+#define SR_INITIAL_UNIFORM UINT32_C(3)  /* draws from 0 to this, without this, keyed as normal ones */
+#define SR_INITIAL_CHANCE UINT32_C(4)   /* 1 with this probability, else 0 */
+#define SR_INITIAL_COUNTING UINT32_C(5) /* 1, 2, 3, ... times this, in row-major order */
+
+/// A tensor that is kept between calls of functions.
+typedef struct sr_state {
+  uint32_t struct_size;
+  uint32_t kind;    /* SR_TENSOR_...; a parameter is trained: gradient and optimizer states belong to it */
+  const char* name; /* unique; `layer.0/mlp/up/weights`: what is before the last `/` names ops that read it */
+  const sr_tensor_type* type;
+  uint32_t initial; /* SR_INITIAL_... */
+  uint32_t decay;   /* 1: weight decay applies */
+  double initial_value;
+  int32_t layer;     /* the repeated layer that it belongs to; -1: none */
+  uint32_t reserved; /* zero */
+} sr_state;
+#define SR_STATE_SIZE_1_7 UINT32_C(48)
+
+/// A model writes its states through this. The host owns it. It is valid only during `declare`. Every function is INIT,
+/// returns SR_OK or an error with its reason, and copies its arguments. After an error the graph is refused, whatever
+/// `declare` returns.
+typedef struct sr_state_writer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  int32_t (*add_state)(void* self, const sr_state* state, sr_error* error);
+  /// The number of repeated layers, which a pipeline divides. Without this call there are none.
+  int32_t (*set_layers)(void* self, uint32_t layers, sr_error* error);
+} sr_state_writer;
+#define SR_STATE_WRITER_SIZE_1_7 UINT32_C(32)
+
+#define SR_FUNCTION_REPEATED UINT32_C(1)  /* for each microbatch of a step */
+#define SR_FUNCTION_ONCE UINT32_C(2)      /* once a step */
+#define SR_FUNCTION_ON_DEMAND UINT32_C(3) /* when something asks for it by its name */
+
+/// A function of the model. The host knows these names:
+///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
+///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
+///  - `iterate`, once: writes the next values of states, and outputs. Without it the model cannot be iterated.
+///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
+///    that the op take_position knows. Without it nothing can be sampled.
+typedef struct sr_function {
+  uint32_t struct_size;
+  uint32_t role; /* SR_FUNCTION_... */
+  const char* name;
+} sr_function;
+#define SR_FUNCTION_SIZE_1_7 UINT32_C(16)
+
+/// Which function is to be written. One function is written for each number of rows that occurs.
+typedef struct sr_function_request {
+  uint32_t struct_size;
+  uint32_t function; /* its index in sr_model.functions */
+  int64_t rows;      /* samples of a call; 0 for a function without a batch */
+  uint32_t training; /* 1: random layers act */
+  uint32_t reserved; /* zero */
+} sr_function_request;
+#define SR_FUNCTION_REQUEST_SIZE_1_7 UINT32_C(24)
+
+#define SR_ATTRIBUTE_INTEGER UINT32_C(1)
+#define SR_ATTRIBUTE_NUMBER UINT32_C(2)
+#define SR_ATTRIBUTE_TEXT UINT32_C(3)
+#define SR_ATTRIBUTE_NUMBERS UINT32_C(4)
+#define SR_ATTRIBUTE_INTEGERS UINT32_C(5)
+
+/// A constant of an op. `type` decides which fields are used.
+typedef struct sr_attribute {
+  uint32_t struct_size;
+  uint32_t type; /* SR_ATTRIBUTE_... */
+  const char* name;
+  int64_t integer;
+  double number;
+  const char* text;
+  const double* numbers;
+  const int64_t* integers;
+  uint32_t count;    /* the length of numbers or integers */
+  uint32_t reserved; /* zero */
+} sr_attribute;
+#define SR_ATTRIBUTE_SIZE_1_7 UINT32_C(64)
+
+/// A use of an op.
+typedef struct sr_call {
+  uint32_t struct_size;
+  uint32_t operand_count;
+  const char* op;
+  const uint32_t* operands; /* values */
+  const sr_attribute* attributes;
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+  const char* name; /* of the node, after the scope; NULL: the unit of the first parameter that it reads, or the op */
+} sr_call;
+#define SR_CALL_SIZE_1_7 UINT32_C(48)
+
+/// A model writes one function through this. The host owns it. It is valid only during `write_function`.
+///
+/// A function is pure: it reads states as of its start, and its writes happen at its end. Values are numbers, never 0,
+/// that mean something in this function only.
+///
+/// Every function of the table is INIT, returns SR_OK or an error with its reason, and copies its arguments. After an
+/// error the graph is refused, whatever write_function returns.
+typedef struct sr_function_writer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  /// A tensor that the host fills before a call.
+  int32_t (*input)(void* self, const char* name, const sr_tensor_type* type, uint32_t* value, sr_error* error);
+  /// The value of a state at the start of the function.
+  int32_t (*state)(void* self, const char* name, uint32_t* value, sr_error* error);
+  /// Adds a node. Shapes and axes of its results follow from the op's rule. `count` gets the number of results; as many
+  /// of them as there is `room` for are written to `results`.
+  int32_t (*call)(void* self, const sr_call* call, uint32_t* results, uint32_t room, uint32_t* count, sr_error* error);
+  /// The type of a value. The host owns it; it is valid as long as this table.
+  int32_t (*type_of)(void* self, uint32_t value, const sr_tensor_type** type, sr_error* error);
+  /// Adds the nodes of the gradient of `scalar` with respect to each of `of`: states, inputs or results of nodes. Each
+  /// gradient has the type of its value. It is zero where nothing flows.
+  int32_t (*gradient)(void* self, uint32_t scalar, const uint32_t* of, uint32_t count, uint32_t* gradients,
+                      sr_error* error);
+  /// Names a value, and the node that made it, as one whose placement a strategy may decide.
+  int32_t (*cut_point)(void* self, const char* name, uint32_t value, sr_error* error);
+  /// The layer of the nodes that follow: -1 before the first, the number of layers behind the last. It begins as -1.
+  int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
+  /// Names of nodes and cut points that follow begin with `scope/`; NULL: with nothing.
+  int32_t (*set_scope)(void* self, const char* scope, sr_error* error);
+  /// The state's value after the function. Each state is written at most once.
+  int32_t (*write)(void* self, const char* state, uint32_t value, sr_error* error);
+  /// A tensor that the host reads after a call. A run saves those of `iterate`, f32, as outputs/NAME.npy at its end, and
+  /// whenever it saves the fields. The name is not a state's.
+  int32_t (*output)(void* self, const char* name, uint32_t value, sr_error* error);
+  /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
+  /// loss of a step is their mean over the whole batch.
+  int32_t (*set_losses)(void* self, uint32_t losses, sr_error* error);
+} sr_function_writer;
+#define SR_FUNCTION_WRITER_SIZE_1_7 UINT32_C(104)
+
+/// A tensor, or one shard of one, as a kernel has it. Its elements lie in row-major order without gaps.
+typedef struct sr_tensor_view {
+  uint32_t struct_size;
+  uint32_t element; /* SR_ELEMENT_... */
+  void* data;       /* a kernel writes to results only */
+  const int64_t* shape;
+  const int64_t* strides; /* elements between neighbours in each dimension */
+  const int64_t* origin;  /* where in the whole tensor its first element is */
+  const int64_t* whole;   /* the whole tensor's shape */
+  uint32_t rank;          /* dimensions: the length of these four */
+  uint32_t reserved;      /* zero */
+} sr_tensor_view;
+#define SR_TENSOR_VIEW_SIZE_1_7 UINT32_C(56)
+
+/// One execution of an op's kernel. Operands, results and scratch do not overlap.
+typedef struct sr_kernel_call {
+  uint32_t struct_size;
+  uint32_t operand_count;
+  const sr_tensor_view* operands;
+  const sr_tensor_view* results;
+  const sr_attribute* attributes; /* in the order in which the op declares them */
+  uint32_t operand_stride;
+  uint32_t result_count;
+  uint32_t result_stride;
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+  uint32_t reserved; /* zero */
+  void* scratch;     /* its content is undefined */
+  uint64_t scratch_bytes;
+  void* self;
+  /// Calls body(argument, begin, end) for ranges that make up [0, count), on the threads of this rank, and returns when
+  /// all have ended. Each range but the last has a multiple of `grain`. Ranges may depend on the number of threads:
+  /// results may not. NULL if `data` of the tensors is NULL.
+  void (*split)(void* self, int64_t count, int64_t grain, void (*body)(void* argument, int64_t begin, int64_t end),
+                void* argument);
+} sr_kernel_call;
+#define SR_KERNEL_CALL_SIZE_1_7 UINT32_C(88)
+
+/// Which gradient of an op is wanted. Values are numbers as in sr_function_writer.
+typedef struct sr_gradient_request {
+  uint32_t struct_size;
+  uint32_t operand; /* the gradient with respect to this one: its index */
+  const uint32_t* operands;
+  const uint32_t* results;
+  const uint32_t* result_gradients; /* 0: nothing flows back into that result */
+  const sr_attribute* attributes;   /* in the order in which the op declares them */
+  uint32_t operand_count;
+  uint32_t result_count;
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+} sr_gradient_request;
+#define SR_GRADIENT_REQUEST_SIZE_1_7 UINT32_C(56)
+
+/// An operand of an op. `plugins check` draws the elements for its tests.
+typedef struct sr_operand {
+  uint32_t struct_size;
+  uint32_t element; /* SR_ELEMENT_F32 or ..._I32 */
+  double low;       /* checks draw elements from [low, high); both 0: real numbers from the normal distribution, and */
+  double high;      /* the integer 0 */
+} sr_operand;
+#define SR_OPERAND_SIZE_1_7 UINT32_C(24)
+
+/// Declares an attribute of an op. Every call of the op has to give it. Real numbers are finite.
+typedef struct sr_attribute_spec {
+  uint32_t struct_size;
+  uint32_t type; /* SR_ATTRIBUTE_... */
+  const char* name;
+  const char* help;    /* one line */
+  int64_t min_integer; /* bounds of an integer, inclusive; both 0: none */
+  int64_t max_integer;
+  const char* const* choices; /* of a text; none: any text */
+  uint32_t choice_count;
+  uint32_t reserved; /* zero */
+} sr_attribute_spec;
+#define SR_ATTRIBUTE_SPEC_SIZE_1_7 UINT32_C(56)
+
+/// An op that the model brings. Only this model can call it, by its name.
+///
+/// `rule` says which loops the op has, its factors, and so how it may be split: "b t k, k n -> b t n; reduced k" is a
+/// product of matrices. Before the arrow each operand's dimensions stand for factors, behind it each result's; a scalar
+/// is ".". "b*" stands for any number of dimensions, as many as the first operand with it has beside those that are
+/// named. A factor that is split has one of these classes:
+///  - pass-through, where nothing is said: each shard of the operands gives that shard of the results. It is in every
+///    result;
+///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. It is in no result;
+///  - "whole k": it is not split, because each result needs all of it.
+/// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is, the
+/// results are what changes no sum, maximum or minimum: 0, -infinity or infinity.
+///
+/// The kernels, `scratch_bytes` and `gradient` are pure: they depend on their arguments alone, and allocate nothing that
+/// they do not free. Kernels are GROUP, the others INIT.
+typedef struct sr_model_op {
+  uint32_t struct_size;
+  uint32_t min_operands; /* a call may leave out operands behind these; 0: none */
+  const char* name;      /* [a-z][a-z0-9_]*, not the name of an op that shardrun has */
+  const char* help;      /* one line: the results in terms of the operands */
+  const char* rule;
+  const sr_operand* operands; /* as many as `rule` has */
+  /// The element types of results: SR_ELEMENT_...; 0: that of the first operand of real numbers, which in mixed
+  /// precision may have fewer bits outside of the op. NULL: 0 for all.
+  const uint32_t* result_elements;
+  const sr_attribute_spec* attributes;
+  uint32_t operand_count;
+  uint32_t operand_stride;
+  uint32_t result_count; /* the length of result_elements */
+  uint32_t attribute_count;
+  uint32_t attribute_stride;
+  uint32_t example_count;
+  uint32_t example_stride;
+  uint32_t reserved;           /* zero */
+  const sr_attribute* example; /* the attributes of one use, for checks: all that are declared */
+  const char* sizes;           /* of factors in checks, as "c=3 k=8"; NULL: those not named are chosen by the check */
+  /// The bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
+  uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
+  /// Computes the results. Real numbers are float32. Writes every element of them, in the same bits for any number of
+  /// threads.
+  int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);
+  /// The same, as the formula reads, on float64. `shardrun verify` compares with it.
+  int32_t (*kernel_f64)(void* self, const sr_kernel_call* call, sr_error* error);
+  /// Writes ops that compute the gradient with respect to an operand, which has the type of that operand. It uses only
+  /// `call` and `type_of` of the table. `*gradient` stays 0 where it is zero. NULL: nothing flows back through the op.
+  int32_t (*gradient)(void* self, const sr_gradient_request* request, const sr_function_writer* writer,
+                      uint32_t* gradient, sr_error* error);
+} sr_model_op;
+#define SR_MODEL_OP_SIZE_1_7 UINT32_C(136)
+
+/// The functions of a plugin of SR_KIND_MODEL. Both are pure and deterministic: every rank calls them with the same
+/// input and must get the same graph. So they read no clock, file, environment, address or random number. SR_INVALID
+/// where the job has to change; sr_error.setting then says which setting.
+typedef struct sr_model {
+  uint32_t struct_size;
+  uint32_t data;    /* bits: the kinds of data (SR_DATA_...) that `loss` can be trained on; none: it takes no data */
+  const char* help; /* one line: what it is */
+  const sr_function* functions;
+  uint32_t function_count;
+  uint32_t function_stride;
+  /// INIT. Writes the states of the model for these options.
+  int32_t (*declare)(void* self, const sr_model_job* job, const sr_state_writer* writer, sr_error* error);
+  /// INIT. Writes one function.
+  int32_t (*write_function)(void* self, const sr_model_job* job, const sr_function_request* request,
+                            const sr_function_writer* writer, sr_error* error);
+  const sr_model_op* ops; /* that the model brings */
+  uint32_t op_count;
+  uint32_t op_stride;
+} sr_model;
+#define SR_MODEL_SIZE_1_7 UINT32_C(64)
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,103 @@
+// Models that each break one rule, and the case that notices it.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "plugins/conformance/conformance.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using Catch::Contains;
+using conformance::Finding;
+
+namespace {
+
+std::vector<Finding> check_model(const std::string& fault, const conformance::CaseWords& words) {
+  return conformance::check_plugin(
+      {SHARDRUN_FAULTY, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::model, "faulty_" + fault,
+      {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"}, .words = words, .silence_s = 60});
+}
+
+/// What the first case with the word in its name says.
+std::string model_problem(const std::string& fault, const std::string& word) {
+  const std::vector<Finding> findings = check_model(fault, {word});
+  REQUIRE_FALSE(findings.empty());
+  return findings.front().problem;
+}
+
+constexpr const char* kernels = "float32 kernels equal";
+constexpr const char* cut = "every factor cut";
+constexpr const char* gradients = "gradients equal";
+
+}  // namespace
+
+TEST_CASE("a model that keeps the rules has no problem", "[conformance]") {
+  const std::vector<Finding> findings = check_model("sound", {});
+
+  for (const Finding& finding : findings) {
+    INFO(finding.name);
+    CHECK(finding.problem == "");
+  }
+  CHECK(findings.size() >= conformance::case_names(plugins::PluginKind::model).size());
+}
+
+TEST_CASE("a wrong gradient of an op is found, by itself and in the loss", "[conformance]") {
+  CHECK_THAT(model_problem("wrong_gradient", gradients),
+             Contains("op 'ramp' of model 'faulty_wrong_gradient'") &&
+                 Contains("the gradient with respect to operand 0: element 0 is") &&
+                 Contains("central differences of the float64 kernel give"));
+  CHECK_THAT(model_problem("wrong_gradient", "the gradient of the loss"),
+             Contains("trained on arrays: the gradient of w: element") && Contains("central differences of the loss"));
+  CHECK_THAT(model_problem("no_gradient", gradients), Contains("element 0 is 0, and central differences"));
+  CHECK_THAT(model_problem("other_type", gradients),
+             Contains("with respect to operand 0 is f32[], expected the operand's type, f32[b 5, d 3]"));
+  CHECK_THAT(model_problem("input_in_gradient", gradients),
+             Contains("the gradient of op 'ramp' of model 'faulty_input_in_gradient'") &&
+                 Contains("a gradient is made of ops: it may use call and type_of only"));
+}
+
+TEST_CASE("a wrong rule of an op is found", "[conformance]") {
+  CHECK(model_problem("wrong_rule", kernels) == "");
+  CHECK_THAT(model_problem("wrong_rule", cut),
+             Contains("factor d of the rule 'b d -> b d' cut in 2, and joined again"));
+  CHECK_THAT(model_problem("placeless", cut), Contains("factor d of the rule 'b d -> b d' cut in 2, and joined again"));
+  CHECK_THAT(model_problem("wrong_identity", cut),
+             Contains("factor c of the rule 'b* c -> b*; reduced c (max)' cut in 3, and joined again"));
+  CHECK_THAT(model_problem("wrong_rule", "every axis split"),
+             Contains("trained on arrays, the axis mlp over 2 ranks") && Contains("float64 reference"));
+  CHECK_THAT(model_problem("wrong_rule", "as strategies split"), Contains("split by strategy tp"));
+}
+
+TEST_CASE("a kernel that writes elsewhere than into its results is found", "[conformance]") {
+  CHECK_THAT(model_problem("out_of_bounds", kernels), Contains("op 'ramp'") && Contains("wrote past a buffer"));
+  CHECK_THAT(model_problem("before", kernels), Contains("wrote past a buffer"));
+  CHECK_THAT(model_problem("scratch", kernels), Contains("wrote past a buffer"));
+  CHECK_THAT(model_problem("operand", kernels), Contains("changed its operand 0"));
+}
+
+TEST_CASE("a kernel whose results are not what they should be is found", "[conformance]") {
+  CHECK_THAT(model_problem("unwritten", kernels),
+             Contains("op 'unwritten'") && Contains("result 0 depends on what its memory held before"));
+  CHECK_THAT(model_problem("unset_scratch", kernels), Contains("depends on what its memory held before"));
+  CHECK_THAT(model_problem("different", kernels), Contains("the float32 kernel: element 0 of result 0 is"));
+  CHECK_THAT(model_problem("by_thread", kernels), Contains("on 2 threads: element"));
+  CHECK_THAT(model_problem("limited", "own ops: attributes"), Contains("{scale=5}") && Contains("5 is too much"));
+}
+
+TEST_CASE("a model that is not the same for all is found", "[conformance]") {
+  CHECK_THAT(model_problem("changing", "the same graph"), Contains("asked twice, it writes different graphs"));
+  CHECK_THAT(model_problem("by_process", "the same graph"), Contains("another process writes another graph"));
+  CHECK_THAT(model_problem("reading", "no file"), Contains("open"));
+}
+
+TEST_CASE("a model that crashes at the end of an option's range is found, and the other cases go on", "[conformance]") {
+  const std::vector<Finding> findings = check_model("crashing", {"options", "own ops"});
+
+  REQUIRE(findings.size() >= 6);
+  CHECK(findings[0].problem == "");
+  const auto failed = std::ranges::find_if(findings, [](const Finding& each) { return !each.problem.empty(); });
+  REQUIRE(failed != findings.end());
+  CHECK(failed->name == "options at their limits");
+  CHECK(std::ranges::count_if(findings, [](const Finding& each) { return !each.problem.empty(); }) == 1);
+}

@@ -1,0 +1,445 @@
+// examples/programs, run from their own job files: over one rank they equal a plain loop, and over several ranks they
+// equal one rank.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/data/npy.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/npy.h"
+
+using namespace shardrun::test;
+
+namespace {
+
+using States = std::map<std::string, std::vector<float>>;
+
+const std::string plugins_path = "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS;
+
+States read_states(const std::filesystem::path& path) {
+  const shardrun::checkpoint::SafetensorsFile file(path);
+  States states;
+  for (const auto& tensor : file.tensors()) {
+    std::vector<float>& values = states[tensor.info.name];
+    values.resize(tensor.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  }
+  return states;
+}
+
+/// `shardrun COMMAND JOB` with threads and plugins set.
+Ended run_job(const std::filesystem::path& folder, const std::string& command, const std::string& job,
+              std::vector<std::string> settings = {}) {
+  settings.push_back(plugins_path);
+  settings.emplace_back("job.threads=1");
+  std::vector<std::string> words = {command, job};
+  if (command != "run") {
+    words.emplace_back("--json");
+  }
+  const Ended ended = run_program(folder, with_settings(std::move(words), settings));
+  INFO(job << ": " << ended.err);
+  REQUIRE(ended.code == 0);
+  return ended;
+}
+
+std::string example(const std::string& name) { return SHARDRUN_EXAMPLES "/programs/" + name + ".ini"; }
+
+/// A simulation whose axes x and y are split over so many ranks each.
+struct Split {
+  std::size_t x = 1;
+  std::size_t y = 1;
+};
+const std::vector<Split> lines = {{1, 1}, {2, 1}, {3, 1}, {4, 1}};
+const std::vector<Split> planes = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 3}, {2, 2}};
+
+/// The job file of such a simulation.
+std::string write_job(const std::filesystem::path& folder, const std::string& model, const Split& split, int steps) {
+  std::string text =
+      "[job]\ntask = iterate\nstrategy = named\noutput = out\nranks = " + std::to_string(split.x * split.y) +
+      "\n[mesh]\na = " + std::to_string(split.x) + "\nb = " + std::to_string(split.y) + "\n[sharding]\nx = a\n" +
+      (split.y > 1 ? "y = b\n" : "") + "[model]\nname = " + model + "\n[iterate]\nsteps = " + std::to_string(steps) +
+      "\n";
+  write_file(folder / "job.ini", text);
+  return "job.ini";
+}
+
+/// The float32 values of a .npy file.
+std::vector<float> read_npy(const std::filesystem::path& path) {
+  const shardrun::data::NpyArray array((shardrun::files::SteadyFile(path)));
+  REQUIRE(array.type() == shardrun::data::NpyType::f32);
+  std::vector<float> values(static_cast<std::size_t>(array.elements()));
+  array.read(0, values);
+  return values;
+}
+
+/// The states and outputs of a simulation after its last step.
+States simulate(const std::filesystem::path& folder, const std::string& model, const Split& split, int steps) {
+  run_job(folder, "run", write_job(folder, model, split, steps));
+  States states = read_states(folder / "out/state.safetensors");
+  if (std::filesystem::exists(folder / "out/outputs")) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "out/outputs")) {
+      states[entry.path().filename().string()] = read_npy(entry.path());
+    }
+  }
+  return states;
+}
+
+/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of a few
+/// numbers.
+std::vector<double> sent(const std::filesystem::path& folder, const std::string& job, const std::string& axis) {
+  const boost::json::object plan = boost::json::parse(run_job(folder, "plan", job).out).as_object();
+  std::vector<double> bytes;  // the exchange of edges is an all_to_all between neighbours
+  for (const boost::json::value& rank : plan.at("ranks").as_array()) {
+    double total = 0;
+    for (const auto& [collective, count] : rank.at("sent_bytes").at(axis).as_object()) {
+      const bool edges = collective == "all_to_all";
+      CHECK((edges || count.to_number<double>() <= 8));
+      total += edges ? count.to_number<double>() : 0;
+    }
+    bytes.insert(bytes.end(), rank.at("members").as_array().size(), total);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("big_sin is the sine of each element, and its gradient the cosine", "[programs]") {
+  const TemporaryFolder folder;
+  const States states = simulate(folder.path(), "big_sin", {1, 1}, 1);
+  REQUIRE(states.at("data").size() == 1600);
+  for (std::size_t i = 0; i < 1600; ++i) {
+    const double x = static_cast<double>(i + 1);
+    REQUIRE(states.at("data")[i] == Approx(std::sin(x)).margin(1e-6));
+    REQUIRE(states.at("gradient.npy")[i] == Approx(std::cos(x)).margin(1e-6));
+  }
+  for (const Split& split : planes) {
+    CHECK(simulate(folder.path(), "big_sin", split, 1) == states);
+  }
+}
+
+TEST_CASE("102 points follow the serial loop on one to four ranks, and only edges are sent", "[programs]") {
+  const TemporaryFolder folder;
+  std::vector<float> u = simulate(folder.path(), "heat102", {}, 0).at("data");
+  REQUIRE(u.size() == 102);
+  CHECK(*std::max_element(u.begin(), u.end()) > 0.9F);
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> next = u;
+    for (std::size_t i = 1; i < 101; ++i) {
+      next[i] = 0.5F * u[i] + 0.25F * u[i - 1] + 0.25F * u[i + 1];
+    }
+    u = next;
+  }
+  for (const Split& split : lines) {
+    INFO(split.x);
+    CHECK(simulate(folder.path(), "heat102", split, 100).at("data") == u);
+  }
+  CHECK(sent(folder.path(), "job.ini", "a") == std::vector<double>{8, 8, 8, 8});
+}
+
+TEST_CASE("the Game of Life follows its rules on one to four ranks, and only edges are sent", "[programs]") {
+  const TemporaryFolder folder;
+  const std::string odd = "life\nrows = 37\ncolumns = 23";
+  std::vector<float> cells = simulate(folder.path(), odd, {}, 0).at("cells");
+  const auto alive = std::count(cells.begin(), cells.end(), 1.0F);
+  CHECK((alive > 150 && alive < 370));
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> next(cells.size());
+    for (std::size_t i = 0; i < 37; ++i) {
+      for (std::size_t j = 0; j < 23; ++j) {
+        float neighbours = -cells[i * 23 + j];
+        for (const std::size_t r : {i + 36, i, i + 1}) {
+          for (const std::size_t c : {j + 22, j, j + 1}) {
+            neighbours += cells[(r % 37) * 23 + c % 23];
+          }
+        }
+        next[i * 23 + j] = neighbours == 3 || (neighbours == 2 && cells[i * 23 + j] == 1) ? 1.0F : 0.0F;
+      }
+    }
+    cells = next;
+  }
+  CHECK(std::count(cells.begin(), cells.end(), 1.0F) > 0);
+  for (const Split& split : planes) {
+    INFO(split.x << " by " << split.y);
+    const States found = simulate(folder.path(), odd, split, 100);
+    CHECK(found.at("cells") == cells);
+    const auto left = static_cast<float>(std::count(cells.begin(), cells.end(), 1.0F));
+    CHECK(found.at("alive.npy") == std::vector<float>{left});
+  }
+  // A row of 23 cells to either side.
+  CHECK(sent(folder.path(), write_job(folder.path(), odd, {3, 1}, 1), "a") == std::vector<double>{184, 184, 184});
+}
+
+TEST_CASE("outputs are saved with the fields, and those of an earlier run are gone", "[programs]") {
+  const TemporaryFolder folder;
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "out/outputs")) {
+      found.insert(entry.path().filename().string());
+    }
+    return found;
+  };
+  run_job(folder.path(), "run", write_job(folder.path(), "life", {2, 1}, 6), {"iterate.save_every=2"});
+  CHECK(names() == std::set<std::string>{"alive-000002.npy", "alive-000004.npy", "alive-000006.npy", "alive.npy"});
+  CHECK(read_npy(folder / "out/outputs/alive-000006.npy") == read_npy(folder / "out/outputs/alive.npy"));
+  CHECK(read_npy(folder / "out/outputs/alive-000002.npy") != read_npy(folder / "out/outputs/alive.npy"));
+  simulate(folder.path(), "big_sin", {1, 2}, 1);
+  CHECK(names() == std::set<std::string>{"gradient.npy"});
+  simulate(folder.path(), "wave", {}, 1);
+  CHECK_FALSE(std::filesystem::exists(folder / "out/outputs"));
+}
+
+TEST_CASE("a wave on a rectangle is the same on one to four ranks", "[programs]") {
+  const TemporaryFolder folder;
+  const States alone = simulate(folder.path(), "wave", {}, 50);
+  for (const Split& split : planes) {
+    CHECK(simulate(folder.path(), "wave", split, 50) == alone);
+  }
+}
+
+TEST_CASE("the simulations of the examples are verified as their job files have them", "[programs]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"big_sin", "heat102", "life", "wave"}) {
+    run_job(folder.path(), "verify", example(name));
+  }
+}
+
+namespace {
+
+/// 60 samples of 5 features; the target is whether the first is larger than the last.
+void write_samples(const std::filesystem::path& folder) {
+  std::string features;
+  std::string targets;
+  for (int sample = 0; sample < 60; ++sample) {
+    const auto value = [&](int feature) { return static_cast<float>((sample * 7 + feature * 3) % 11) / 11.0F; };
+    for (int feature = 0; feature < 5; ++feature) {
+      features += bytes_of({value(feature)});
+    }
+    targets += bytes_of({value(0) > value(4) ? 1.0F : 0.0F});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (60, 5), }", features));
+  write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (60, 1), }", targets));
+}
+
+}  // namespace
+
+TEST_CASE("networks of the examples learn, under each strategy the same", "[programs]") {
+  const TemporaryFolder folder;
+  write_samples(folder.path());
+  const std::vector<std::string> data = {
+      "data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string(), "job.output=out"};
+  for (const std::string name : {"relu_network", "logistic"}) {
+    std::vector<double> alone;
+    for (const std::string strategy : {"single", "dp", "zero3", "tp"}) {
+      if (strategy == "tp" && name == "logistic") {
+        continue;  // it has none of the axes that tp splits
+      }
+      INFO(name << " " << strategy);
+      std::vector<std::string> settings = data;
+      settings.push_back("job.strategy=" + strategy);
+      settings.emplace_back(strategy == "single" ? "job.ranks=1" : "job.ranks=2");
+      run_job(folder.path(), "run", example(name), settings);
+      std::vector<double> losses;
+      for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+        losses.push_back(line.at("loss").to_number<double>());
+      }
+      REQUIRE(losses.size() == 200);
+      CHECK(losses.back() < 0.7 * losses.front());
+      alone = alone.empty() ? losses : alone;
+      for (std::size_t step = 0; step < losses.size(); ++step) {
+        REQUIRE(losses[step] == Approx(alone[step]).epsilon(1e-4));
+      }
+      run_job(folder.path(), "verify", example(name), settings);
+    }
+  }
+}
+
+namespace {
+
+/// 40 images of 13 by 10; the label is the third of the columns in which the bright spot is.
+void write_images(const std::filesystem::path& folder) {
+  std::string pixels;
+  std::string labels;
+  for (int sample = 0; sample < 40; ++sample) {
+    const int label = sample % 3;
+    for (int row = 0; row < 13; ++row) {
+      for (int column = 0; column < 10; ++column) {
+        const bool spot = std::abs(row - 2 - sample % 8) < 2 && std::abs(column - 1 - 3 * label) < 2;
+        pixels +=
+            bytes_of({(spot ? 1.0F : 0.0F) + static_cast<float>((sample * 5 + row * 7 + column * 3) % 11) / 22.0F});
+      }
+    }
+    labels += bytes_of({label});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (40, 130), }", pixels));
+  write_file(folder / "y.npy", npy_file("{'descr': '<i4', 'fortran_order': False, 'shape': (40,), }", labels));
+}
+
+}  // namespace
+
+// Its batch norm has the statistics of the whole batch, whatever the split.
+TEST_CASE("a convolutional network learns the same with the batch or the images split", "[programs]") {
+  const TemporaryFolder folder;
+  write_images(folder.path());
+  const std::vector<std::vector<std::string>> splits = {
+      {"job.strategy=single", "job.ranks=1"},
+      {"job.strategy=dp", "job.ranks=2"},
+      {"job.strategy=dp", "job.ranks=4"},
+      {"job.strategy=zero3", "job.ranks=2"},
+      {"job.strategy=named", "job.ranks=3", "mesh.a=3", "sharding.rows=a"},
+      {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.rows=a", "sharding.columns=b"},
+      {"job.strategy=named", "job.ranks=4", "mesh.a=2", "mesh.b=2", "sharding.batch=a", "sharding.rows=b"}};
+  std::vector<double> alone;
+  for (const std::vector<std::string>& split : splits) {
+    INFO(split[0] << " " << split[1] << " " << split.back());
+    std::vector<std::string> settings = split;
+    settings.push_back("data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string());
+    for (const char* setting :
+         {"job.output=out", "model.rows=13", "model.channels=6", "data.batch=20", "train.steps=20"}) {
+      settings.emplace_back(setting);
+    }
+    run_job(folder.path(), "run", example("conv_net"), settings);
+    std::vector<double> losses;
+    for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+      losses.push_back(line.at("loss").to_number<double>());
+    }
+    REQUIRE(losses.size() == 20);
+    CHECK(losses.back() < 0.8 * losses.front());
+    alone = alone.empty() ? losses : alone;
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      INFO("step " << step);
+      CHECK(losses[step] == Approx(alone[step]).epsilon(1e-6));
+    }
+    run_job(folder.path(), "verify", example("conv_net"), settings);
+  }
+}
+
+TEST_CASE("a model without data is trained to the rest of its chain, on one to three ranks", "[programs]") {
+  const TemporaryFolder folder;
+  for (const char* ranks : {"1", "2", "3"}) {
+    INFO(ranks);
+    run_job(folder.path(), "run", example("spring"), {std::string("job.ranks=") + ranks, "job.output=out"});
+    const std::vector<float> height = read_states(folder / "out/weights.safetensors").at("height");
+    REQUIRE(height.size() == 4);
+    // Spring i carries the weights below it, 0.045 each.
+    double expected = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      expected -= 0.045 * static_cast<double>(4 - i);
+      CHECK(height[i] == Approx(expected).epsilon(1e-4));
+    }
+  }
+  run_job(folder.path(), "verify", example("spring"));
+}
+
+namespace {
+
+boost::json::object plan_of(const std::filesystem::path& folder, const std::string& name,
+                            const std::vector<std::string>& settings) {
+  return boost::json::parse(run_job(folder, "plan", example(name), settings).out).as_object();
+}
+
+/// The losses of a run of a job file, in `folder`.
+std::vector<double> losses_of(const std::filesystem::path& folder, const std::string& job,
+                              const std::vector<std::string>& settings) {
+  run_job(folder, "run", job, settings);
+  std::vector<double> losses;
+  for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+    losses.push_back(line.at("loss").to_number<double>());
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("ResNet-50 has the parameters, operations and gradients that are known of it", "[programs]") {
+  const TemporaryFolder folder;
+  const boost::json::object plan = plan_of(folder.path(), "resnet50", {});
+  CHECK(plan.at("parameters").to_number<std::int64_t>() == 25557032);
+  const boost::json::object& rank = plan.at("ranks").as_array().at(0).as_object();
+  CHECK(rank.at("bytes").at("gradients").to_number<std::int64_t>() == 102228128);
+  // 4.1 multiply-adds an image forward, twice as many backward.
+  CHECK(plan.at("flops_per_step").to_number<double>() / 256 / 3 / 2 == Approx(4.1e9).epsilon(0.02));
+  // A ring sends 7/8 of the gradients twice, and what batch norm needs besides.
+  CHECK(rank.at("sent_bytes").at("data").at("all_reduce").to_number<double>() ==
+        Approx(102228128.0 * 2 * 7 / 8).epsilon(0.004));
+}
+
+// A hundred layers of float32 differ by 5e-7 in the loss. Some activation then lies on the other side of zero, which
+// changes gradients by a percent: hence the small learning rate.
+TEST_CASE("a narrow ResNet-50 has the same losses whatever is split: samples, rows, columns", "[programs]") {
+  const TemporaryFolder folder;
+  std::string pixels;
+  std::string labels;
+  for (int sample = 0; sample < 16; ++sample) {
+    std::uint32_t noise = 12345U + static_cast<std::uint32_t>(sample);
+    for (int pixel = 0; pixel < 3 * 64 * 64; ++pixel) {
+      noise = noise * 1664525U + 1013904223U;
+      const bool bright = pixel / 64 % (5 + sample % 3) == 0;
+      pixels += bytes_of({static_cast<float>(noise >> 8U) * 0x1p-22F - 2.0F + (bright ? 2.0F : 0.0F)});
+    }
+    labels += bytes_of({static_cast<std::int64_t>(sample % 3)});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (16, 12288), }", pixels));
+  write_file(folder / "y.npy", npy_file("{'descr': '<i8', 'fortran_order': False, 'shape': (16,), }", labels));
+  const auto run = [&](const std::string& job) {
+    write_file(folder / "narrow.ini",
+               "[job]\noutput = out\n" + job +
+                   "[model]\nname = resnet50\nwidth = 4\nrows = 64\ncolumns = 64\nclasses = 3\n"
+                   "[data]\narrays = x.npy, y.npy\nsplit = 1\nbatch = 16\n[train]\nsteps = 3\noptimizer = sgd\n"
+                   "learning_rate = 3e-6\nschedule = constant\n");
+    return losses_of(folder.path(), "narrow.ini", {});
+  };
+  const std::vector<double> alone = run("ranks = 1\n");
+  REQUIRE(alone.size() == 3);
+  CHECK(alone.back() < alone.front() - 1e-4);
+  const std::string spatial = "strategy = named\n";
+  for (const std::string& job :
+       {std::string("ranks = 2\nstrategy = dp\n"), std::string("ranks = 4\nstrategy = dp\n"),
+        "ranks = 2\n" + spatial + "[mesh]\nh = 2\n[sharding]\nrows = h\n",
+        "ranks = 4\n" + spatial + "[mesh]\nh = 2\nw = 2\n[sharding]\nrows = h\ncolumns = w\n"}) {
+    INFO(job);
+    const std::vector<double> split = run(job);
+    REQUIRE(split.size() == alone.size());
+    for (std::size_t step = 0; step < alone.size(); ++step) {
+      CHECK(split[step] == Approx(alone[step]).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("Llama has its parameters, and trains under each strategy the same", "[programs]") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    text += static_cast<char>('a' + (i * i + i / 7) % 13);
+  }
+  write_file(folder / "corpus.txt", text);
+  const std::string corpus = "data.text=" + (folder / "corpus.txt").string();
+  const boost::json::object plan =
+      plan_of(folder.path(), "llama",
+              {corpus, "model.layers=32", "model.heads=32", "model.kv_heads=8", "model.width=4096",
+               "model.head_dim=128", "model.hidden=14336", "model.vocab=128256"});
+  CHECK(plan.at("parameters").to_number<std::int64_t>() == 8030261248);  // of Llama 3 8B
+
+  const std::vector<std::string> small = {corpus, "job.output=out", "train.steps=10", "model.context=24"};
+  std::vector<double> alone;
+  for (const std::string strategy : {"single", "dp", "tp", "zero3", "pp"}) {
+    INFO(strategy);
+    std::vector<std::string> settings = small;
+    settings.push_back("job.strategy=" + strategy);
+    settings.emplace_back(strategy == "single" ? "job.ranks=1" : "job.ranks=2");
+    const std::vector<double> losses = losses_of(folder.path(), example("llama"), settings);
+    REQUIRE(losses.size() == 10);
+    alone = alone.empty() ? losses : alone;
+    CHECK(losses.back() < losses.front() - 0.1);
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      CHECK(losses[step] == Approx(alone[step]).epsilon(1e-5));
+    }
+  }
+  std::vector<std::string> verified = small;
+  run_job(folder.path(), "verify", example("llama"), verified);
+}
