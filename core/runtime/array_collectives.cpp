@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/runtime/array_blocks.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -45,22 +46,6 @@ plugins::HostBuffer buffer_of(const void* data, std::uint64_t bytes) {
   return {.data = const_cast<void*>(data), .bytes = bytes};  // what is sent is not changed
 }
 
-/// A dimension of an array, with what is outside and inside of it.
-struct Axis {
-  std::int64_t outer = 1;
-  std::int64_t inner = 1;  ///< elements
-
-  Axis(const std::vector<std::int64_t>& shape, std::uint32_t axis) {
-    for (std::uint32_t d = 0; d < shape.size(); ++d) {
-      (d < axis ? outer : inner) *= d == axis ? 1 : shape[d];
-    }
-  }
-
-  [[nodiscard]] std::uint64_t block(std::int64_t extent) const noexcept {
-    return static_cast<std::uint64_t>(outer * extent * inner);
-  }
-};
-
 void require_axis_of(const ArrayView& array, std::uint32_t axis) {
   if (axis >= array.shape.size()) {
     refuse_call(fmt::format("there is no axis {} in an array {}, whose axes are counted from 0",
@@ -78,84 +63,10 @@ std::uint32_t checked_reduction(std::uint32_t reduction) {
   }
 }
 
-/// Part `index` of `extent` indices: its begin and size.
-std::pair<std::int64_t, std::int64_t> cut(std::int64_t extent, std::int64_t parts, std::int64_t index) {
-  const std::int64_t least = extent / parts;
-  const std::int64_t larger = extent % parts;
-  return {index * least + std::min(index, larger), least + (index < larger ? 1 : 0)};
-}
-
-constexpr std::int64_t element_size = 4;  // f32 and i32
-
-/// Copies the block of an array that has `size` indices of an axis from `begin` on to or from consecutive memory.
-void copy_block(std::byte* whole, std::int64_t extent, const Axis& axis, std::int64_t begin, std::int64_t size,
-                std::byte* block, bool into_whole) {
-  const std::int64_t row = size * axis.inner * element_size;
-  for (std::int64_t o = 0; o < axis.outer && row > 0; ++o) {
-    std::byte* const in_whole = whole + (o * extent + begin) * axis.inner * element_size;
-    std::memcpy(into_whole ? in_whole : block + o * row, into_whole ? block + o * row : in_whole,
-                static_cast<std::size_t>(row));
-  }
-}
-
-/// Blocks of an array, one after the other, in the order of the ranks. If they lie so in the array, it is the array's
-/// own memory.
-class Blocks {
- public:
-  /// `sizes`: extents along the axis, one a rank.
-  Blocks(void* whole, const Axis& axis, std::vector<std::int64_t> sizes)
-      : whole_(static_cast<std::byte*>(whole)), axis_(axis), sizes_(std::move(sizes)) {
-    extent_ = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
-    if (axis_.outer > 1) {
-      own_.resize(bytes());
-    }
-  }
-
-  [[nodiscard]] std::byte* data() noexcept { return axis_.outer > 1 ? own_.data() : whole_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return axis_.block(extent_) * element_size; }
-  [[nodiscard]] std::vector<std::uint64_t> counts() const {
-    std::vector<std::uint64_t> counts;
-    for (const std::int64_t size : sizes_) {
-      counts.push_back(axis_.block(size));
-    }
-    return counts;
-  }
-  void take_from_array() { copy(false); }
-  void give_to_array() { copy(true); }
-
- private:
-  void copy(bool into_whole) {
-    if (axis_.outer == 1) {
-      return;
-    }
-    std::int64_t begin = 0;
-    std::byte* block = own_.data();
-    for (const std::int64_t size : sizes_) {
-      copy_block(whole_, extent_, axis_, begin, size, block, into_whole);
-      begin += size;
-      block += axis_.block(size) * element_size;
-    }
-  }
-
-  std::byte* whole_;
-  const Axis& axis_;
-  std::vector<std::int64_t> sizes_;
-  std::int64_t extent_ = 0;
-  std::vector<std::byte> own_;
-};
-
-std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts) {
-  std::vector<std::int64_t> sizes;
-  for (std::uint32_t index = 0; index < parts; ++index) {
-    sizes.push_back(cut(extent, parts, index).second);
-  }
-  return sizes;
-}
-
 void copy_array(const ArrayView& from, const MakeArray& make) {
   void* const to = make({.element = from.element, .shape = from.shape});
   if (from.elements() > 0) {
-    std::memcpy(to, from.data, from.bytes());
+    std::memcpy(to, from.address, from.bytes());
   }
 }
 
@@ -277,17 +188,17 @@ void ArrayCollectives::all_gather(const ArrayView& array, std::uint32_t axis, co
   std::ranges::transform(all, std::back_inserter(sizes), [&](const Facts& each) { return each.shape[axis]; });
   ArrayView result{.element = array.element, .shape = array.shape};
   result.shape[axis] = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  result.data = make(result);
+  result.address = make(result);
   if (result.elements() == 0) {
     return;
   }
-  const Axis along(array.shape, axis);
-  Blocks blocks(result.data, along, sizes);
+  const ArrayAxis along(array.shape, axis);
+  ArrayBlocks blocks(result.address, along, sizes);
   plugins::OpRequest op;
   op.opcode = SR_OP_ALL_GATHERV;
   op.dtype = dtype_of(array.element);
   op.recv_counts = blocks.counts();
-  op.send = buffer_of(array.data, array.bytes());
+  op.send = buffer_of(array.address, array.bytes());
   op.recv = buffer_of(blocks.data(), blocks.bytes());
   op.label = "all_gather";
   run(std::move(op));
@@ -311,7 +222,7 @@ void ArrayCollectives::all_reduce(const ArrayView& array, std::uint32_t reductio
   op.dtype = dtype_of(array.element);
   op.reduction = code;
   op.count = static_cast<std::uint64_t>(array.elements());
-  op.send = buffer_of(array.data, array.bytes());
+  op.send = buffer_of(array.address, array.bytes());
   op.recv = buffer_of(to, array.bytes());
   op.label = "all_reduce";
   run(std::move(op));
@@ -331,12 +242,12 @@ void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis
   const std::vector<std::int64_t> sizes = parts_of(array.shape[axis], world_size_);
   ArrayView result{.element = array.element, .shape = array.shape};
   result.shape[axis] = sizes[rank_];
-  result.data = make(result);
+  result.address = make(result);
   if (array.elements() == 0) {
     return;
   }
-  const Axis along(array.shape, axis);
-  Blocks blocks(array.data, along, sizes);
+  const ArrayAxis along(array.shape, axis);
+  ArrayBlocks blocks(array.address, along, sizes);
   blocks.take_from_array();
   plugins::OpRequest op;
   op.opcode = SR_OP_REDUCE_SCATTERV;
@@ -344,7 +255,7 @@ void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis
   op.reduction = code;
   op.recv_counts = blocks.counts();
   op.send = buffer_of(blocks.data(), blocks.bytes());
-  op.recv = buffer_of(result.data, result.bytes());
+  op.recv = buffer_of(result.address, result.bytes());
   op.label = "reduce_scatter";
   run(std::move(op));
 }
@@ -360,16 +271,16 @@ void ArrayCollectives::all_to_all(const ArrayView& array, std::uint32_t axis, co
   require_same_shape(all, axis);
   std::vector<std::int64_t> received;
   std::ranges::transform(all, std::back_inserter(received),
-                         [&](const Facts& each) { return cut(each.shape[axis], world_size_, rank_).second; });
+                         [&](const Facts& each) { return parts_of(each.shape[axis], world_size_)[rank_]; });
   ArrayView result{.element = array.element, .shape = array.shape};
   result.shape[axis] = std::accumulate(received.begin(), received.end(), std::int64_t{0});
-  result.data = make(result);
-  const Axis along(array.shape, axis);
+  result.address = make(result);
+  const ArrayAxis along(array.shape, axis);
   if (along.outer * along.inner == 0) {
     return;
   }
-  Blocks from(array.data, along, parts_of(array.shape[axis], world_size_));
-  Blocks to(result.data, along, received);
+  ArrayBlocks from(array.address, along, parts_of(array.shape[axis], world_size_));
+  ArrayBlocks to(result.address, along, received);
   from.take_from_array();
   plugins::OpRequest op;
   op.opcode = SR_OP_ALL_TO_ALLV;
@@ -398,7 +309,7 @@ void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uin
   own.axis = root;
   const Facts given = compare(own)[root];
   ArrayView result{.element = given.element, .shape = shape_of(given)};
-  result.data = make(result);
+  result.address = make(result);
   if (result.elements() == 0) {
     return;
   }
@@ -408,9 +319,9 @@ void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uin
   op.peer = root;
   op.count = static_cast<std::uint64_t>(result.elements());
   if (rank_ == root) {
-    op.send = buffer_of(array->data, array->bytes());
+    op.send = buffer_of(array->address, array->bytes());
   }
-  op.recv = buffer_of(result.data, result.bytes());
+  op.recv = buffer_of(result.address, result.bytes());
   op.label = "broadcast";
   run(std::move(op));
 }

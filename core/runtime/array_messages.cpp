@@ -56,7 +56,7 @@ Collectives::Handle ArrayCollectives::start_part(const Message& message, std::ui
 void ArrayCollectives::start_data(Message& message) {
   if (message.array.elements() > 0) {
     message.data =
-        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.array.data,
+        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.array.address,
                    message.array.bytes(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
   }
 }
@@ -103,7 +103,7 @@ void ArrayCollectives::advance(Message& message, bool waits) {
     const plugins::ArrayView sent{.element = message.facts.element, .shape = shape_of(message.facts)};
     if (message.make != nullptr) {
       message.array = sent;
-      message.array.data = (*message.make)(sent);
+      message.array.address = (*message.make)(sent);
     } else if (sent.element != message.array.element || sent.shape != message.array.shape) {
       throw Error(
           ErrorCode::plugin,

@@ -39,7 +39,7 @@ device::TensorView rows_view(void* data, graph::DType dtype, std::int64_t rows, 
 }
 
 bool all_finite(const ArrayView& array) {
-  const auto* const values = static_cast<const float*>(array.data);
+  const auto* const values = static_cast<const float*>(array.address);
   return std::all_of(values, values + array.elements(), [](float value) { return std::isfinite(value); });
 }
 
@@ -89,7 +89,7 @@ bool EngineTraining::predict(std::int64_t rows) {
   const std::vector<std::int64_t> expected = {rows, engine_.request.outputs};
   bool has_predictions = false;
   running_->instance().forward(
-      {.shape = {rows, engine_.request.features}, .data = inputs_.data()}, [&](const ArrayView& like) {
+      {.shape = {rows, engine_.request.features}, .address = inputs_.data()}, [&](const ArrayView& like) {
         const bool is_empty = like.elements() == 0;
         if (like.shape != expected && !(is_empty && (engine_.plugin.takes_whole_batch() || rows == 0))) {
           throw Error(ErrorCode::plugin, fmt::format("they are [{}], expected [{}]: a row for each of {} samples",
@@ -123,11 +123,11 @@ void EngineTraining::backward(const ArrayView& gradient, bool is_first) {
   std::vector<plugins::NamedArray> latest = gradients_;
   for (std::size_t i = 0; i < latest.size(); ++i) {
     latest_[i].resize(static_cast<std::size_t>(latest[i].array.elements()));
-    latest[i].array.data = latest_[i].data();
+    latest[i].array.address = latest_[i].data();
   }
   running_->instance().backward(gradient, latest);
   for (std::size_t i = 0; i < latest.size(); ++i) {
-    auto* const sum = static_cast<float*>(gradients_[i].array.data);
+    auto* const sum = static_cast<float*>(gradients_[i].array.address);
     std::transform(latest_[i].begin(), latest_[i].end(), sum, sum, std::plus<>());
   }
 }
@@ -141,7 +141,7 @@ void EngineTraining::microbatch(const Samples& samples, bool is_first) {
   add_loss(program, !has_losses_);
   const device::HostTensor gradient(executor_.queue(), executor_.output(program, models::gradient_output),
                                     device::Access::read);
-  backward({.shape = {rows, engine_.request.outputs}, .data = gradient.bytes().data()}, is_first);
+  backward({.shape = {rows, engine_.request.outputs}, .address = gradient.bytes().data()}, is_first);
 }
 
 StepResult EngineTraining::step(std::int64_t step) {
@@ -272,7 +272,7 @@ void EngineTraining::check_copies(std::int64_t step) {
 
 double EngineTraining::hash_of(const EngineParameter& parameter) const {
   const ArrayView values = array_in_arena(parameter, "", compiled_.graph, executor_).array;
-  const std::uint64_t hash = hash_name({static_cast<const char*>(values.data), values.bytes()});
+  const std::uint64_t hash = hash_name({static_cast<const char*>(values.address), values.bytes()});
   return static_cast<double>(hash >> 12U);
 }
 

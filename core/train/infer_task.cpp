@@ -109,7 +109,7 @@ class InferTask : private RankTask, private plugins::EngineRecords {
     std::optional<data::NpyRecord> record;
     ArrayView sent{.element = SR_ELEMENT_I32, .shape = {0}};
     if (is_first() && signal_ == 0 && (record = read())) {
-      sent = {.shape = record->shape, .data = record->values.data()};
+      sent = {.shape = record->shape, .address = record->values.data()};
     }
     std::vector<float> values;
     ArrayView whole;

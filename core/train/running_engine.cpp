@@ -62,7 +62,7 @@ void RunningEngine::load(const std::filesystem::path& checkpoint) {
     }
     std::vector<float>& of_tensor = values.emplace_back(tensor.bytes.size() / sizeof(float));
     file.read(tensor, 0, std::as_writable_bytes(std::span(of_tensor)));
-    tensors.push_back({tensor.info.name, {.shape = tensor.info.shape, .data = of_tensor.data()}});
+    tensors.push_back({tensor.info.name, {.shape = tensor.info.shape, .address = of_tensor.data()}});
   }
   file.require_unchanged();
   instance_->load_checkpoint(tensors);
@@ -72,7 +72,7 @@ plugins::NamedArray array_in_arena(const EngineParameter& parameter, const std::
                                    const graph::Graph& graph, const runtime::Executor& executor) {
   plugins::NamedArray named{parameter.name, {.shape = parameter.shape}};
   if (const graph::StateId id = graph.find_state(prefix + parameter.name); id.exists()) {
-    named.array.data = executor.state(id).data;
+    named.array.address = executor.state(id).data;
   }
   return named;
 }

@@ -23,7 +23,7 @@ namespace shardrun::plugins {
 struct ArrayView {
   std::uint32_t element = 1;  ///< SR_ELEMENT_...
   std::vector<std::int64_t> shape;
-  void* data = nullptr;
+  void* address = nullptr;  ///< of the first element
 
   [[nodiscard]] std::int64_t elements() const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept;
@@ -34,7 +34,7 @@ struct NamedArray {
   ArrayView array;
 };
 
-/// Makes room for a result with the element type and shape of `like`, which has no data.
+/// Makes room for a result with the element type and shape of `like`, which has no address.
 using MakeArray = std::function<void*(const ArrayView& like)>;
 
 /// A rank's collectives for an engine: sr_ranks. Each throws Error.

@@ -37,7 +37,7 @@ ArrayView array_from(const sr_array* given, std::string_view what) {
     refuse_with(fmt::format("{} has {} dimensions; expected at most {}, each with its extent", what, raw.rank,
                             most_array_dimensions));
   }
-  ArrayView array{.element = raw.element, .shape = {raw.shape, raw.shape + raw.rank}, .data = raw.data};
+  ArrayView array{.element = raw.element, .shape = {raw.shape, raw.shape + raw.rank}, .address = raw.data};
   std::int64_t count = 1;
   for (const std::int64_t extent : array.shape) {
     if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > (std::int64_t{1} << 40U)) {
@@ -52,7 +52,7 @@ sr_array raw_array(const ArrayView& array) {
   return {sizeof(sr_array),
           array.element,
           array.shape.data(),
-          array.data,
+          array.address,
           static_cast<std::uint32_t>(array.shape.size()),
           0};
 }

@@ -337,7 +337,9 @@ void write_inference(const EngineFolder& folder) {
 std::vector<float> values_of(const std::string& stream) {
   std::vector<float> values;
   for (std::size_t at = 0; at < stream.size();) {
-    REQUIRE(stream.compare(at, 6, "\x93NUMPY") == 0);
+    if (stream.compare(at, 6, "\x93NUMPY") != 0) {
+      FAIL("no array begins at byte " << at);
+    }
     const std::size_t end = stream.find('\n', at) + 1;
     const std::size_t next = std::min(stream.find("\x93NUMPY", end), stream.size());
     std::vector<float> of_record((next - end) / sizeof(float));
@@ -403,6 +405,20 @@ TEST_CASE("engines predict ten thousand records in order, from files and pipes",
       CHECK(read_file(folder.path() / "piped.npy") == read_file(folder.path() / "predictions.npy"));
     }
   }
+}
+
+TEST_CASE("the memory of ten thousand records is that of a thousand", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  const auto memory_for = [&](int count) {
+    write_file(folder.path() / "records.npy", records(count));
+    REQUIRE(folder.run("infer").code == 0);
+    const boost::json::object summary = read_json(folder.path() / "infer/summary.json");
+    CHECK(summary.at("steps").to_number<int>() == count);
+    return summary.at("ranks").as_array().at(0).as_object().at("private_bytes").to_number<double>();
+  };
+  const double of_few = memory_for(1000);
+  CHECK((sanitized || memory_for(10000) < of_few + 262144));  // a record is 72 bytes, the stream 1.2 MB
 }
 
 TEST_CASE("a malformed record is named by its number, and skipped or fatal", "[engines]") {
