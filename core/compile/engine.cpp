@@ -137,11 +137,8 @@ std::pair<std::int64_t, std::int64_t> JobEngine::rows_of(std::int64_t rows) cons
   if (plugin.takes_whole_batch()) {
     return {0, rows};
   }
-  const std::int64_t ranks = request.world_size;
-  const std::int64_t least = rows / ranks;
-  const std::int64_t larger = rows % ranks;
-  const std::int64_t rank = request.rank;
-  return {rank * least + std::min(rank, larger), least + (rank < larger ? 1 : 0)};
+  const mesh::Interval part = mesh::part_of({0, rows}, request.world_size, request.rank);
+  return {part.begin, part.size()};
 }
 
 void require_model(const job::Job& job, std::string_view what) {

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "core/mesh/placement.h"
+
 namespace shardrun::runtime {
 namespace {
 
@@ -29,9 +31,10 @@ ArrayAxis::ArrayAxis(const std::vector<std::int64_t>& shape, std::uint32_t axis)
 }
 
 std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts) {
-  std::vector<std::int64_t> sizes(parts, extent / parts);
-  for (std::int64_t larger = 0; larger < extent % parts; ++larger) {
-    ++sizes[static_cast<std::size_t>(larger)];
+  std::vector<std::int64_t> sizes;
+  for (std::uint32_t index = 0; index < parts; ++index) {
+    const mesh::Interval part = mesh::part_of({0, extent}, parts, index);
+    sizes.push_back(part.size());
   }
   return sizes;
 }
