@@ -36,8 +36,7 @@ bool writes_part(const partition::Partition& partition, graph::StateId state, co
 /// Calls `write` with a part's rows (offset in the whole and in the part, and length, in bytes), each as long as they
 /// are consecutive in the whole. A run may begin and end within one.
 template <typename Write>
-void for_rows(const graph::State& state, const mesh::Box& box, const Write& write) {
-  const std::vector<std::int64_t>& whole = state.type.shape;
+void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, const Write& write) {
   std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
   std::int64_t row = 1;
   while (inner > 0) {
@@ -56,32 +55,34 @@ void for_rows(const graph::State& state, const mesh::Box& box, const Write& writ
   }
 }
 
-/// Calls `visit` with each state of which the rank writes a part, the id of the float32 state that holds its values,
-/// and that part.
-template <typename Visit>
-void for_parts(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
-               std::int64_t rank, const Visit& visit) {
+/// Each state of the file of which the rank writes a part, in float32.
+std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& graph,
+                                     const partition::Partition& partition, std::int64_t rank) {
   const partition::Placements& placements = partition.placements;
   const mesh::Coordinates at = mesh::coordinates_of(placements.mesh, rank);
+  std::vector<SavedPart> parts;
   for (const graph::StateId id : file.states) {
     const graph::State& state = graph.states[id];
     const graph::StateId values = graph.master_of(id);
     if (writes_part(partition, values, at)) {
-      visit(values, state, mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at));
+      parts.push_back({.tensor = state.name,
+                       .whole = state.type.shape,
+                       .box = mesh::box_of(state.type.shape, placements.states[values], placements.mesh, at),
+                       .state = values});
     }
   }
+  return parts;
 }
 
 /// `writer`: a TensorFileWriter or TensorFilePieces.
 template <typename Writer>
-void write_parts(Writer& writer, const StateFile& file, const graph::Graph& graph,
-                 const partition::Partition& partition, const runtime::Executor& executor, std::int64_t rank) {
-  for_parts(file, graph, partition, rank, [&](graph::StateId id, const graph::State& state, const mesh::Box& box) {
-    const device::HostTensor part(executor.queue(), executor.state(id), device::Access::read);
-    for_rows(state, box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
-      writer.write(state.name, offset, part.bytes().subspan(from, count));
+void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runtime::Executor& executor) {
+  for (const SavedPart& part : parts) {
+    const device::HostTensor values(executor.queue(), executor.state(part.state), device::Access::read);
+    for_rows(part.whole, part.box, [&](std::uint64_t offset, std::size_t from, std::size_t count) {
+      writer.write(part.tensor, offset, values.bytes().subspan(from, count));
     });
-  });
+  }
 }
 
 const std::string& metadata_at(const SafetensorsFile& file, const char* key) {
@@ -151,8 +152,9 @@ std::vector<StateFile> output_files(const std::filesystem::path& folder, const g
   return files;
 }
 
-void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
-                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
+void save_parts(const StateFile& file, std::int64_t ranks,
+                const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
+                const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
   if (executor.device().stored(graph::DType::f32) != graph::DType::f32) {
     throw Error(ErrorCode::internal, fmt::format("states of device {} are not float32", executor.device().name()));
   }
@@ -162,25 +164,32 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
   }
   callbacks.await_ranks();  // the file is there
   if (whole) {
-    write_parts(*whole, file, graph, partition, executor, rank);
+    write_parts(*whole, parts_of(rank), executor);
   } else {
     TensorFilePieces pieces(file.path, file.layout);
-    write_parts(pieces, file, graph, partition, executor, rank);
+    write_parts(pieces, parts_of(rank), executor);
     pieces.finish();
   }
   callbacks.await_ranks();  // all is in it
   if (whole) {
-    for (std::int64_t other = 1; other < partition.placements.mesh.ranks(); ++other) {
-      for_parts(file, graph, partition, other, [&](graph::StateId, const graph::State& state, const mesh::Box& box) {
-        for_rows(state, box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
-          whole->leave(state.name, offset, count);
+    for (std::int64_t other = 1; other < ranks; ++other) {
+      for (const SavedPart& part : parts_of(other)) {
+        for_rows(part.whole, part.box, [&](std::uint64_t offset, std::size_t, std::size_t count) {
+          whole->leave(part.tensor, offset, count);
         });
-      });
+      }
     }
     callbacks.before_commit();
     whole->commit();
   }
   callbacks.await_ranks();
+}
+
+void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks) {
+  save_parts(
+      file, partition.placements.mesh.ranks(),
+      [&](std::int64_t of) { return parts_of_rank(file, graph, partition, of); }, executor, rank, callbacks);
 }
 
 Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/checkpoint/safetensors.h"
 #include "core/data/tokenizer.h"
@@ -35,6 +38,20 @@ struct SaveCallbacks {
   std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
   std::function<void()> before_commit = [] {};  ///< called by the first rank; may throw
 };
+
+/// A part of a tensor that a rank writes.
+struct SavedPart {
+  std::string tensor;
+  std::vector<std::int64_t> whole;  ///< the tensor's shape
+  mesh::Box box;
+  graph::StateId state;  ///< which holds the values, on the rank that writes them
+};
+
+/// Writes a file, each rank the parts that `parts_of` gives for it, which make the file's tensors whole. All ranks call
+/// it at the same point. Until the new file is complete, the path has the old one. Throws Error{io}.
+void save_parts(const StateFile& file, std::int64_t ranks,
+                const std::function<std::vector<SavedPart>(std::int64_t rank)>& parts_of,
+                const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
 /// Writes a file of states, each rank the parts that it holds; of replicas the first writes. Of a
 /// parameter in mixed precision it writes the float32 master weights. All ranks call it at the same point. Until the

@@ -26,7 +26,14 @@ struct Subject {
 
 Subject subject_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
-  return {path, plugins::inspect(path)};
+  Subject subject{path, plugins::inspect(path)};
+  if (subject.manifest.kind == plugins::PluginKind::engine) {
+    throw Error(ErrorCode::usage, fmt::format("plugins check: {} is an engine, and the cases are for models, strategies "
+                                              "and transports; run a job of it on one rank and on several, and compare "
+                                              "the losses",
+                                              path.string()));
+  }
+  return subject;
 }
 
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
@@ -83,7 +90,9 @@ void require_options(const std::vector<OptionSpec>& options, const std::vector<s
       refuse(setting, "expected KEY=VALUE");
     }
     try {
-      (void)read_option(options, key, setting.substr(key.size() + 1));
+      if (!conformance::is_data_setting(setting)) {
+        (void)read_option(options, key, setting.substr(key.size() + 1));
+      }
     } catch (const Error& error) {
       refuse(setting, error.message());
     }

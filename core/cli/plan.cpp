@@ -114,6 +114,7 @@ int plan(std::span<const std::string> words) {
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
+  compile::require_model(job, "plan");
   const compile::Compiled compiled = compile::compile(job);
   train::require_device(job, *compiled.device);
   if (is_dump) {

@@ -4,6 +4,7 @@
 #include "core/job/source.h"
 #include "core/launch/rank.h"
 #include "core/metrics/run_files.h"
+#include "core/train/launched.h"
 #include "core/train/rank_process.h"
 #include "core/verify/job.h"
 
@@ -16,6 +17,7 @@ int rank(std::span<const std::string> words) {
                               {{.name = "folder", .value = "PATH", .help = "a path into the open output folder"},
                                {.name = "profile", .help = "as of run"},
                                {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
+                               {.name = train::standard_option, .value = "HANDLES", .help = "as data"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -32,6 +34,10 @@ int rank(std::span<const std::string> words) {
       job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
   train::RankInputs inputs = {.folder = folder,
                               .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
+  if (const auto standard = train::data_handles(parsed.get(train::standard_option).value_or("")); !standard.empty()) {
+    inputs.standard_input = std::stoi(standard.at(0));
+    inputs.standard_output = std::stoi(standard.at(1));
+  }
   if (parsed.has("record-steps")) {
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
                                   parsed.get("record-evaluation") == "yes", std::move(inputs));

@@ -35,6 +35,9 @@ void show(const std::string& text, int exit_code) {
   }
 }
 
+/// Whether standard output has the predictions.
+bool has_predictions(const job::Job& job) { return job.task == job::Task::infer && job::is_standard(job.infer.to); }
+
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
   std::string text;
   if (summary.loss) {
@@ -47,9 +50,14 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
                         metrics::human_time(*summary.step_ms_median / 1e3));
   }
-  show(fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-                   metrics::counted(summary.steps, "step"), metrics::human_path(output)),
-       summary.exit_code);
+  text = fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+                     metrics::counted(summary.steps, job.task == job::Task::infer ? "record" : "step"),
+                     metrics::human_path(job.task != job::Task::infer ? output : job.infer.to));
+  if (has_predictions(job)) {
+    write_to_standard_error(text);
+  } else {
+    show(text, summary.exit_code);
+  }
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -109,18 +117,23 @@ int run(std::span<const std::string> words) {
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
+    compile::require_model(job, "graph, plan or program");
     dump(parsed, job, compile::compile(job));
     return 0;
   }
   const bool json = parsed.has("json");
+  if (json && has_predictions(job)) {
+    throw Error(ErrorCode::usage, "--json prints on standard output, which [infer] to = - gives to the predictions");
+  }
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
-  const train::RunSettings settings = {.progress = progress_sink(json ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
-                                       .stop_signal = stop_signal,
-                                       .profile = parsed.has("profile"),
-                                       .on_stop = listen_for_stop,
-                                       .origin = origin_of(words, started),
-                                       .output = job::resolved_output(job, started)};
+  const train::RunSettings settings = {
+      .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
+      .stop_signal = stop_signal,
+      .profile = parsed.has("profile"),
+      .on_stop = listen_for_stop,
+      .origin = origin_of(words, started),
+      .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
       show(metrics::to_json(summary), summary.exit_code);

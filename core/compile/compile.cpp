@@ -101,6 +101,56 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+/// From the model to the partition.
+void build_model(const job::Job& job, Compiled& compiled) {
+  compiled.graph = build_graph(job, compiled);
+  compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
+  if (job.task == job::Task::train) {
+    const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
+    compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
+    compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
+  }
+  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
+  const plugins::Strategy strategy = open_strategy(job);
+  add_job(request, job, strategy);
+  compiled.plan = strategy.make_plan(request);
+  compiled.hooks = strategy.hooks(request, compiled.plan);
+  partition::add_hook_states(compiled.graph, compiled.plan);
+  compiled.partition = split(job, compiled);
+}
+
+plan::Plan plan_of_engine(const job::Job& job) {
+  return {.strategy = job.engine.name, .mesh = {{"ranks", static_cast<std::uint32_t>(job.ranks)}}};
+}
+
+/// The ranks are one mesh axis, and nothing is split over it: each rank has its own graph.
+void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
+  if (!compiled.device->is_addressable()) {
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: choose "
+                                            "device cpu",
+                                            job.where("job", "device"), job.device));
+  }
+  if (job.task == job::Task::infer) {
+    compiled.settings.data = inferred_shape(job);
+  }
+  compiled.engine = std::make_shared<const JobEngine>(open_engine(job, rank, compiled.settings.data));
+  if (job.task == job::Task::infer) {
+    compiled.graph = models::build_parameters(parameters_of(*compiled.engine));
+    compiled.plan = plan_of_engine(job);
+    compiled.partition = partition::split(compiled.graph, compiled.plan);
+    return;
+  }
+  const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
+  const models::EngineProgram program =
+      program_of(job, *compiled.engine, training.optimizer, training.eval_rows, training.eval_samples);
+  compiled.graph = models::build_engine(program);
+  compiled.microbatch_rows = program.microbatch_rows;
+  compiled.evaluation_rows = program.evaluation_rows;
+  compiled.plan = plan_of_engine(job);
+  compiled.partition =
+      partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
@@ -121,7 +171,10 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   };
   Compiled compiled;
   compiled.device = &find_device(job);
-  compiled.model = open_model(job);
+  const bool is_engine = !job.engine.name.empty();
+  if (!is_engine) {
+    compiled.model = open_model(job);
+  }
   compiled.settings.options = job.model.options;
   if (job.task == job::Task::train) {
     if (dataset == nullptr) {
@@ -137,20 +190,11 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     }
   }
   tell("compiling");
-  compiled.graph = build_graph(job, compiled);
-  compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
-  if (job.task == job::Task::train) {
-    const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
-    compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
-    compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
+  if (is_engine) {
+    build_engine(job, rank, compiled);
+  } else {
+    build_model(job, compiled);
   }
-  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
-  const plugins::Strategy strategy = open_strategy(job);
-  add_job(request, job, strategy);
-  compiled.plan = strategy.make_plan(request);
-  compiled.hooks = strategy.hooks(request, compiled.plan);
-  partition::add_hook_states(compiled.graph, compiled.plan);
-  compiled.partition = split(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
@@ -178,10 +222,14 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
                                  .rank = rank,
                                  .transfer_scratch = runtime::scratch_of(compiled.transports),
                                  .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
-                                 .agreements = true});
+                                 .agreements = true,
+                                 .comparisons = compiled.engine == nullptr});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {
+  if (compiled.graph.functions.empty()) {
+    return {};  // an engine that is not trained
+  }
   std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   const auto add = [&](const partition::Program& program) {
     executed.push_back(static_cast<std::size_t>(&program - programs.programs.data()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/engine.h"
 #include "core/data/dataset.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
@@ -26,7 +27,8 @@ namespace shardrun::compile {
 
 /// A job between its file and the executor. Each member depends only on earlier ones.
 struct Compiled {
-  std::shared_ptr<data::Dataset> dataset;  ///< null if the job names no data
+  std::shared_ptr<data::Dataset> dataset;   ///< null if the job names no data
+  std::shared_ptr<const JobEngine> engine;  ///< null for a model
   models::Model model;
   models::ModelSettings settings;
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
@@ -45,7 +47,8 @@ struct Compiled {
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Runs data, model, strategy and partitioner, in this order; starts nothing. `now_at` gets the current activity.
+/// Runs data, model, strategy and partitioner, in this order; starts nothing. Of an engine, the graph has what the host
+/// computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
 /// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},

@@ -14,6 +14,7 @@
 #include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
+#include "plugins/loader/engine.h"
 
 namespace shardrun::compile {
 namespace {
@@ -119,6 +120,13 @@ job::SchemaProviders schema_providers() {
       .transport_names =
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::transport);
+          },
+      .engine_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Engine::open(directories_of(job.plugins.path), name).options();
+      },
+      .engine_names =
+          [](const job::Job& job) {
+            return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::engine);
           },
       .automatic_ranks = [] { return device::usable_cores(); },
   };

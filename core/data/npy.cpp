@@ -54,6 +54,10 @@ std::size_t element_bytes(NpyType type) noexcept {
   return 0;
 }
 
+void read_elements(NpyType type, std::span<const std::byte> from, std::span<float> to) {
+  read_as(type, from.data(), to);
+}
+
 bool is_integer(NpyType type) noexcept { return type != NpyType::f32 && type != NpyType::f64; }
 
 const char* to_string(NpyType type) noexcept {

@@ -35,6 +35,12 @@ inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 /// order, big-endian, or a type that is not in NpyType. REQUIRES: `head` is the file, or its first most_header_bytes.
 [[nodiscard]] NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
+/// The same without the check of the values, for an array that other bytes follow.
+[[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
+
+/// Converts elements of a .npy file as a C++ cast does. REQUIRES: `from` has as many as `to`.
+void read_elements(NpyType type, std::span<const std::byte> from, std::span<float> to);
+
 /// An array in a .npy file. Elements are read on demand; the file must not change.
 class NpyArray {
  public:

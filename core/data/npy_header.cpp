@@ -241,13 +241,17 @@ std::pair<std::size_t, std::size_t> header_bounds(std::span<const std::byte> fil
 
 }  // namespace
 
-NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source) {
+NpyHeader parse_npy_header(std::span<const std::byte> head, std::size_t bytes, std::string_view source) {
   const auto [begin, end] = header_bounds(head, bytes, source);
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + begin, end - begin);
   NpyHeader header = HeaderReader(text, source).read();
   header.data_offset = end;
+  return header;
+}
 
-  const std::size_t found = bytes - end;
+NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::string_view source) {
+  const NpyHeader header = parse_npy_header(head, bytes, source);
+  const std::size_t found = bytes - header.data_offset;
   std::size_t expected = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(header.elements), element_bytes(header.type), &expected) ||
       expected != found) {

@@ -67,17 +67,24 @@ std::uint64_t DiskUse::total() const noexcept {
 }
 
 DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
+  if (job.task == job::Task::infer) {
+    return {};  // the predictions' bytes are not known before
+  }
   const bool trains = job.task == job::Task::train;
   const std::int64_t steps = job::steps_of(job);
   const data::Tokenizer* const tokenizer = compiled.dataset == nullptr ? nullptr : compiled.dataset->tokenizer();
   const graph::StateKind kind = trains ? graph::StateKind::parameter : graph::StateKind::field;
   DiskUse use;
   use.result = checkpoint::result_path(job).filename().string();
-  use.result_bytes =
-      checkpoint::state_file({}, compiled.graph, kind,
-                             trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
-                                    : checkpoint::describe_state(steps))
-          .layout.file_bytes;
+  if (compiled.engine != nullptr) {
+    use.result_bytes = compile::engine_file({}, *compiled.engine).layout.file_bytes;
+  } else {
+    use.result_bytes =
+        checkpoint::state_file({}, compiled.graph, kind,
+                               trains ? checkpoint::describe_model(compiled.model, compiled.settings, tokenizer)
+                                      : checkpoint::describe_state(steps))
+            .layout.file_bytes;
+  }
   for (const checkpoint::StateFile& output : checkpoint::output_files({}, compiled.graph)) {
     use.output_bytes += output.layout.file_bytes;
   }

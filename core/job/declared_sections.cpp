@@ -102,6 +102,15 @@ void read_model(Reading& reading, const Section& section) {
   }
 }
 
+void read_engine(Reading& reading) {
+  Job& job = reading.job;
+  const std::string& name = job.engine.name;
+  const std::vector<OptionSpec> options =
+      plugin_options("engine", name, job.where("job", "engine"), job, reading.providers->engine_options,
+                     reading.providers->engine_names);
+  job.engine.options = read_settings(reading, "engine", fmt::format("the engine '{}'", shown(name)), options, true);
+}
+
 void read_strategy(Reading& reading) {
   Job& job = reading.job;
   const std::string& name = job.strategy.name;

@@ -14,7 +14,7 @@
 namespace shardrun::job {
 
 // The enumerators are in the order of the choices in the schema.
-enum class Task { train, iterate };
+enum class Task { train, iterate, infer };
 enum class Trace { none, steps };
 enum class Tokenizer { character, byte };
 enum class TokenType { uint16, uint32 };
@@ -23,6 +23,8 @@ enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
+enum class Malformed { stop, skip };
+enum class Loss { automatic, mse, cross_entropy };
 
 struct MeshAxis {
   std::string name;
@@ -43,7 +45,7 @@ struct Sharding {
   std::string value;
 };
 
-/// A model, strategy or transport, with the options that it declared.
+/// A model, engine, strategy or transport, with the options that it declared.
 struct Chosen {
   std::string name;
   OptionValues options;
@@ -80,6 +82,7 @@ struct TrainSettings {
   Remat remat{};  ///< what backward computes again
   Precision precision{};
   Gradients gradients{};      ///< their element type, with mixed precision
+  Loss loss{};                ///< of an engine
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: as suits the terminal
@@ -89,6 +92,15 @@ struct IterateSettings {
   std::int64_t steps{};
   std::filesystem::path from;  ///< a saved state, or the folder of a run; empty: the model's first state
   std::int64_t save_every{};   ///< steps; 0: only at the end
+};
+
+/// A file name of "-" is standard input or output.
+struct InferSettings {
+  std::filesystem::path from;
+  std::filesystem::path to;
+  Malformed malformed{};    ///< what a malformed record does
+  std::int64_t features{};  ///< values in a sample; 0: as the checkpoint says
+  std::int64_t outputs{};   ///< values in a prediction; 0: as the checkpoint says
 };
 
 /// The link of one mesh axis.
@@ -149,10 +161,13 @@ struct Job {
   std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
+  Chosen engine;                     ///< in place of model and strategy; without a name: none
+  std::filesystem::path checkpoint;  ///< that the engine loads; empty: none
   Chosen model;
   DataSettings data;        ///< of task train
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
+  InferSettings infer;      ///< of task infer
   ClusterSettings cluster;  ///< only for plan
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key
@@ -164,10 +179,13 @@ struct Job {
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
 
-/// Steps of the job's task.
+/// Steps of the job's task; 0 for infer, whose records are not counted before.
 [[nodiscard]] inline std::int64_t steps_of(const Job& job) noexcept {
   return job.task == Task::train ? job.train.steps : job.iterate.steps;
 }
+
+/// Whether a path of [infer] is standard input or output.
+[[nodiscard]] inline bool is_standard(const std::filesystem::path& path) { return path.filename() == "-"; }
 
 /// What parsing a job needs from models and plugins. Absent options mean that there is no such model or plugin. The
 /// names are used only in messages that list them.
@@ -184,6 +202,9 @@ struct SchemaProviders {
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view transport, const Job& job)> transport_options;
   std::function<std::vector<std::string>(const Job& job)> transport_names;
+
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
+  std::function<std::vector<std::string>(const Job& job)> engine_names;
 
   std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is without [mesh]
 };

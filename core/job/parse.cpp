@@ -97,6 +97,30 @@ void read_cluster_axes(Reading& reading) {
   }
 }
 
+/// The given settings of sections that an engine does not have are only noted, for check_rules().
+void read_model_or_engine(Reading& reading, const Section& section) {
+  const Job& job = reading.job;
+  if (job.engine.name.empty()) {
+    if (const RawSection* const given = reading.raw.find("engine")) {
+      refuse_at(given->where, "[engine] has no effect without [job] engine; remove it, or set [job] engine");
+    }
+    if (job.task == Task::infer) {
+      refuse_at(job.where("job", "task"), "[job] task = infer is for engines, and [job] engine is not set; set it");
+    }
+    read_model(reading, section);
+    return;
+  }
+  if (job.task == Task::iterate) {
+    refuse_at(job.where("job", "task"), "[job] task = iterate is for models, and [job] engine is set; remove one");
+  }
+  for (const char* const unread : {"model", "strategy", "sharding"}) {
+    if (const RawSection* const given = reading.raw.find(unread)) {
+      reading.job.given.push_back({unread, "", "", given->where});
+    }
+  }
+  read_engine(reading);
+}
+
 }  // namespace
 
 Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
@@ -111,7 +135,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
       read_mesh(raw, job);
       resolve_ranks(reading);
     } else if (section.kind == SectionKind::model) {
-      read_model(reading, section);
+      read_model_or_engine(reading, section);
     } else if (section.kind == SectionKind::fixed) {
       read_fixed(reading, section);
     }
@@ -122,7 +146,9 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
   check_rules(job, reading.settings);
   read_sharding(raw, job);
   read_axis_transports(raw, job);
-  read_strategy(reading);
+  if (job.engine.name.empty()) {
+    read_strategy(reading);
+  }
   read_transports(reading);
   return std::move(reading.job);
 }

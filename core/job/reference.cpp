@@ -79,6 +79,18 @@ std::vector<std::string> sentences(const Section& section) {
   if (section.task) {
     result.push_back(fmt::format("Only with [job] task = {}.", *section.task));
   }
+  std::vector<std::string> of_models;
+  for (const KeyName& name : rules().of_models) {
+    if (name.section == section.name) {
+      of_models.push_back(name.key);
+    }
+  }
+  if (!of_models.empty()) {
+    result.push_back(fmt::format("{} refused with [job] engine, where it has no effect.",
+                                 of_models.front().empty() ? "The section is"
+                                 : of_models.size() == 1   ? of_models.front() + " is"
+                                                           : fmt::format("Each of {} is", fmt::join(of_models, ", "))));
+  }
   for (const ExclusiveRule& rule : rules().exclusive) {
     if (rule.section == section.name) {
       result.push_back(fmt::format("At most one of {} is given.", fmt::join(rule.keys, ", ")));

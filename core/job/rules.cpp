@@ -90,6 +90,17 @@ void check_need(const Job& job, const NeedRule& rule) {
   }
 }
 
+void check_of_models(const Job& job) {
+  for (const KeyName& name : rules().of_models) {
+    if (job.is_given(name.section, name.key)) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: {} has no effect with [job] engine = {} ({}); remove it", where(job, name),
+                              name.key.empty() ? fmt::format("[{}]", name.section) : to_string(name), job.engine.name,
+                              where(job, {"job", "engine"})));
+    }
+  }
+}
+
 }  // namespace
 
 const EffectiveSetting* find_effective(const std::vector<EffectiveSetting>& settings, const KeyName& name) {
@@ -100,6 +111,9 @@ const EffectiveSetting* find_effective(const std::vector<EffectiveSetting>& sett
 }
 
 void check_rules(const Job& job, const std::vector<EffectiveSetting>& settings) {
+  if (!job.engine.name.empty()) {
+    check_of_models(job);
+  }
   for (const ExclusiveRule& rule : rules().exclusive) {
     check_exclusive(job, rule);
   }

@@ -99,11 +99,58 @@ Section iterate_section() {
   };
 }
 
+Section infer_section() {
+  return {
+      .name = "infer",
+      .help =
+          "The records that an engine predicts. A stream of records is one .npy array after the other, as numpy.save "
+          "writes them to one open file. A record is one sample [features], or several [samples, features]. Each "
+          "gets its predictions, in order.",
+      .settings =
+          {
+              {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
+               into(&Job::infer, &InferSettings::from)},
+              {{.name = "to",
+                .type = path,
+                .help = "The file of the predictions, which is replaced; - is standard output. Progress is then on "
+                        "standard error."},
+               into(&Job::infer, &InferSettings::to)},
+              {{.name = "malformed",
+                .type = choice,
+                .default_value = "stop",
+                .choices = {"stop", "skip"},
+                .help = "What a malformed record does: fail the job, or have no predictions. Its number is told."},
+               into(&Job::infer, &InferSettings::malformed)},
+              {{.name = "features",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .help = "Values in a sample; 0: as in the job that trained the checkpoint."},
+               into(&Job::infer, &InferSettings::features)},
+              {{.name = "outputs",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
+               into(&Job::infer, &InferSettings::outputs)},
+          },
+      .task = "infer",
+  };
+}
+
 Section strategy_section() {
   return {
       .name = "strategy",
       .help = "The options of the strategy that [job] strategy names.",
       .kind = SectionKind::strategy,
+  };
+}
+
+Section engine_section() {
+  return {
+      .name = "engine",
+      .help = "The options of the engine that [job] engine names.",
+      .kind = SectionKind::engine,
   };
 }
 
@@ -192,8 +239,9 @@ Section cluster_section() {
 
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
-      job_section(),     mesh_section(),     plugins_section(),  model_section(),     data_section(),   train_section(),
-      iterate_section(), strategy_section(), sharding_section(), transport_section(), cluster_section()};
+      job_section(),      mesh_section(),      plugins_section(), model_section(),    data_section(),
+      train_section(),    iterate_section(),   infer_section(),   strategy_section(), engine_section(),
+      sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 
@@ -221,6 +269,20 @@ const Setting* find_setting(const Section& section, std::string_view key) noexce
 
 const Rules& rules() {
   static const Rules all = {
+      .of_models = {{"job", "strategy"},
+                    {"job", "trace"},
+                    {"mesh", ""},
+                    {"model", ""},
+                    {"data", "text"},
+                    {"data", "tokens"},
+                    {"train", "remat"},
+                    {"train", "precision"},
+                    {"train", "gradients"},
+                    {"train", "sample"},
+                    {"iterate", ""},
+                    {"strategy", ""},
+                    {"sharding", ""},
+                    {"cluster", ""}},
       .order =
           {
               {{"train", "warmup"}, {"train", "steps"}},
@@ -231,6 +293,8 @@ const Rules& rules() {
           {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
+              {{"job", "checkpoint"}, {"job", "engine"}, std::nullopt},
+              {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},
               {{"train", "beta1"}, {"train", "optimizer"}, "sgd"},

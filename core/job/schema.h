@@ -20,7 +20,7 @@ struct Setting {
 };
 
 /// Who declares a section's keys in addition to the schema's.
-enum class SectionKind { fixed, mesh, model, strategy, sharding, transport };
+enum class SectionKind { fixed, mesh, model, strategy, engine, sharding, transport };
 
 struct Section {
   std::string name;
@@ -86,6 +86,7 @@ struct NeedRule {
 
 /// Rules about pairs and groups of keys.
 struct Rules {
+  std::vector<KeyName> of_models;  ///< without effect with [job] engine; a name without a key is a section
   std::vector<OrderRule> order;
   std::vector<EffectRule> effect;
   std::vector<ExclusiveRule> exclusive;

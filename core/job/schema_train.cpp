@@ -190,6 +190,15 @@ Section train_section() {
     section.settings.push_back(std::move(setting));
   }
   section.settings.push_back(
+      {{.name = "loss",
+        .type = choice,
+        .default_value = "auto",
+        .choices = {"auto", "mse", "cross_entropy"},
+        .help = "The loss of an engine's predictions. mse: the mean of their squared differences from real targets; "
+                "cross_entropy: of logits and integer labels; auto: the one that suits the targets.",
+        .choice_aliases = {{"mean_squared_error", "mse"}}},
+       into(&Job::train, &TrainSettings::loss)});
+  section.settings.push_back(
       {{.name = "remat",
         .type = choice,
         .default_value = "none",

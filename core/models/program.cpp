@@ -10,6 +10,7 @@
 #include "core/graph/builder.h"
 #include "core/graph/precision.h"
 #include "core/graph/unused.h"
+#include "core/models/optimizer.h"
 
 namespace shardrun::models {
 namespace {
@@ -65,71 +66,6 @@ void add_evaluation(Graph& graph, const Model& model, const ModelSettings& setti
   finish(builder);
 }
 
-StateId moment(Graph& graph, StateId parameter, const char* what) {
-  const State& owner = graph.states[parameter];
-  return graph.states.push_back({.name = fmt::format("{}/{}", what, owner.name),
-                                 .type = owner.type,
-                                 .kind = StateKind::optimizer,
-                                 .layer = owner.layer,
-                                 .of_parameter = parameter});
-}
-
-/// One optimizer step of one parameter.
-void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
-              ValueId scale) {
-  Graph& graph = builder.graph();
-  const double decay = graph.states[parameter].decay ? optimizer.weight_decay : 0;
-  std::vector<StateId> states = {parameter};
-  graph::Attributes attributes;
-  if (optimizer.kind == OptimizerSettings::Kind::adamw) {
-    states.push_back(moment(graph, parameter, "first_moment"));
-    states.push_back(moment(graph, parameter, "second_moment"));
-    attributes = {
-        {"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
-  } else {
-    if (optimizer.momentum > 0) {
-      states.push_back(moment(graph, parameter, "velocity"));
-    }
-    attributes = {{"momentum", optimizer.momentum}, {"decay", decay}};
-  }
-  std::vector<ValueId> operands;
-  for (const StateId state : states) {
-    operands.push_back(builder.state(state));
-  }
-  operands.push_back(builder.state(gradient));
-  if (optimizer.clip > 0) {
-    operands.push_back(scale);  // it depends on all gradients, so every update follows them
-  }
-  const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
-  const std::string name = "step/" + graph.states[parameter].name;
-  const std::vector<ValueId> results = builder.call_all(op, operands, attributes, name);
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    builder.write(states[s], results[s], StateWrite::Mode::assign);
-  }
-}
-
-void add_update(Graph& graph, const OptimizerSettings& optimizer) {
-  FunctionBuilder builder(graph, "update", graph::Role::once, 0);
-  builder.set_phase(graph::Phase::update);
-  std::vector<StateId> gradients;
-  std::vector<ValueId> squares;
-  for (const StateId id : graph.states.ids()) {
-    if (graph.states[id].kind == StateKind::gradient) {
-      gradients.push_back(id);
-      squares.push_back(builder.call("square_sum", {builder.state(id)}, {},
-                                     "square_sum/" + graph.states[graph.states[id].of_parameter].name));
-    }
-  }
-  const ValueId norm_squared = builder.call("add_n", squares, {}, "norm_squared");
-  const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
-  builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
-  for (const StateId gradient : gradients) {
-    builder.set_layer(graph.states[gradient].layer);
-    add_step(builder, optimizer, graph.states[gradient].of_parameter, gradient, clip[0]);
-  }
-  builder.finish();
-}
-
 Graph declare(const Model& model, const ModelSettings& settings) {
   Graph graph;
   graph.model = model.name;
@@ -172,6 +108,10 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
   const auto rows = microbatch_rows(settings.batch, settings.microbatches);
   for (const std::int64_t r : std::set<std::int64_t>(rows.begin(), rows.end())) {
     add_microbatch(graph, model, model_settings, r, settings);
+  }
+  if (std::ranges::find(graph.states, StateKind::gradient, &State::kind) == graph.states.end()) {
+    throw Error(ErrorCode::job,
+                fmt::format("nothing can be trained: no parameter of model {} flows into its loss", graph.model));
   }
   add_update(graph, settings.optimizer);
   if (settings.eval_samples > 0) {

@@ -64,7 +64,7 @@ std::string comparison_function(const mesh::Mesh& mesh, mesh::AxisId axis) {
 std::vector<Program> agreements_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings,
                                    const IdVector<graph::StateId, Buffer>& states) {
   const mesh::Mesh& mesh = partition.placements.mesh;
-  const std::vector<ReplicaSet> sets = replicas_of(graph, partition);
+  const std::vector<ReplicaSet> sets = settings.comparisons ? replicas_of(graph, partition) : std::vector<ReplicaSet>();
   std::vector<mesh::AxisId> axes;
   std::vector<Program> programs;
   for (const mesh::AxisId axis : mesh.axes.ids()) {

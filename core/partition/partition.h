@@ -73,6 +73,7 @@ struct RankSettings {
   TransferScratch transfer_scratch = {};  ///< empty: none
   PlanHook plan_hook = {};                ///< may be empty if the plan has no hooks
   bool agreements = false;                ///< whether there are the programs of agreements.h
+  bool comparisons = true;                ///< and with them those that compare replicas
 };
 
 /// The programs of one rank: the graph's functions over the rank's parts, in one arena. A function whose states are

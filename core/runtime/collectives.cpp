@@ -82,7 +82,8 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 
 plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
   plugins::OpRequest op;
-  op.in_order = in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
+  op.in_order =
+      in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
   op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
                  : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
@@ -125,7 +126,7 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
   groups_.reserve(mesh_.axes.size() + links.size());
   for (const mesh::AxisId axis : mesh_.axes.ids()) {
     if (mesh_.size(axis) > 1) {
-      add_group(axis, {}, axis.index() + 1, mesh::line_through(mesh_, axis, rank), rank);
+      add_group(axis, {}, axis.index() + 1, mesh::line_through(mesh_, axis, rank), rank, mesh_.axes[axis].name);
     }
   }
   for (std::size_t l = 0; l < links.size(); ++l) {
@@ -133,22 +134,21 @@ Collectives::Collectives(TransportSet& set, const partition::Partition& partitio
     const std::vector<std::int64_t> line = mesh::line_through(mesh_, axis, rank);
     const std::vector<std::int64_t> members = {line[links[l].from.index()], line[links[l].to.index()]};
     if (std::find(members.begin(), members.end(), rank) != members.end()) {
-      add_group(axis, links[l], mesh_.axes.size() + 1 + l, members, rank);
+      add_group(axis, links[l], mesh_.axes.size() + 1 + l, members, rank, mesh_.axes[axis].name);
     }
   }
 }
 
 void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
-                            const std::vector<std::int64_t>& members, std::int64_t rank) {
+                            const std::vector<std::int64_t>& members, std::int64_t rank, const std::string& name) {
   const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   plugins::TransportGroup group =
-      set_.transports[set_.of_axis[axis]].group({.name = mesh_.axes[axis].name,
+      set_.transports[set_.of_axis[axis]].group({.name = name,
                                                  .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
                                                  .rank = static_cast<std::uint32_t>(place),
                                                  .members = {members.begin(), members.end()},
                                                  .deadline = deadline()});
-  const std::uint32_t recorded =
-      record_.add_group(recorded_name(mesh_.axes[axis].name, link), {members.begin(), members.end()});
+  const std::uint32_t recorded = record_.add_group(recorded_name(name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
 }
@@ -208,9 +208,10 @@ Communicator::Handle Collectives::prepare(const Transfer& transfer, const Transf
   return ops_.size() - 1;
 }
 
-void Collectives::start(Handle transfer) {
+void Collectives::start(Handle transfer) { start(ops_[transfer]); }
+
+void Collectives::start(Op& op) {
   const std::int64_t begin = plugins::transport_clock();
-  Op& op = ops_[transfer];
   start_by(op, [&] { op.op.start(deadline()); });
   exposed_ns_ += plugins::transport_clock() - begin;
   op.exposed_before = exposed_ns_;
@@ -218,9 +219,10 @@ void Collectives::start(Handle transfer) {
 
 bool Collectives::test(Handle transfer) { return ops_[transfer].op.test(); }
 
-void Collectives::wait(Handle transfer) {
+void Collectives::wait(Handle transfer) { wait(ops_[transfer]); }
+
+void Collectives::wait(Op& op) {
   const std::int64_t waited_from = plugins::transport_clock();
-  Op& op = ops_[transfer];
   finish(op);
   if (op.times) {
     const std::int64_t under_way = std::min(op.times->ended, waited_from) - op.times->begun;
@@ -243,6 +245,44 @@ void Collectives::finish(Handle transfer, const Times& waited) {
   waits_.add(waited);
   exposed_ns_ += waited.ended - waited.begun;
   hidden_ns_ += op.times ? waits_.outside(*op.times) : 0;
+}
+
+std::size_t Collectives::group_along(mesh::AxisId axis) const {
+  const auto found = std::ranges::find_if(
+      groups_, [&](const Group& group) { return group.axis == axis && group.link == partition::Link{}; });
+  return static_cast<std::size_t>(found - groups_.begin());
+}
+
+std::size_t Collectives::connect(const std::string& name, std::uint64_t id, const std::vector<std::int64_t>& members,
+                                 std::int64_t rank) {
+  constexpr std::uint64_t first_number = std::uint64_t{1} << 30U;  // above those of axes and links
+  add_group(mesh::AxisId(0), {}, first_number + id, members, rank, name);
+  return groups_.size() - 1;
+}
+
+Communicator::Handle Collectives::start_once(std::size_t group, plugins::OpRequest op) {
+  Group& of = groups_[group];
+  op.id = ++of.ops;
+  op.in_order = set_.in_order && op.reduction == SR_REDUCE_SUM;
+  const std::uint64_t bytes = std::max(op.send ? op.send->bytes : 0, op.recv ? op.recv->bytes : 0);
+  std::vector<std::uint32_t>& numbers = recorded_once_[{of.recorded, bytes, op.label}];
+  if (numbers.empty()) {
+    numbers.push_back(record_.add_op(of.recorded, bytes, op.label));
+  }
+  const std::int64_t begin = plugins::transport_clock();
+  Op prepared{.op = of.group.prepare({op}, deadline()), .recorded = numbers.back(), .reuse = &numbers};
+  exposed_ns_ += plugins::transport_clock() - begin;
+  numbers.pop_back();
+  start(prepared);
+  once_.emplace(++next_once_, std::move(prepared));
+  return next_once_;
+}
+
+void Collectives::finish_once(Handle handle) {
+  Op& op = once_.at(handle);
+  wait(op);
+  op.reuse->push_back(op.recorded);
+  once_.erase(handle);
 }
 
 void Collectives::abort(const std::string& reason) noexcept {

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/device/memory.h"
@@ -46,6 +48,23 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] double exposed_seconds() const noexcept override { return static_cast<double>(exposed_ns_) * 1e-9; }
   [[nodiscard]] double hidden_seconds() const noexcept override { return static_cast<double>(hidden_ns_) * 1e-9; }
 
+  // Operations that no program has planned, with memory that is not registered.
+
+  /// The number of the group along a mesh axis. REQUIRES: the axis has several ranks.
+  [[nodiscard]] std::size_t group_along(mesh::AxisId axis) const;
+  /// Connects a further group, over the transport of the first axis, and returns its number. `id`: from 1, the same on
+  /// all members and different for each group. All ranks call it in one order. Throws Error.
+  [[nodiscard]] std::size_t connect(const std::string& name, std::uint64_t id, const std::vector<std::int64_t>& members,
+                                    std::int64_t rank);
+  /// Prepares and starts an operation, which ends with finish_once(). Members start those of a group in one order. The
+  /// group numbers `op`. Throws Error.
+  [[nodiscard]] Handle start_once(std::size_t group, plugins::OpRequest op);
+  [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
+  /// Waits and frees it. Throws its error.
+  void finish_once(Handle op);
+  /// Frees those that are under way. REQUIRES: abort() was called.
+  void drop_once() noexcept { once_.clear(); }
+
   /// Fails all present and later operations. Any thread.
   void abort(const std::string& reason) noexcept;
 
@@ -62,23 +81,29 @@ class Collectives final : public Communicator, private QueuedTransfers {
   struct Op {
     plugins::TransportOp op;
     std::uint32_t recorded = 0;
-    std::int64_t exposed_before = 0;            ///< `exposed_ns_` when it was started
-    std::optional<Times> times = std::nullopt;  ///< of its latest run, after the wait
+    std::int64_t exposed_before = 0;              ///< `exposed_ns_` when it was started
+    std::optional<Times> times = std::nullopt;    ///< of its latest run, after the wait
+    std::vector<std::uint32_t>* reuse = nullptr;  ///< of an operation that is not planned: where its number goes then
   };
 
   void add_group(mesh::AxisId axis, const partition::Link& link, std::uint64_t number,
-                 const std::vector<std::int64_t>& members, std::int64_t rank);
+                 const std::vector<std::int64_t>& members, std::int64_t rank, const std::string& name);
   [[nodiscard]] Group& group_of(const partition::Transfer& transfer);
   [[nodiscard]] std::int64_t deadline() const noexcept;
   void start(Handle transfer, const plugins::TransportQueue& queue) override;
   void join(Handle transfer, const plugins::TransportQueue& queue) override;
   void finish(Handle transfer, const Times& waited) override;
-  void free_all() noexcept override { ops_.clear(); }
+  void free_all() noexcept override {
+    ops_.clear();
+    once_.clear();
+  }
 
   /// `act` starts it.
   template <typename Act>
   void start_by(Op& op, const Act& act);
   void finish(Op& op);
+  void start(Op& op);
+  void wait(Op& op);
 
   TransportSet& set_;
   const mesh::Mesh mesh_;
@@ -87,6 +112,10 @@ class Collectives final : public Communicator, private QueuedTransfers {
   std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;
+  std::map<Handle, Op> once_;
+  Handle next_once_ = 0;
+  /// Numbers in the flight record of operations that are not under way, by group, bytes and label.
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::string>, std::vector<std::uint32_t>> recorded_once_;
   FlightRecorder& record_;
   std::int64_t exposed_ns_ = 0;
   std::int64_t hidden_ns_ = 0;

@@ -1,5 +1,6 @@
 #include "core/train/launched.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
+#include "core/files/descriptor.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/metrics/locked_run_folder.h"
@@ -44,6 +46,23 @@ std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   const std::chrono::milliseconds least = std::max(plugins::call_limit(), shortest);
   return std::clamp(silence_of(job), least, std::max(least, longest));
 }
+
+/// Copies of standard input and output, which the ranks inherit: their own are the launcher's.
+class InheritedStandard {
+ public:
+  InheritedStandard() : input_(copy(STDIN_FILENO)), output_(copy(STDOUT_FILENO)) {}
+
+  [[nodiscard]] std::string text() const { return fmt::format("{},{}", input_.get(), output_.get()); }
+
+ private:
+  static files::FileDescriptor copy(int descriptor) {
+    constexpr int lowest = 16;  // what a process that is started has for itself lies below
+    return files::FileDescriptor(::fcntl(descriptor, F_DUPFD, lowest));
+  }
+
+  files::FileDescriptor input_;
+  files::FileDescriptor output_;
+};
 
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::LockedRunFolder& folder, const std::vector<std::string>& words,
@@ -78,6 +97,11 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
     inherited.emplace(*dataset);
     words.insert(words.end(),
                  {fmt::format("--{}", data_option), fmt::format("{}", fmt::join(inherited->handles(), ","))});
+  }
+  std::optional<InheritedStandard> standard;
+  if (job.task == job::Task::infer) {
+    standard.emplace();
+    words.insert(words.end(), {fmt::format("--{}", standard_option), standard->text()});
   }
   Run run(job, settings);
   const std::string older = run.begin();

@@ -10,6 +10,9 @@
 
 namespace shardrun::train {
 
+/// The option of the command `rank` for the launcher's standard input and output, separated by a comma.
+inline constexpr const char* standard_option = "standard";
+
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
 /// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. The ranks
 /// inherit `dataset`, which is loaded; null if the job has no data. `words` are added to the command `rank JOB.ini` of

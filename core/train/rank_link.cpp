@@ -81,6 +81,9 @@ void RankLink::check_file(const std::string& key, std::string_view setting, cons
 
 void RankLink::check_plan() {
   now_at("comparing plans", 0);
+  if (compiled_.engine != nullptr) {
+    return check_made("set of parameters", fmt::format("engine {}", job_.engine.name), to_string(*compiled_.engine));
+  }
   check_made("graph", fmt::format("model {}", job_.model.name), to_string(compiled_.graph));
   check_made("plan", fmt::format("strategy {}", job_.strategy.name), to_string(compiled_.plan));
 }

@@ -62,6 +62,9 @@ class RankLink final : private plugins::TransportHost {
   /// Removes the record: this rank has ended well, so it will not be needed.
   void drop_record() noexcept { record_.remove(); }
 
+  /// REQUIRES: connect() was called.
+  [[nodiscard]] runtime::Collectives& collectives() noexcept { return *collectives_; }
+
   void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;

@@ -32,13 +32,20 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile) {
+int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile,
+                 std::pair<int, int> standard) {
   const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
     summary = run_steps(link.job(), compiled,
-                        {.display = *display, .folder = folder, .profile = profile, .link = &link}, summary);
+                        {.display = *display,
+                         .folder = folder,
+                         .profile = profile,
+                         .link = &link,
+                         .standard_input = standard.first,
+                         .standard_output = standard.second},
+                        summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -294,10 +301,11 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
+  const std::pair standard(inputs.standard_input, inputs.standard_output);
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
-        return work_as_rank(compiled, link, folder, profile);
+        return work_as_rank(compiled, link, folder, profile, standard);
       },
       std::move(inputs));
 }

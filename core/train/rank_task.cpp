@@ -37,7 +37,7 @@ void RankTask::prepare(runtime::Executor& executor) {
   if (settings_.link != nullptr) {
     record_.now_at("waiting for the other ranks");
     settings_.link->connect(executor);
-    if (job_.check_every >= 0) {
+    if (job_.check_every >= 0 && compiled_.engine == nullptr) {
       replicas_.emplace(compiled_, executor, *settings_.link);
     }
   }
@@ -47,11 +47,15 @@ void RankTask::prepare(runtime::Executor& executor) {
   if (compiled_.dataset != nullptr) {
     record_.say(compiled_.dataset->describe());
   }
-  const std::string ranks =
-      compiled_.partition.placements.mesh.ranks() == 1
-          ? ""
-          : fmt::format("{} ranks by strategy {}, each: ", compiled_.partition.placements.mesh.ranks(),
-                        job_.strategy.name);
+  const std::string ranks = compiled_.partition.placements.mesh.ranks() == 1
+                                ? ""
+                                : fmt::format("{} ranks{}, each: ", compiled_.partition.placements.mesh.ranks(),
+                                              compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name);
+  if (compiled_.engine != nullptr) {
+    return record_.say(fmt::format("engine {}: {}, {}arena {} beside what the engine allocates", job_.engine.name,
+                                   metrics::counted(record_.summary.parameters, "parameter"), ranks,
+                                   metrics::human_bytes(compiled_.programs.memory.peak)));
+  }
   record_.say(fmt::format("{}: {}, {}arena {}, {}, {} a step in all", job_.model.name,
                           metrics::counted(record_.summary.parameters, "parameter"), ranks,
                           metrics::human_bytes(compiled_.programs.memory.peak),
@@ -170,8 +174,16 @@ void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runti
     if (rank == 0) {
       files::create_folders(file.path.parent_path(), "the folder of outputs");
     }
-    checkpoint::save_states(file, compiled_.graph, compiled_.partition, executor, rank,
-                            {.await_ranks = [&] { await_ranks(); }, .before_commit = require_folder});
+    const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { await_ranks(); },
+                                                 .before_commit = require_folder};
+    if (compiled_.engine != nullptr) {
+      const auto parts_of = [&](std::int64_t of) {
+        return compile::saved_parts(*compiled_.engine, static_cast<std::uint32_t>(of), compiled_.graph);
+      };
+      checkpoint::save_parts(file, job_.ranks, parts_of, executor, rank, callbacks);
+    } else {
+      checkpoint::save_states(file, compiled_.graph, compiled_.partition, executor, rank, callbacks);
+    }
   }
 }
 

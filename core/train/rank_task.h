@@ -17,9 +17,11 @@
 
 namespace shardrun::train {
 
-// The two tasks of [job]. The contract is that of run_steps() (steps.h).
+// The tasks of [job]. The contract is that of run_steps() (steps.h).
 [[nodiscard]] metrics::Summary run_training(const job::Job& job, compile::Compiled& compiled,
                                             const StepSettings& settings, metrics::Summary& failed);
+[[nodiscard]] metrics::Summary run_inferring(const job::Job& job, compile::Compiled& compiled,
+                                             const StepSettings& settings, metrics::Summary& failed);
 [[nodiscard]] metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled,
                                              const StepSettings& settings, metrics::Summary& failed);
 

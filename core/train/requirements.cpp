@@ -82,6 +82,9 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
 std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled,
                                     const forecast::Forecast& forecast, std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
+  if (compiled.engine != nullptr) {
+    return notices;  // what the ranks compute, and most of what they hold, is the engine's own
+  }
   if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }

@@ -1,5 +1,6 @@
 #include "core/train/steps.h"
 
+#include "core/base/error.h"
 #include "core/train/rank_task.h"
 
 namespace shardrun::train {
@@ -17,8 +18,12 @@ metrics::Summary planned_summary(const compile::Compiled& compiled) {
 
 metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                            metrics::Summary& failed) {
-  return job.task == job::Task::train ? run_training(job, compiled, settings, failed)
-                                      : run_iterating(job, compiled, settings, failed);
+  switch (job.task) {
+    case job::Task::train: return run_training(job, compiled, settings, failed);
+    case job::Task::iterate: return run_iterating(job, compiled, settings, failed);
+    case job::Task::infer: return run_inferring(job, compiled, settings, failed);
+  }
+  throw Error(ErrorCode::internal, "the job's task is unknown");
 }
 
 }  // namespace shardrun::train

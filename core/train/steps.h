@@ -18,6 +18,8 @@ struct StepSettings {
   std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
   bool profile = false;
   RankLink* link = nullptr;  ///< to the other ranks; null with one rank
+  int standard_input = 0;    ///< descriptors that "-" in [infer] means, on the first rank
+  int standard_output = 1;
 };
 
 /// Runs one rank's part of the task of [job]. Metrics, log and results go to [job] output, which is open. Returns the

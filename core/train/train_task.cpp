@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/weights.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/run_files.h"
+#include "core/train/engine_training.h"
 #include "core/train/rank_task.h"
 #include "core/train/sampling.h"
 #include "core/train/training.h"
@@ -22,7 +24,8 @@ class TrainTask : private RankTask {
   using RankTask::RankTask;
 
   metrics::Summary run(metrics::Summary& failed) {
-    Training training(job_, compiled_, agreement(), made_of_all());
+    const std::unique_ptr<Trainer> trainer = make_trainer();
+    Trainer& training = *trainer;
     prepare(training.executor());
     return guarded(training.executor(), failed, [&] {
       record_.now_at("setting first values");
@@ -31,16 +34,29 @@ class TrainTask : private RankTask {
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
       check_before_save(training.finish());
-      save_results(
-          {checkpoint::state_file(
-              metrics::weights_path(job_.output), compiled_.graph, graph::StateKind::parameter,
-              checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()))},
-          training.executor());
+      save_results({result_file()}, training.executor());
       return signal == 0 ? print_sample(training) : signal;
     });
   }
 
  private:
+  [[nodiscard]] std::unique_ptr<Trainer> make_trainer() const {
+    if (compiled_.engine != nullptr) {
+      return std::make_unique<EngineTraining>(job_, compiled_, settings_.link);
+    }
+    return std::make_unique<Training>(job_, compiled_, agreement(), made_of_all());
+  }
+
+  [[nodiscard]] checkpoint::StateFile result_file() const {
+    const std::filesystem::path path = metrics::weights_path(job_.output);
+    if (compiled_.engine != nullptr) {
+      return compile::engine_file(path, *compiled_.engine);
+    }
+    return checkpoint::state_file(
+        path, compiled_.graph, graph::StateKind::parameter,
+        checkpoint::describe_model(compiled_.model, compiled_.settings, compiled_.dataset->tokenizer()));
+  }
+
   [[nodiscard]] Agree agreement() const {
     if (settings_.link == nullptr) {
       return {};
@@ -57,7 +73,7 @@ class TrainTask : private RankTask {
     };
   }
 
-  int train_steps(Training& training) {
+  int train_steps(Trainer& training) {
     int signal = 0;
     for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
       now_at("training", step + 1, step == 0 ? metrics::first_step_activity : "");
@@ -68,6 +84,9 @@ class TrainTask : private RankTask {
       const bool evaluates =
           step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
       check_replicas_after(step, evaluates);
+      if (job_.check_every >= 0 && (evaluates || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
+        naming_step(step, [&] { training.check_copies(step + 1); });
+      }
       const std::optional<double> validation =
           evaluates ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
       record_step(step, result, validation, measured);
@@ -106,7 +125,7 @@ class TrainTask : private RankTask {
   }
 
   /// Nothing if there is nothing to validate on, or if all ranks were asked to stop before the end.
-  [[nodiscard]] std::optional<double> validate(Training& training, std::int64_t step) {
+  [[nodiscard]] std::optional<double> validate(Trainer& training, std::int64_t step) {
     now_at("validating", step + 1);
     const std::optional<double> validation = training.evaluate([&](std::int64_t batch, std::int64_t batches) {
       record_.now_at("validating batch", batch, batches);
@@ -131,7 +150,7 @@ class TrainTask : private RankTask {
   }
 
   /// Every rank samples the same text; the first shows it. Returns the signal that ended it early, or 0.
-  int print_sample(Training& training) {
+  int print_sample(Trainer& training) {
     const data::Tokenizer* tokenizer = compiled_.dataset->tokenizer();
     if (job_.train.sample == 0 || tokenizer == nullptr) {
       return 0;

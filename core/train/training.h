@@ -11,14 +11,9 @@
 #include "core/device/device.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
+#include "core/train/trainer.h"
 
 namespace shardrun::train {
-
-struct StepResult {
-  double loss = 0;
-  double gradient_norm = 0;
-  double learning_rate = 0;
-};
 
 /// Returns the largest of all ranks' values to each rank. All ranks call it at the same point.
 using Agree = std::function<std::int32_t(std::int32_t)>;
@@ -30,19 +25,18 @@ using MadeOfAll =
 
 /// Runs the steps of a compiled training job. Results depend only on the job and the arena's state, not on time or the
 /// number of threads.
-class Training {
+class Training final : public Trainer {
  public:
   /// REQUIRES: compiled.dataset is set; `job` and `compiled` outlive this. `agree`, `made_of_all`: empty with one rank.
   Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
-  /// Sets every state to its initial values.
-  void initialize();
+  void initialize() override;
 
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite: with the first tensor that is not finite;
   ///  - if the loss is negative, but its op is never negative.
   /// After an error about the loss, the parameters are those before the step.
-  [[nodiscard]] StepResult step(std::int64_t step);
+  [[nodiscard]] StepResult step(std::int64_t step) override;
 
   // The two parts of a step, for a caller that checks the results itself: differentiate() returns the loss, update()
   // the gradient's norm. update() also runs the strategy's hook after_step if it is due, and always after the job's
@@ -50,24 +44,15 @@ class Training {
   [[nodiscard]] double differentiate(std::int64_t step);
   [[nodiscard]] double update(std::int64_t step);
 
-  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any rank. All ranks call it at the same
-  /// point.
-  [[nodiscard]] bool anywhere(bool here) const { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
+  [[nodiscard]] bool anywhere(bool here) const override { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
 
   /// Ends the training: runs the hook after_step if steps were done since it last ran. Returns whether it ran.
-  bool finish();
+  bool finish() override;
 
-  /// Mean loss over all windows of the validation part; nothing if there are none. `now_at` is called at the start of
-  /// each batch, with its number from 1 and the number of batches. If it returns false, the evaluation ends with
-  /// nothing.
   [[nodiscard]] std::optional<double> evaluate(
-      const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {});
-
-  /// Whether a loss is below zero by more than rounding although its op is never negative. Then it was computed from
-  /// wrong data or parameters.
-  [[nodiscard]] bool is_impossible(double loss) const noexcept;
-
-  [[nodiscard]] runtime::Executor& executor() noexcept { return executor_; }
+      const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) override;
+  [[nodiscard]] bool is_impossible(double loss) const noexcept override;
+  [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
   /// Runs the calls of one program; call 0 is microbatch `first`. If `checked`, `bad` becomes the first result that is

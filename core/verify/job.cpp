@@ -256,6 +256,7 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const train::RunSettings& settings = verified.run;
+  compile::require_model(job, "float64 reference");
   compile::Compiled compiled = compile::compile(job);
   if (const auto stopped = train::stopped_before_start(settings)) {
     return {.summary = *stopped};

@@ -21,7 +21,8 @@ struct KindName {
 
 constexpr KindName kinds[] = {{PluginKind::strategy, SR_KIND_STRATEGY, "strategy"},
                               {PluginKind::transport, SR_KIND_TRANSPORT, "transport"},
-                              {PluginKind::model, SR_KIND_MODEL, "model"}};
+                              {PluginKind::model, SR_KIND_MODEL, "model"},
+                              {PluginKind::engine, SR_KIND_ENGINE, "engine"}};
 
 template <std::size_t Size>
 std::optional<std::string> bounded_text(const char (&text)[Size]) {

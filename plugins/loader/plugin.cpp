@@ -71,7 +71,7 @@ Manifest inspect(const std::filesystem::path& file) {
   const std::optional<Candidate> candidate = candidate_of(file);
   if (!candidate) {
     throw Error(ErrorCode::plugin, fmt::format("{} is not named like a plugin: the name is shardrun_KIND_NAME.so, KIND "
-                                               "is strategy, transport or model, and NAME holds a-z, 0-9, _ and - alone",
+                                               "is strategy, transport, model or engine, and NAME holds a-z, 0-9, _ and - alone",
                                                file.string()));
   }
   require_trusted(file);

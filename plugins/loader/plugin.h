@@ -17,7 +17,7 @@ namespace shardrun::plugins {
 
 struct Candidate;
 
-enum class PluginKind { strategy, transport, model };
+enum class PluginKind { strategy, transport, model, engine };
 
 [[nodiscard]] std::string_view to_string(PluginKind kind);
 

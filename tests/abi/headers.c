@@ -1,6 +1,7 @@
 #include <shardrun/strategy.h>
 #include <shardrun/transport.h>
 #if SR_ABI_MINOR >= 7
+#include <shardrun/engine.h>
 #include <shardrun/model.h>
 #endif
 

@@ -1,6 +1,7 @@
 #include "tests/abi/layout.h"
 
 #include <fmt/format.h>
+#include <shardrun/engine.h>
 #include <shardrun/model.h>
 #include <shardrun/strategy.h>
 #include <shardrun/transport.h>

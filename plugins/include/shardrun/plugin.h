@@ -1,7 +1,7 @@
 #pragma once
 
 /// The interface between shardrun and its plugins: what a plugin of any kind exports and receives. Each kind has its
-/// own header: strategy.h, transport.h, model.h.
+/// own header: strategy.h, transport.h, model.h, engine.h.
 ///
 /// Rules for this header and those:
 ///  - Within major 1 things are only appended. Nothing is reordered, retyped, removed or given a new meaning.
@@ -64,8 +64,8 @@ typedef struct sr_error {
 
 #define SR_KIND_STRATEGY UINT32_C(1)
 #define SR_KIND_TRANSPORT UINT32_C(2)
-/* 3 is for engines. */
-#define SR_KIND_MODEL UINT32_C(4) /* since 1.7 */
+#define SR_KIND_ENGINE UINT32_C(3) /* since 1.7 */
+#define SR_KIND_MODEL UINT32_C(4)  /* since 1.7 */
 
 /// Identifies a plugin. It holds no pointer, so it can be read from the file before any of the plugin's code runs.
 typedef struct sr_manifest {

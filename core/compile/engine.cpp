@@ -1,0 +1,278 @@
+#include "core/compile/engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <shardrun/engine.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/compile/plugins.h"
+#include "core/mesh/placement.h"
+#include "plugins/loader/call.h"
+
+namespace shardrun::compile {
+namespace {
+
+using plugins::EngineParameter;
+
+bool is_same_part(const EngineParameter& a, const EngineParameter& b) {
+  return a.name == b.name && a.origin == b.origin && a.shape == b.shape;
+}
+
+std::int64_t elements_of(const std::vector<std::int64_t>& shape) { return graph::element_count(shape); }
+
+bool overlap(const EngineParameter& a, const EngineParameter& b) {
+  for (std::size_t d = 0; d < a.whole.size(); ++d) {
+    if (a.origin[d] + a.shape[d] <= b.origin[d] || b.origin[d] + b.shape[d] <= a.origin[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string text_of(const EngineParameter& parameter) {
+  return fmt::format("'{}' [{}] at [{}] of [{}]", parameter.name, fmt::join(parameter.shape, ", "),
+                     fmt::join(parameter.origin, ", "), fmt::join(parameter.whole, ", "));
+}
+
+/// A part, and the first rank that declares it.
+struct Held {
+  const EngineParameter* part;
+  std::size_t rank;
+};
+
+/// Adds a rank's part to those of the same parameter. One that is there already, or has no elements, is not added.
+void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t rank, const std::string& engine) {
+  for (const Held& other : parts) {
+    if (other.part->whole != part.whole) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("engine '{}': rank {} declares {}, and rank {} {}: the whole has to be "
+                              "the same on all ranks",
+                              engine, rank, text_of(part), other.rank, text_of(*other.part)));
+    }
+    if (is_same_part(*other.part, part)) {
+      return;
+    }
+    if (elements_of(part.shape) > 0 && overlap(*other.part, part)) {
+      throw Error(ErrorCode::plugin, fmt::format("engine '{}': rank {} declares {}, and rank {} {}: parts are equal or "
+                                                 "do not overlap",
+                                                 engine, rank, text_of(part), other.rank, text_of(*other.part)));
+    }
+  }
+  if (elements_of(part.shape) > 0 || parts.empty()) {
+    parts.push_back({&part, rank});
+  }
+}
+
+void require_whole_parameters(const JobEngine& engine) {
+  const std::string& name = engine.plugin.manifest().name;
+  std::map<std::string, std::vector<Held>> all;
+  for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
+    for (const EngineParameter& part : engine.parameters[rank]) {
+      add_part(all[part.name], part, rank, name);
+    }
+  }
+  if (all.empty()) {
+    throw Error(ErrorCode::plugin, fmt::format("engine '{}' declares no parameter on any rank", name));
+  }
+  for (const auto& [parameter, parts] : all) {
+    std::int64_t held = 0;
+    for (const Held& part : parts) {
+      held += elements_of(part.part->shape);
+    }
+    if (const std::int64_t whole = elements_of(parts.front().part->whole); held != whole) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("engine '{}': the ranks' parts of '{}' have {} of its {} elements: each "
+                              "element is held by a rank",
+                              name, parameter, held, whole));
+    }
+  }
+}
+
+/// Whether the targets are labels, for which the loss is cross-entropy.
+bool checked_labels(const job::Job& job, const JobEngine& engine) {
+  const bool has_labels = engine.data.vocab > 0;
+  const job::Loss loss = job.train.loss;
+  if (engine.data.features == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: an engine is trained on arrays: set [data] arrays", job.where("data", "")));
+  }
+  if (loss != job::Loss::automatic && (loss == job::Loss::cross_entropy) != has_labels) {
+    throw Error(ErrorCode::job, fmt::format("{}: [train] loss = {} needs {}, and the second of [data] arrays holds {}",
+                                            job.where("train", "loss"), has_labels ? "mse" : "cross_entropy",
+                                            has_labels ? "real-valued targets" : "integer labels",
+                                            has_labels ? "integer labels" : "real numbers"));
+  }
+  return has_labels;
+}
+
+graph::State state_of(const EngineParameter& parameter) {
+  graph::State state{
+      .name = parameter.name, .type = {graph::DType::f32, parameter.shape, {}}, .decay = parameter.decay};
+  for (std::size_t d = 0; d < parameter.shape.size(); ++d) {
+    state.type.axes.push_back(fmt::format("dim{}", d));
+  }
+  return state;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> JobEngine::holders_of(const EngineParameter& parameter) const {
+  std::vector<std::uint32_t> ranks;
+  for (std::size_t rank = 0; rank < parameters.size(); ++rank) {
+    if (std::ranges::any_of(parameters[rank],
+                            [&](const EngineParameter& each) { return is_same_part(each, parameter); })) {
+      ranks.push_back(static_cast<std::uint32_t>(rank));
+    }
+  }
+  return ranks;
+}
+
+std::pair<std::int64_t, std::int64_t> JobEngine::rows_of(std::int64_t rows) const {
+  if (plugin.takes_whole_batch()) {
+    return {0, rows};
+  }
+  const mesh::Interval part = mesh::part_of({0, rows}, request.world_size, request.rank);
+  return {part.begin, part.size()};
+}
+
+void require_model(const job::Job& job, std::string_view what) {
+  if (!job.engine.name.empty()) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] engine = {}: there is no {} of an engine, whose ranks run code of "
+                            "their own",
+                            job.where("job", "engine"), job.engine.name, what));
+  }
+}
+
+JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data) {
+  JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
+                   .request = {.options = job.engine.options,
+                               .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
+                               .rank = static_cast<std::uint32_t>(rank),
+                               .world_size = static_cast<std::uint32_t>(job.ranks),
+                               .features = data.features,
+                               .outputs = data.outputs > 0 ? data.outputs : data.vocab},
+                   .data = data,
+                   .parameters = {}};
+  plugins::EngineRequest request = engine.request;
+  for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
+    try {
+      engine.parameters.push_back(engine.plugin.declare(request));
+    } catch (const plugins::Invalid& invalid) {
+      throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("job", "engine"), invalid.message()));
+    }
+  }
+  require_whole_parameters(engine);
+  return engine;
+}
+
+models::DataShape inferred_shape(const job::Job& job) {
+  models::DataShape shape{.features = job.infer.features, .outputs = job.infer.outputs};
+  if (job.checkpoint.empty()) {
+    return shape;
+  }
+  const checkpoint::SafetensorsFile file(job.checkpoint);
+  const auto read = [&](const char* name, std::int64_t& size) {
+    const auto found = file.metadata().find(fmt::format("shardrun.{}", name));
+    if (found == file.metadata().end()) {
+      return;
+    }
+    const std::int64_t saved = std::atoll(found->second.c_str());
+    if (size != 0 && size != saved) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: [infer] {} = {}, and '{}' was trained with {}: leave it out or correct "
+                              "it",
+                              job.where("infer", name), name, size, job.checkpoint.string(), saved));
+    }
+    size = saved;
+  };
+  read("features", shape.features);
+  read("outputs", shape.outputs);
+  return shape;
+}
+
+models::EngineProgram parameters_of(const JobEngine& engine) {
+  models::EngineProgram program{.name = engine.plugin.manifest().name};
+  for (const EngineParameter& parameter : engine.own()) {
+    if (elements_of(parameter.shape) > 0) {
+      program.parameters.push_back({state_of(parameter), engine.holders_of(parameter).front() == engine.request.rank});
+    }
+  }
+  return program;
+}
+
+models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, models::OptimizerSettings optimizer,
+                                 std::int64_t eval_rows, std::int64_t eval_samples) {
+  models::EngineProgram program = parameters_of(engine);
+  program.labels = checked_labels(job, engine);
+  program.outputs = engine.request.outputs;
+  program.batch = job.data.batch;
+  program.eval_samples = eval_samples;
+  program.optimizer = optimizer;
+  const auto own_rows = [&](const std::vector<std::int64_t>& calls) {
+    std::vector<std::int64_t> own;
+    for (const std::int64_t rows : calls) {
+      if (const std::int64_t count = engine.rows_of(rows).second; count > 0) {
+        own.push_back(count);
+      }
+    }
+    return own;
+  };
+  program.microbatch_rows = own_rows(models::microbatch_rows(job.data.batch, job.data.microbatches));
+  if (eval_samples > 0) {
+    program.evaluation_rows = own_rows(models::evaluation_rows(eval_samples, eval_rows));
+  }
+  return program;
+}
+
+checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine) {
+  std::map<std::string, std::vector<std::int64_t>> wholes;
+  for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
+    for (const EngineParameter& parameter : of_rank) {
+      wholes[parameter.name] = parameter.whole;
+    }
+  }
+  std::vector<checkpoint::TensorInfo> tensors;
+  for (const auto& [name, shape] : wholes) {
+    tensors.push_back({name, checkpoint::DType::f32, shape});
+  }
+  const checkpoint::Metadata metadata = {
+      {"format", "pt"},
+      {"shardrun.features", fmt::format("{}", engine.request.features)},
+      {"shardrun.outputs", fmt::format("{}", engine.request.outputs)},
+      {"shardrun.engine", fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
+                                      shardrun::to_string(engine.request.options))}};
+  return {.path = std::move(path), .states = {}, .layout = checkpoint::lay_out(std::move(tensors), metadata)};
+}
+
+std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank, const graph::Graph& graph) {
+  std::vector<checkpoint::SavedPart> parts;
+  for (const EngineParameter& parameter : engine.parameters[rank]) {
+    if (elements_of(parameter.shape) > 0 && engine.holders_of(parameter).front() == rank) {
+      parts.push_back({.tensor = parameter.name,
+                       .whole = parameter.whole,
+                       .box = {.origin = parameter.origin, .shape = parameter.shape},
+                       .state = graph.find_state(parameter.name)});
+    }
+  }
+  return parts;
+}
+
+std::string to_string(const JobEngine& engine) {
+  std::string text;
+  for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
+    for (const EngineParameter& parameter : engine.parameters[rank]) {
+      text += fmt::format("{} {} {} {} {}\n", rank, text_of(parameter), parameter.decay, parameter.is_normal,
+                          parameter.initial);
+    }
+  }
+  return text;
+}
+
+}  // namespace shardrun::compile

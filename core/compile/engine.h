@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/weights.h"
+#include "core/data/dataset.h"
+#include "core/job/job.h"
+#include "core/models/engine.h"
+#include "plugins/loader/engine.h"
+
+namespace shardrun::compile {
+
+/// The engine of a job, and the parts of parameters that its ranks hold.
+struct JobEngine {
+  plugins::Engine plugin;
+  plugins::EngineRequest request;  ///< of this rank
+  models::DataShape data;
+  std::vector<std::vector<plugins::EngineParameter>> parameters;  ///< per rank, in order of declaration
+
+  [[nodiscard]] const std::vector<plugins::EngineParameter>& own() const { return parameters[request.rank]; }
+  /// The ranks that hold the same part, in order.
+  [[nodiscard]] std::vector<std::uint32_t> holders_of(const plugins::EngineParameter& parameter) const;
+  /// This rank's rows of so many: their first, and how many.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
+};
+
+/// Throws Error{job} if the job has an engine. `what`: what is only for models, as "a plan".
+void require_model(const job::Job& job, std::string_view what);
+
+/// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
+/// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
+[[nodiscard]] JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data);
+
+/// What [infer] or the checkpoint says of the sizes of samples and predictions. Throws Error{job} if they disagree.
+[[nodiscard]] models::DataShape inferred_shape(const job::Job& job);
+
+/// This rank's parts of parameters, as far as they have elements.
+[[nodiscard]] models::EngineProgram parameters_of(const JobEngine& engine);
+
+/// What the host computes for this rank. Throws Error{job} if the data does not suit the loss.
+[[nodiscard]] models::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
+                                               models::OptimizerSettings optimizer, std::int64_t eval_rows,
+                                               std::int64_t eval_samples);
+
+/// The file of the whole parameters. What it is of is said in it: the section [engine].
+[[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);
+
+/// The parts that a rank writes: of several ranks with the same part the first does. Each has the state of its name in
+/// `graph`, if that is the rank's.
+[[nodiscard]] std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank,
+                                                             const graph::Graph& graph);
+
+/// All ranks' parameters, for comparison.
+[[nodiscard]] std::string to_string(const JobEngine& engine);
+
+}  // namespace shardrun::compile

@@ -1,0 +1,137 @@
+#include "core/data/npy_stream.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/data/npy.h"
+
+namespace shardrun::data {
+namespace {
+
+constexpr std::string_view npy_magic = "\x93NUMPY";
+constexpr std::size_t read_size = std::size_t{1} << 16U;
+
+}  // namespace
+
+NpyReader::NpyReader(files::FileDescriptor file, std::string name) : file_(std::move(file)), name_(std::move(name)) {}
+
+void NpyReader::refuse_record(const std::string& why) const {
+  throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, name_, why));
+}
+
+std::size_t NpyReader::fill_to(std::size_t bytes) {
+  while (end_ - begin_ < bytes && !is_at_end_) {
+    std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
+              buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
+    end_ -= std::exchange(begin_, 0);
+    buffer_.resize(std::max(buffer_.size(), end_ + read_size));
+    const ssize_t count = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
+    if (count < 0 && errno != EINTR) {
+      throw files::system_error("read", name_, errno);
+    }
+    is_at_end_ = count == 0;
+    end_ += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  return end_ - begin_;
+}
+
+std::size_t NpyReader::read_values(std::span<std::byte> to) {
+  std::size_t done = 0;
+  while (done < to.size() && fill_to(1) > 0) {
+    const std::size_t count = std::min(to.size() - done, end_ - begin_);
+    std::copy_n(buffer_.data() + begin_, count, to.data() + done);
+    take(count);
+    done += count;
+  }
+  return done;
+}
+
+void NpyReader::find_next() {
+  is_lost_ = false;
+  while (fill_to(npy_magic.size()) >= npy_magic.size()) {
+    const std::string_view text(reinterpret_cast<const char*>(buffer_.data()) + begin_, end_ - begin_);
+    const std::size_t found = text.find(npy_magic);
+    if (found != std::string_view::npos) {
+      return take(found);
+    }
+    take(text.size() - (npy_magic.size() - 1));
+  }
+  begin_ = end_;
+}
+
+/// Reads no byte more than the header has, unless they have come already. Returns how many of them are there.
+std::size_t NpyReader::fill_header() {
+  constexpr std::size_t least = 12;  // magic, version, and a length of two or four bytes
+  const std::size_t there = fill_to(least);
+  if (there < least) {
+    return there;
+  }
+  const auto at = [&](std::size_t index) { return std::to_integer<std::size_t>(buffer_[begin_ + index]); };
+  std::size_t length = at(8) | at(9) << 8U;
+  if (at(6) > 1) {
+    length |= at(10) << 16U | at(11) << 24U;
+  }
+  const std::size_t whole = std::min((at(6) > 1 ? 12 : 10) + length, most_header_bytes);
+  return std::min(fill_to(whole), whole);
+}
+
+std::optional<NpyRecord> NpyReader::next() {
+  if (is_lost_) {
+    find_next();
+  }
+  if (fill_to(1) == 0) {
+    return std::nullopt;
+  }
+  ++number_;
+  const std::size_t head = fill_header();
+  const std::span<const std::byte> bytes(buffer_.data() + begin_, head);
+  is_lost_ = true;
+  const NpyHeader header = [&] {
+    try {
+      return parse_npy_header(bytes, head, "the array");
+    } catch (const Error& error) {
+      take(1);  // so that its own magic is not the next record's
+      refuse_record(error.message());
+    }
+  }();
+  take(header.data_offset);
+  const auto elements = static_cast<std::uint64_t>(header.elements);
+  if (elements > most_record_bytes / element_bytes(header.type)) {
+    refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes", fmt::join(header.shape, ", "),
+                              to_string(header.type), most_record_bytes));
+  }
+  std::vector<std::byte> raw(elements * element_bytes(header.type));
+  if (const std::size_t found = read_values(raw); found != raw.size()) {
+    refuse_record(fmt::format("it is cut short: {} of its {} bytes are there", found, raw.size()));
+  }
+  is_lost_ = false;
+  NpyRecord record{.number = number_, .shape = header.shape, .values = std::vector<float>(elements)};
+  read_elements(header.type, raw, record.values);
+  if (!std::ranges::all_of(record.values, [](float value) { return std::isfinite(value); })) {
+    refuse_record("a value is NaN or infinite");
+  }
+  return record;
+}
+
+void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const float> values) {
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+                                   fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+  constexpr std::size_t before = 10;  // magic, version, length
+  header.append(63 - (before + header.size()) % 64, ' ');
+  header += '\n';
+  std::string record(npy_magic);
+  record += {'\x01', '\x00', static_cast<char>(header.size() & 0xFFU), static_cast<char>(header.size() >> 8U)};
+  record += header;
+  record.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  files::write_all(file_, std::as_bytes(std::span(record)), path_);
+}
+
+}  // namespace shardrun::data

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph/graph.h"
+#include "core/models/program.h"
+
+namespace shardrun::models {
+
+/// What the host computes for one rank of an engine.
+struct EngineProgram {
+  std::string name;
+  /// This rank's parts of parameters, as tensors of their own. `counts`: whether this rank's gradient counts in the
+  /// norm; of several copies one does.
+  struct Parameter {
+    graph::State state;
+    bool counts = true;
+  };
+  std::vector<Parameter> parameters;
+  bool labels = false;                        ///< cross-entropy of integer labels, otherwise the mean squared error
+  std::int64_t outputs = 1;                   ///< values in a prediction
+  std::int64_t batch = 1;                     ///< samples of a step, over all ranks
+  std::vector<std::int64_t> microbatch_rows;  ///< numbers of rows of this rank that occur; none is 0
+  std::int64_t eval_samples = 0;              ///< of one whole evaluation
+  std::vector<std::int64_t> evaluation_rows;
+  OptimizerSettings optimizer;
+};
+
+// Functions on demand, and inputs and outputs.
+inline constexpr std::string_view norm_function = "norm";
+inline constexpr const char* predictions_input = "predictions";
+inline constexpr const char* targets_input = "targets";
+inline constexpr const char* gradient_output = "gradient";
+
+/// The functions:
+/// - `micro` adds the loss of rows of `predictions` to the state `loss`, and gives its gradient;
+/// - `norm` sets the state `norm_squared` to this rank's share of the squared norm of all gradients; it is absent if no
+///   gradient counts;
+/// - `update` clips by the state `norm_squared`, which the host sets to the sum of all ranks, and steps the optimizer;
+/// - `evaluate` adds to the loss.
+/// The loss is the mean over the whole batch: what ranks compute for different rows adds up to it.
+[[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
+
+/// The parameters alone, without a function.
+[[nodiscard]] graph::Graph build_parameters(const EngineProgram& engine);
+
+}  // namespace shardrun::models

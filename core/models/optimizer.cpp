@@ -1,0 +1,103 @@
+#include "core/models/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace shardrun::models {
+namespace {
+
+using graph::FunctionBuilder;
+using graph::Graph;
+using graph::State;
+using graph::StateId;
+using graph::StateKind;
+using graph::StateWrite;
+using graph::ValueId;
+
+StateId moment(Graph& graph, StateId parameter, const char* what) {
+  const State& owner = graph.states[parameter];
+  return graph.states.push_back({.name = fmt::format("{}/{}", what, owner.name),
+                                 .type = owner.type,
+                                 .kind = StateKind::optimizer,
+                                 .layer = owner.layer,
+                                 .of_parameter = parameter});
+}
+
+/// One optimizer step of one parameter.
+void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
+              ValueId scale) {
+  Graph& graph = builder.graph();
+  const double decay = graph.states[parameter].decay ? optimizer.weight_decay : 0;
+  std::vector<StateId> states = {parameter};
+  graph::Attributes attributes;
+  if (optimizer.kind == OptimizerSettings::Kind::adamw) {
+    states.push_back(moment(graph, parameter, "first_moment"));
+    states.push_back(moment(graph, parameter, "second_moment"));
+    attributes = {
+        {"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
+  } else {
+    if (optimizer.momentum > 0) {
+      states.push_back(moment(graph, parameter, "velocity"));
+    }
+    attributes = {{"momentum", optimizer.momentum}, {"decay", decay}};
+  }
+  std::vector<ValueId> operands;
+  for (const StateId state : states) {
+    operands.push_back(builder.state(state));
+  }
+  operands.push_back(builder.state(gradient));
+  if (optimizer.clip > 0) {
+    operands.push_back(scale);  // it depends on all gradients, so every update follows them
+  }
+  const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
+  const std::string name = "step/" + graph.states[parameter].name;
+  const std::vector<ValueId> results = builder.call_all(op, operands, attributes, name);
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    builder.write(states[s], results[s], StateWrite::Mode::assign);
+  }
+}
+
+}  // namespace
+
+std::vector<StateId> gradients_of(const Graph& graph) {
+  std::vector<StateId> gradients;
+  for (const StateId id : graph.states.ids()) {
+    if (graph.states[id].kind == StateKind::gradient) {
+      gradients.push_back(id);
+    }
+  }
+  return gradients;
+}
+
+ValueId add_norm_squared(FunctionBuilder& builder, const std::vector<StateId>& gradients) {
+  const Graph& graph = builder.graph();
+  std::vector<ValueId> squares;
+  for (const StateId id : gradients) {
+    squares.push_back(builder.call("square_sum", {builder.state(id)}, {},
+                                   "square_sum/" + graph.states[graph.states[id].of_parameter].name));
+  }
+  return builder.call("add_n", squares, {}, "norm_squared");
+}
+
+void add_steps(FunctionBuilder& builder, const OptimizerSettings& optimizer, const std::vector<StateId>& gradients,
+               ValueId norm_squared) {
+  Graph& graph = builder.graph();
+  const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
+  builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
+  for (const StateId gradient : gradients) {
+    builder.set_layer(graph.states[gradient].layer);
+    add_step(builder, optimizer, graph.states[gradient].of_parameter, gradient, clip[0]);
+  }
+}
+
+void add_update(Graph& graph, const OptimizerSettings& optimizer) {
+  FunctionBuilder builder(graph, "update", graph::Role::once, 0);
+  builder.set_phase(graph::Phase::update);
+  const std::vector<StateId> gradients = gradients_of(graph);
+  const ValueId norm_squared = add_norm_squared(builder, gradients);
+  add_steps(builder, optimizer, gradients, norm_squared);
+  builder.finish();
+}
+
+}  // namespace shardrun::models

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "core/graph/builder.h"
+#include "core/models/program.h"
+
+namespace shardrun::models {
+
+// The function `update` of role `once`. It reads the states of gradients, and writes parameters, moments and the state
+// `gradient_norm`. Moments are declared as it is built.
+
+/// The states of all gradients, in order.
+[[nodiscard]] std::vector<graph::StateId> gradients_of(const graph::Graph& graph);
+
+/// The sum of the squares of all elements of these gradients.
+[[nodiscard]] graph::ValueId add_norm_squared(graph::FunctionBuilder& builder,
+                                              const std::vector<graph::StateId>& gradients);
+
+/// One optimizer step of all parameters.
+void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimizer,
+               const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared);
+
+/// Adds the function: the norm is that of all gradients.
+void add_update(graph::Graph& graph, const OptimizerSettings& optimizer);
+
+}  // namespace shardrun::models

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace shardrun::runtime {
+
+/// A dimension of an array, with what is outside and inside of it.
+struct ArrayAxis {
+  ArrayAxis(const std::vector<std::int64_t>& shape, std::uint32_t axis);
+
+  /// Elements of a block with so many indices of the axis.
+  [[nodiscard]] std::uint64_t block(std::int64_t extent) const noexcept {
+    return static_cast<std::uint64_t>(outer * extent * inner);
+  }
+
+  std::int64_t outer = 1;
+  std::int64_t inner = 1;  ///< elements
+};
+
+/// The sizes of the parts in which `extent` indices are cut: they differ by at most one, larger ones come first.
+[[nodiscard]] std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts);
+
+/// The blocks of an array along an axis, one after the other, in the order of the ranks. If they lie so in the array,
+/// it is the array's own memory. Elements have 4 bytes.
+class ArrayBlocks {
+ public:
+  /// `sizes`: extents along the axis, one a rank. The arguments outlive this.
+  ArrayBlocks(void* whole, const ArrayAxis& axis, std::vector<std::int64_t> sizes);
+
+  [[nodiscard]] std::byte* data() noexcept { return axis_.outer > 1 ? own_.data() : whole_; }
+  [[nodiscard]] std::size_t bytes() const noexcept;
+  /// Elements of each block.
+  [[nodiscard]] std::vector<std::uint64_t> counts() const;
+  void take_from_array() { copy(false); }
+  void give_to_array() { copy(true); }
+
+ private:
+  void copy(bool into_array);
+
+  std::byte* whole_;
+  const ArrayAxis& axis_;
+  std::vector<std::int64_t> sizes_;
+  std::int64_t extent_ = 0;
+  std::vector<std::byte> own_;
+};
+
+}  // namespace shardrun::runtime

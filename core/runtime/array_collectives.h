@@ -1,0 +1,103 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/runtime/collectives.h"
+#include "plugins/loader/engine.h"
+
+namespace shardrun::runtime {
+
+/// The collectives of an engine: on arrays whose shapes are known only when they are called. Before each collective the
+/// ranks compare what they call. Along an axis an array is cut as sdk::part_of does. Used by one thread.
+class ArrayCollectives final : public plugins::EngineRanks {
+ public:
+  /// `collectives`: along one mesh axis with all ranks; outlives this; null with one rank. `messages`: connects each
+  /// rank with each other in both directions, for sends. All ranks make theirs at the same point.
+  ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
+
+  [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
+  [[nodiscard]] std::uint32_t world_size() const noexcept override { return world_size_; }
+  void barrier() override;
+  [[nodiscard]] std::uint64_t start_send(std::uint32_t to, const plugins::ArrayView& array) override;
+  [[nodiscard]] std::uint64_t start_receive(std::uint32_t from, const plugins::ArrayView& array) override;
+  [[nodiscard]] bool test(std::uint64_t message) override;
+  void wait(std::uint64_t message) override;
+  void receive(std::uint32_t from, const plugins::MakeArray& make) override;
+  void all_gather(const plugins::ArrayView& array, std::uint32_t axis, const plugins::MakeArray& make) override;
+  void all_reduce(const plugins::ArrayView& array, std::uint32_t reduction, const plugins::MakeArray& make) override;
+  void reduce_scatter(const plugins::ArrayView& array, std::uint32_t axis, std::uint32_t reduction,
+                      const plugins::MakeArray& make) override;
+  void all_to_all(const plugins::ArrayView& array, std::uint32_t axis, const plugins::MakeArray& make) override;
+  void broadcast(const std::optional<plugins::ArrayView>& array, std::uint32_t root,
+                 const plugins::MakeArray& make) override;
+
+  /// Each number becomes the sum of the ranks'.
+  void add_up(std::span<double> numbers);
+
+  /// Ends what is under way, with an error for the other ranks. Afterwards nothing uses the engine's memory.
+  void end() noexcept;
+
+  /// Throws Error{plugin} if a message was started and not waited for.
+  void require_no_messages() const;
+
+ private:
+  /// What a rank calls, as bytes that ranks exchange. Of a message: its array.
+  struct Facts {
+    std::uint32_t call = 0;
+    std::uint32_t element = 0;
+    std::uint32_t dimensions = 0;
+    std::uint32_t axis = 0;  ///< or the root
+    std::uint32_t reduction = 0;
+    std::uint32_t reserved = 0;
+    std::array<std::int64_t, 7> shape = {};
+  };
+
+  /// A message under way: its header, then its elements.
+  struct Message {
+    std::uint32_t peer = 0;
+    bool is_send = false;
+    Facts facts;
+    bool has_header = false;  ///< a receive has got `facts`
+    plugins::ArrayView array;
+    const plugins::MakeArray* make = nullptr;  ///< of a receive that does not know its array yet
+    std::optional<Collectives::Handle> header;
+    std::optional<Collectives::Handle> data;
+    bool is_complete = false;
+  };
+
+  [[nodiscard]] static Facts facts_of(std::uint32_t call, const plugins::ArrayView& array);
+  [[nodiscard]] static std::vector<std::int64_t> shape_of(const Facts& facts);
+  /// The facts of all ranks, which call the same with the same element type, dimensions, axis and reduction.
+  [[nodiscard]] std::vector<Facts> compare(const Facts& own);
+  /// And with the same shape, except along `axis`.
+  void require_same_shape(const std::vector<Facts>& all, std::optional<std::uint32_t> axis) const;
+  void run(plugins::OpRequest op);
+  [[nodiscard]] std::size_t link(std::uint32_t peer, bool is_send) const;
+  std::uint64_t add_message(Message message);
+  [[nodiscard]] Collectives::Handle start_part(const Message& message, std::uint64_t count, void* data,
+                                               std::uint64_t bytes, std::uint32_t dtype);
+  void start_data(Message& message);
+  /// Goes on with a message as far as it can, or, if it `waits`, to its end.
+  void advance(Message& message, bool waits);
+  bool finished(std::optional<Collectives::Handle>& part, bool waits);
+  /// Receives from one rank go one after the other: those before this one go first. Returns whether they are complete.
+  bool advance_earlier(std::uint64_t number, const Message& message, bool waits);
+
+  Collectives* collectives_;
+  std::uint32_t rank_;
+  std::uint32_t world_size_;
+  std::size_t group_ = 0;                                        ///< of all ranks
+  std::map<std::pair<std::uint32_t, bool>, std::size_t> links_;  ///< groups, by peer and whether this rank sends
+  std::map<std::uint64_t, Message> messages_;
+  std::uint64_t next_message_ = 0;
+};
+
+}  // namespace shardrun::runtime

@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <shardrun/engine.h>
+#include <shardrun/transport.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/runtime/array_collectives.h"
+
+// Messages of an engine. Each has a header, with the array's element type and shape, and the elements.
+
+namespace shardrun::runtime {
+namespace {
+
+constexpr std::uint32_t message_call = 100;  // not the number of a collective
+
+}  // namespace
+
+std::size_t ArrayCollectives::link(std::uint32_t peer, bool is_send) const {
+  if (peer >= world_size_ || peer == rank_) {
+    throw Error(ErrorCode::plugin, peer == rank_ ? fmt::format("rank {} cannot exchange messages with itself", rank_)
+                                                 : fmt::format("there is no rank {}: the job has {}",
+                                                               static_cast<std::int32_t>(peer), world_size_));
+  }
+  const auto found = links_.find({peer, is_send});
+  if (found == links_.end()) {
+    throw Error(ErrorCode::plugin,
+                "the engine does not say that it exchanges messages: give it the flag "
+                "SR_ENGINE_MESSAGES");
+  }
+  return found->second;
+}
+
+std::uint64_t ArrayCollectives::add_message(Message message) {
+  messages_.emplace(++next_message_, std::move(message));
+  return next_message_;
+}
+
+/// The sender is the first member of the link's group.
+Collectives::Handle ArrayCollectives::start_part(const Message& message, std::uint64_t count, void* data,
+                                                 std::uint64_t bytes, std::uint32_t dtype) {
+  plugins::OpRequest op;
+  op.opcode = message.is_send ? SR_OP_SEND : SR_OP_RECV;
+  op.peer = message.is_send ? 1 : 0;
+  op.dtype = dtype;
+  op.count = count;
+  (message.is_send ? op.send : op.recv) = plugins::HostBuffer{.data = data, .bytes = bytes};
+  op.label = message.is_send ? fmt::format("send to rank {}", message.peer)
+                             : fmt::format("receive from rank {}", message.peer);
+  return collectives_->start_once(link(message.peer, message.is_send), std::move(op));
+}
+
+void ArrayCollectives::start_data(Message& message) {
+  if (message.array.elements() > 0) {
+    message.data =
+        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.array.address,
+                   message.array.bytes(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
+  }
+}
+
+std::uint64_t ArrayCollectives::start_send(std::uint32_t to, const plugins::ArrayView& array) {
+  static_cast<void>(link(to, true));
+  const std::uint64_t number =
+      add_message({.peer = to, .is_send = true, .facts = facts_of(message_call, array), .array = array});
+  Message& message = messages_.at(number);
+  message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
+  start_data(message);
+  return number;
+}
+
+std::uint64_t ArrayCollectives::start_receive(std::uint32_t from, const plugins::ArrayView& array) {
+  static_cast<void>(link(from, false));
+  const std::uint64_t number = add_message({.peer = from, .array = array});
+  Message& message = messages_.at(number);
+  if (advance_earlier(number, message, false)) {
+    advance(message, false);
+  }
+  return number;
+}
+
+bool ArrayCollectives::finished(std::optional<Collectives::Handle>& part, bool waits) {
+  if (part && !waits && !collectives_->test_once(*part)) {
+    return false;
+  }
+  if (part) {
+    collectives_->finish_once(*std::exchange(part, std::nullopt));
+  }
+  return true;
+}
+
+void ArrayCollectives::advance(Message& message, bool waits) {
+  if (!message.is_send && !message.has_header) {
+    if (!message.header) {
+      message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
+    }
+    if (!finished(message.header, waits)) {
+      return;
+    }
+    message.has_header = true;
+    const plugins::ArrayView sent{.element = message.facts.element, .shape = shape_of(message.facts)};
+    if (message.make != nullptr) {
+      message.array = sent;
+      message.array.address = (*message.make)(sent);
+    } else if (sent.element != message.array.element || sent.shape != message.array.shape) {
+      throw Error(
+          ErrorCode::plugin,
+          fmt::format("rank {} sent an array [{}] of {}, and it is received into one [{}] of {}", message.peer,
+                      fmt::join(sent.shape, ", "), sent.element == SR_ELEMENT_F32 ? "f32" : "i32",
+                      fmt::join(message.array.shape, ", "), message.array.element == SR_ELEMENT_F32 ? "f32" : "i32"));
+    }
+    start_data(message);
+  }
+  message.is_complete = finished(message.header, waits) && finished(message.data, waits);
+}
+
+bool ArrayCollectives::advance_earlier(std::uint64_t number, const Message& message, bool waits) {
+  if (message.is_send) {
+    return true;
+  }
+  for (auto& [earlier, other] : messages_) {
+    if (earlier >= number) {
+      break;
+    }
+    if (other.is_send || other.peer != message.peer || other.is_complete) {
+      continue;
+    }
+    advance(other, waits);
+    if (!other.is_complete) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ArrayCollectives::test(std::uint64_t number) {
+  const auto found = messages_.find(number);
+  if (found == messages_.end()) {
+    throw Error(ErrorCode::plugin, fmt::format("there is no message {}, or it was waited for", number));
+  }
+  Message& message = found->second;
+  if (!message.is_complete && advance_earlier(number, message, false)) {
+    advance(message, false);
+  }
+  return message.is_complete;
+}
+
+void ArrayCollectives::wait(std::uint64_t number) {
+  if (!test(number)) {
+    Message& message = messages_.at(number);
+    static_cast<void>(advance_earlier(number, message, true));
+    advance(message, true);
+  }
+  messages_.erase(number);
+}
+
+void ArrayCollectives::receive(std::uint32_t from, const plugins::MakeArray& make) {
+  static_cast<void>(link(from, false));
+  wait(add_message({.peer = from, .make = &make}));
+}
+
+void ArrayCollectives::require_no_messages() const {
+  if (!messages_.empty()) {
+    const Message& message = messages_.begin()->second;
+    throw Error(ErrorCode::plugin,
+                fmt::format("the engine ends with {} messages for which it has not waited; the first is one {} rank {}",
+                            messages_.size(), message.is_send ? "to" : "from", message.peer));
+  }
+}
+
+}  // namespace shardrun::runtime

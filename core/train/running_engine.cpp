@@ -1,0 +1,80 @@
+#include "core/train/running_engine.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/safetensors.h"
+
+namespace shardrun::train {
+
+using plugins::EngineParameter;
+
+RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink* link,
+                             runtime::Executor& executor) {
+  const compile::JobEngine& engine = *compiled.engine;
+  ranks_ =
+      std::make_unique<runtime::ArrayCollectives>(link == nullptr ? nullptr : &link->collectives(), engine.request.rank,
+                                                  engine.request.world_size, engine.plugin.has_messages());
+  set_first_values(job, compiled, executor);
+  std::vector<plugins::NamedArray> parameters;
+  for (const EngineParameter& parameter : engine.own()) {
+    parameters.push_back(array_in_arena(parameter, "", compiled.graph, executor));
+  }
+  instance_ = engine.plugin.create(engine.request, parameters, *ranks_);
+  if (!job.checkpoint.empty()) {
+    load(job.checkpoint);
+  }
+}
+
+RunningEngine::~RunningEngine() {
+  ranks_->end();  // operations under way use the engine's memory
+}
+
+/// Drawn by the index in the whole parameter, as the states of a model are.
+void RunningEngine::set_first_values(const job::Job& job, const compile::Compiled& compiled,
+                                     runtime::Executor& executor) {
+  for (const EngineParameter& parameter : compiled.engine->own()) {
+    const graph::StateId id = compiled.graph.find_state(parameter.name);
+    if (!id.exists()) {
+      continue;
+    }
+    graph::State whole = compiled.graph.states[id];
+    whole.type.shape = parameter.whole;
+    whole.initializer = {
+        .kind = parameter.is_normal ? graph::Initializer::Kind::normal : graph::Initializer::Kind::constant,
+        .value = parameter.initial};
+    runtime::initialize(executor.state(id), {.origin = parameter.origin, .shape = parameter.shape}, whole, job.seed,
+                        executor.threads());
+  }
+}
+
+void RunningEngine::load(const std::filesystem::path& checkpoint) {
+  const checkpoint::SafetensorsFile file(checkpoint);
+  std::vector<std::vector<float>> values;
+  std::vector<plugins::NamedArray> tensors;
+  for (const checkpoint::Tensor& tensor : file.tensors()) {
+    if (tensor.info.dtype != checkpoint::DType::f32) {
+      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} is {}, and an engine loads F32", file.path().string(),
+                                               tensor.info.name, checkpoint::to_string(tensor.info.dtype)));
+    }
+    std::vector<float>& of_tensor = values.emplace_back(tensor.bytes.size() / sizeof(float));
+    file.read(tensor, 0, std::as_writable_bytes(std::span(of_tensor)));
+    tensors.push_back({tensor.info.name, {.shape = tensor.info.shape, .address = of_tensor.data()}});
+  }
+  file.require_unchanged();
+  instance_->load_checkpoint(tensors);
+}
+
+plugins::NamedArray array_in_arena(const EngineParameter& parameter, const std::string& prefix,
+                                   const graph::Graph& graph, const runtime::Executor& executor) {
+  plugins::NamedArray named{parameter.name, {.shape = parameter.shape}};
+  if (const graph::StateId id = graph.find_state(prefix + parameter.name); id.exists()) {
+    named.array.address = executor.state(id).data;
+  }
+  return named;
+}
+
+}  // namespace shardrun::train

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "core/runtime/executor.h"
+
+namespace shardrun::train {
+
+struct StepResult {
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+};
+
+/// What runs the steps of a training job on one rank: a model's functions, or an engine. All ranks call it alike.
+class Trainer {
+ public:
+  Trainer() = default;
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  virtual ~Trainer() = default;
+
+  /// Called once, after the ranks are connected. Sets every state to its first values.
+  virtual void initialize() = 0;
+  /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
+  ///  - if loss or gradients are not finite;
+  ///  - if the loss is negative, but its op is never negative.
+  [[nodiscard]] virtual StepResult step(std::int64_t step) = 0;
+  /// Ends the training. Returns whether that changed a state.
+  virtual bool finish() = 0;
+  /// Mean loss over all windows of the validation part; nothing if there are none. `now_at` is called at the start of
+  /// each batch, with its number from 1 and the number of batches. If it returns false, the evaluation ends with
+  /// nothing.
+  [[nodiscard]] virtual std::optional<double> evaluate(
+      const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
+  /// Compares what several ranks hold copies of. Throws Error{numerics} on all ranks. `step`: number of steps done.
+  virtual void check_copies(std::int64_t /*step*/) {}
+  /// Whether `here` is true on this rank or, if tensors vary between ranks, on any rank. All ranks call it at the same
+  /// point.
+  [[nodiscard]] virtual bool anywhere(bool here) const = 0;
+  /// Whether a loss is below zero by more than rounding although it is never negative. Then it was computed from wrong
+  /// data or parameters.
+  [[nodiscard]] virtual bool is_impossible(double loss) const noexcept = 0;
+  [[nodiscard]] virtual runtime::Executor& executor() noexcept = 0;
+};
+
+}  // namespace shardrun::train

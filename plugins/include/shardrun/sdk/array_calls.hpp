@@ -1,0 +1,118 @@
+#pragma once
+
+/// Arrays across the C interface, and messages that have been started.
+
+#include <shardrun/engine.h>
+#include <shardrun/sdk/array.hpp>
+#include <shardrun/sdk/plugin.hpp>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shardrun::sdk {
+
+namespace detail {
+
+template <class T>
+[[nodiscard]] constexpr std::uint32_t element_code() {
+  return std::is_same_v<T, float> ? SR_ELEMENT_F32 : SR_ELEMENT_I32;
+}
+
+template <class T>
+[[nodiscard]] sr_array raw_array(const BasicArray<T>& array) {
+  return {sizeof(sr_array),
+          element_code<T>(),
+          array.shape().data(),
+          const_cast<T*>(array.data()),
+          static_cast<std::uint32_t>(array.shape().size()),
+          0};
+}
+
+[[nodiscard]] inline Shape shape_of(const sr_array& array) { return Shape(array.shape, array.shape + array.rank); }
+
+/// Stands for the elements.
+template <class T>
+[[nodiscard]] BasicArray<T> array_over(const sr_array& array) {
+  if (array.element != element_code<T>()) {
+    throw std::logic_error("an array of element type " + std::to_string(array.element) + ", expected " +
+                           std::to_string(element_code<T>()));
+  }
+  return BasicArray<T>::over(static_cast<T*>(array.data), shape_of(array));
+}
+
+/// Receives a result.
+template <class T>
+class Maker {
+ public:
+  Maker() {
+    raw_.struct_size = sizeof(raw_);
+    raw_.self = this;
+    raw_.make = [](void* self, const sr_array* like, void** data, sr_error* error) {
+      return guarded(error, [&] {
+        if (like->element != element_code<T>()) {
+          throw std::invalid_argument(std::string("it is an array of ") +
+                                      (like->element == SR_ELEMENT_F32 ? "f32" : "i32") + ", expected " +
+                                      (element_code<T>() == SR_ELEMENT_F32 ? "f32" : "i32"));
+        }
+        BasicArray<T>& made = static_cast<Maker*>(self)->made_;
+        made = BasicArray<T>(shape_of(*like));
+        *data = made.data();
+      });
+    };
+  }
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
+
+  [[nodiscard]] const sr_array_maker* raw() const noexcept { return &raw_; }
+  [[nodiscard]] BasicArray<T> take() { return std::move(made_); }
+
+ private:
+  sr_array_maker raw_{};
+  BasicArray<T> made_;
+};
+
+}  // namespace detail
+
+/// A message that has been started. Movable. Destroying it before wait() leaves the message to the end of the job.
+class Future {
+ public:
+  Future(const sr_ranks* ranks, std::vector<std::uint64_t> messages) : ranks_(ranks), messages_(std::move(messages)) {}
+
+  /// Whether wait() would return at once.
+  [[nodiscard]] bool ready() {
+    while (!messages_.empty()) {
+      std::int32_t status = SR_OK;
+      detail::call_host([&](sr_error* error) {
+        status = ranks_->test(ranks_->self, messages_.back(), error);
+        return status == SR_PENDING ? SR_OK : status;
+      });
+      if (status == SR_PENDING) {
+        return false;
+      }
+      finish_last();
+    }
+    return true;
+  }
+
+  /// Returns once the sent array may change and the received one is there.
+  void wait() {
+    while (!messages_.empty()) {
+      finish_last();
+    }
+  }
+
+ private:
+  void finish_last() {
+    const std::uint64_t message = messages_.back();
+    messages_.pop_back();
+    detail::call_host([&](sr_error* error) { return ranks_->wait(ranks_->self, message, error); });
+  }
+
+  const sr_ranks* ranks_;
+  std::vector<std::uint64_t> messages_;  ///< waited for from the back
+};
+
+}  // namespace shardrun::sdk

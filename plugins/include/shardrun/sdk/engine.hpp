@@ -1,0 +1,166 @@
+#pragma once
+
+/// An engine as a C++ class: the imperative way to write a program for several ranks.
+///
+///     class Linear : public shardrun::sdk::ShardedEngine {
+///      public:
+///       static constexpr const char* help = "one layer, data parallel";
+///       static std::vector<shardrun::sdk::Option> options();      // may be left out
+///       static constexpr std::uint32_t flags = SR_ENGINE_...;     // may be left out
+///       explicit Linear(EngineSetup& setup)
+///           : ShardedEngine(setup), w_(parameter("w", {features(), outputs()}, normal_values(0.1))) {}
+///       void load_checkpoint(const Arrays& params) override { w_ = params.at("w"); }
+///       Array forward(const Array& x) override;
+///       Arrays backward(const Array& grads) override;
+///
+///      private:
+///       Array& w_;
+///     };
+///     SHARDRUN_EXPORT_ENGINE(Linear, "linear", "1.0")
+///
+/// The constructor declares parameters and computes nothing. The host also runs it to learn the parameters of other
+/// ranks; the parameters then have no elements. shardrun/engine.h has the rules. InvalidJob is for a job that has to
+/// change; every other exception fails the job.
+
+#include <shardrun/engine.h>
+#include <shardrun/sdk/array_calls.hpp>
+#include <shardrun/sdk/plugin.hpp>
+#include <shardrun/sdk/sharded_engine.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace shardrun::sdk {
+
+namespace detail {
+
+/// The opened plugin. The engines of a class are made by the host's calls.
+template <class Class>
+struct EngineFactory {
+  static std::vector<Option> options() {
+    if constexpr (DeclaresOptions<Class>) {
+      return Class::options();
+    } else {
+      return {};
+    }
+  }
+
+  static std::int32_t declare(void*, const sr_engine_job* job, const sr_parameter_writer* writer,
+                              sr_error* error) noexcept {
+    return guarded(error, [&] {
+      EngineSetup setup{.job = *job, .writer = writer};
+      const Class declared(setup);
+    });
+  }
+
+  static std::int32_t create(void*, const sr_engine_job* job, const sr_named_array* parameters, std::uint32_t count,
+                             std::uint32_t stride, const sr_ranks* ranks, void** engine, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      EngineSetup setup{
+          .job = *job, .parameters = parameters, .parameter_count = count, .parameter_stride = stride, .ranks = ranks};
+      *engine = static_cast<ShardedEngine*>(new Class(setup));
+    });
+  }
+
+  static void destroy(void*, void* engine) noexcept { delete static_cast<ShardedEngine*>(engine); }
+
+  static std::int32_t load_checkpoint(void*, void* engine, const sr_named_array* tensors, std::uint32_t count,
+                                      std::uint32_t stride, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      Arrays arrays;
+      for_each(tensors, count, stride,
+               [&](const sr_named_array& each) { arrays.emplace(each.name, array_over<float>(*each.array)); });
+      static_cast<ShardedEngine*>(engine)->load_checkpoint(arrays);
+    });
+  }
+
+  static std::int32_t forward(void*, void* engine, const sr_array* input, const sr_array_maker* output,
+                              sr_error* error) noexcept {
+    return guarded(error, [&] {
+      const Array result = static_cast<ShardedEngine*>(engine)->forward(array_over<float>(*input));
+      const sr_array raw = raw_array(result);
+      void* data = nullptr;
+      call_host([&](sr_error* of_host) { return output->make(output->self, &raw, &data, of_host); });
+      std::copy(result.begin(), result.end(), static_cast<float*>(data));
+    });
+  }
+
+  static std::int32_t infer(void*, void* engine, const sr_records* records, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      static_cast<ShardedEngine*>(engine)->inference_loop(
+          [&]() -> std::optional<Array> {
+            Maker<float> maker;
+            std::uint32_t found = 0;
+            call_host([&](sr_error* of_host) { return records->next(records->self, maker.raw(), &found, of_host); });
+            return found != 0 ? std::optional(maker.take()) : std::nullopt;
+          },
+          [&](const Array& predictions) {
+            const sr_array raw = raw_array(predictions);
+            call_host([&](sr_error* of_host) { return records->write(records->self, &raw, of_host); });
+          });
+    });
+  }
+
+  static std::int32_t backward(void*, void* engine, const sr_array* gradient, const sr_named_array* gradients,
+                               std::uint32_t count, std::uint32_t stride, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      Arrays made = static_cast<ShardedEngine*>(engine)->backward(array_over<float>(*gradient));
+      for_each(gradients, count, stride, [&](const sr_named_array& each) {
+        const auto found = made.find(each.name);
+        if (found == made.end()) {
+          throw std::invalid_argument(std::string("backward returned no gradient of '") + each.name + "'");
+        }
+        Array to = array_over<float>(*each.array);
+        if (found->second.shape() != to.shape()) {
+          throw std::invalid_argument(std::string("backward returned a gradient ") +
+                                      sdk::to_string(found->second.shape()) + " of '" + each.name + "', which is " +
+                                      sdk::to_string(to.shape()));
+        }
+        to = found->second;
+        made.erase(found);
+      });
+      if (!made.empty()) {
+        throw std::invalid_argument("backward returned a gradient of '" + made.begin()->first +
+                                    "', which this rank has not declared");
+      }
+    });
+  }
+
+  [[nodiscard]] static const sr_engine& table() {
+    static const sr_engine engine = [] {
+      sr_engine made{};
+      made.struct_size = sizeof(made);
+      if constexpr (requires { Class::flags; }) {
+        made.flags = Class::flags;
+      }
+      made.help = Class::help;
+      made.declare = declare;
+      made.create = create;
+      made.destroy = destroy;
+      made.load_checkpoint = load_checkpoint;
+      made.forward = forward;
+      made.backward = backward;
+      made.infer = infer;
+      return made;
+    }();
+    return engine;
+  }
+};
+
+}  // namespace detail
+
+}  // namespace shardrun::sdk
+
+/// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_engine_NAME.so.
+/// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
+#define SHARDRUN_EXPORT_ENGINE(Class, plugin_name, plugin_version, ...)                                           \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0,   \
+                                            SR_KIND_ENGINE,      plugin_name, plugin_version, "" __VA_ARGS__};    \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                            \
+    using Factory = shardrun::sdk::detail::EngineFactory<Class>;                                                  \
+    return shardrun::sdk::detail::open_instance<Factory>(host, SR_KIND_ENGINE, &Factory::table(), error, plugin); \
+  }

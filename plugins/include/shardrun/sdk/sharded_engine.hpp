@@ -1,0 +1,255 @@
+#pragma once
+
+/// The base class of engines. engine.hpp exports one.
+
+#include <shardrun/engine.h>
+#include <shardrun/sdk/array.hpp>
+#include <shardrun/sdk/array_calls.hpp>
+#include <shardrun/sdk/plugin.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardrun::sdk {
+
+/// How a parameter begins: every element is `value`, or draws of mean 0 and that deviation.
+struct FirstValues {
+  double value = 0;
+  bool is_deviation = false;
+};
+[[nodiscard]] inline FirstValues constant_values(double value) { return {value, false}; }
+[[nodiscard]] inline FirstValues normal_values(double deviation) { return {deviation, true}; }
+/// Draws of variance 2 / inputs, for weights of a layer with ReLU (He et al. 2015, section 2.2).
+[[nodiscard]] inline FirstValues he_values(std::int64_t inputs) {
+  return normal_values(std::sqrt(2.0 / static_cast<double>(inputs)));
+}
+
+/// What a constructor of an engine passes on to ShardedEngine.
+struct EngineSetup {
+  const sr_engine_job& job;
+  const sr_parameter_writer* writer = nullptr;  ///< while parameters are declared
+  const sr_named_array* parameters = nullptr;   ///< while the engine is made, with the next three
+  std::uint32_t parameter_count = 0;
+  std::uint32_t parameter_stride = 0;
+  const sr_ranks* ranks = nullptr;
+};
+
+/// The base of an engine. All ranks call the collectives in one order.
+class ShardedEngine {
+ public:
+  explicit ShardedEngine(EngineSetup& setup)
+      : setup_(&setup),
+        ranks_(setup.ranks),
+        rank_(setup.job.rank),
+        world_size_(setup.job.world_size),
+        features_(setup.job.features),
+        outputs_(setup.job.outputs),
+        options_(setup.job.options, setup.job.option_count, setup.job.option_stride) {}
+  ShardedEngine(const ShardedEngine&) = delete;
+  ShardedEngine& operator=(const ShardedEngine&) = delete;
+  virtual ~ShardedEngine() = default;
+
+  /// Sets the parameters from the tensors of a checkpoint, each whole. `shard` and `slice` cut them.
+  virtual void load_checkpoint(const Arrays& params) = 0;
+  /// Predictions for a batch: x is [samples, features], the result [samples, outputs].
+  virtual Array forward(const Array& x) = 0;
+  /// The gradient of each parameter of this rank, by name. `grads`: of the loss with respect to the latest predictions.
+  virtual Arrays backward(const Array& grads) = 0;
+
+  /// The rank of this device.
+  [[nodiscard]] int device_id() const noexcept { return static_cast<int>(rank_); }
+  /// The number of ranks.
+  [[nodiscard]] int num_devices() const noexcept { return static_cast<int>(world_size_); }
+
+  /// Returns once every rank has called it.
+  void barrier() {
+    detail::call_host([&](sr_error* error) { return ranks_->barrier(ranks_->self, error); });
+  }
+
+  /// Sends an array to a rank. May return only when that rank receives it.
+  template <class T>
+  void send(const BasicArray<T>& src, int dst) {
+    Future({ranks_, {start_send(src, dst)}}).wait();
+  }
+
+  /// The next array from a rank.
+  template <class T = float>
+  [[nodiscard]] BasicArray<T> receive(int src) {
+    return made<T>([&](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->receive(ranks_->self, static_cast<std::uint32_t>(src), maker, error);
+    });
+  }
+
+  /// Starts to send `src` to a rank. `src` stays unchanged until the future is waited for.
+  template <class T>
+  [[nodiscard]] Future send_async(const BasicArray<T>& src, int target_device_id) {
+    return {ranks_, {start_send(src, target_device_id)}};
+  }
+  template <class T>
+  Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;  // it would be gone before it is sent
+
+  /// As above, where every rank sends: `dst` gets what another rank sends here. That rank is as far behind this one as
+  /// the target is ahead: 2 * device_id - target_device_id, modulo num_devices; or `source_device_id`.
+  template <class T>
+  [[nodiscard]] Future send_async(const BasicArray<T>& src, BasicArray<T>& dst, int target_device_id,
+                                  std::optional<int> source_device_id = std::nullopt) {
+    const int n = num_devices();
+    const int source = source_device_id.value_or((((2 * device_id() - target_device_id) % n) + n) % n);
+    const std::uint64_t sent = start_send(src, target_device_id);
+    const sr_array to = detail::raw_array(dst);
+    std::uint64_t received = 0;
+    detail::call_host([&](sr_error* error) {
+      return ranks_->start_receive(ranks_->self, static_cast<std::uint32_t>(source), &to, &received, error);
+    });
+    return {ranks_, {sent, received}};  // received first: a rank that waits to receive lets others send to it
+  }
+
+  /// The arrays of all ranks, joined along the axis.
+  template <class T>
+  [[nodiscard]] BasicArray<T> all_gather(const BasicArray<T>& arr, int axis = 0) {
+    return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->all_gather(ranks_->self, &from, static_cast<std::uint32_t>(axis), maker, error);
+    });
+  }
+
+  /// The elementwise reduction of the arrays of all ranks. `op`: sum, product, min or max.
+  template <class T>
+  [[nodiscard]] BasicArray<T> all_reduce(const BasicArray<T>& arr, std::string_view op = "sum") {
+    return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->all_reduce(ranks_->self, &from, reduction(op), maker, error);
+    });
+  }
+
+  /// This rank's part of the sum of the arrays of all ranks, cut along the axis.
+  template <class T>
+  [[nodiscard]] BasicArray<T> reduce_scatter(const BasicArray<T>& arr, int axis = 0, std::string_view op = "sum") {
+    return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->reduce_scatter(ranks_->self, &from, static_cast<std::uint32_t>(axis), reduction(op), maker, error);
+    });
+  }
+
+  /// Cuts the array along the axis, sends part i to rank i, and joins what it receives along the axis.
+  template <class T>
+  [[nodiscard]] BasicArray<T> all_to_all(const BasicArray<T>& arr, int axis = 0) {
+    return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->all_to_all(ranks_->self, &from, static_cast<std::uint32_t>(axis), maker, error);
+    });
+  }
+
+  /// The array of rank `root`. What other ranks pass does not count.
+  template <class T>
+  [[nodiscard]] BasicArray<T> broadcast(const BasicArray<T>& arr, int root = 0) {
+    return made<T>([&, from = detail::raw_array(arr)](const sr_array_maker* maker, sr_error* error) {
+      return ranks_->broadcast(ranks_->self, &from, static_cast<std::uint32_t>(root), maker, error);
+    });
+  }
+
+  /// Writes the predictions for each input, in order, until there is no more. An engine may replace it: to read a few
+  /// inputs ahead, for example.
+  virtual void inference_loop(const std::function<std::optional<Array>()>& next_input,
+                              const std::function<void(const Array&)>& write_output) {
+    while (const std::optional<Array> x = next_input()) {
+      write_output(forward(*x));
+    }
+  }
+
+ protected:
+  /// Declares a parameter that this rank holds whole. `decay`: weight decay applies.
+  [[nodiscard]] Array& parameter(const std::string& name, const Shape& shape, FirstValues first = {},
+                                 bool decay = true) {
+    return declare(name, shape, Shape(shape.size(), 0), shape, first, decay);
+  }
+  /// Declares this rank's part of a parameter that is cut along the axis.
+  [[nodiscard]] Array& sharded_parameter(const std::string& name, const Shape& whole, std::size_t axis,
+                                         FirstValues first = {}, bool decay = true) {
+    const Part part = part_of(whole.at(axis), num_devices(), device_id());
+    Shape origin(whole.size(), 0);
+    Shape shape = whole;
+    origin[axis] = part.begin;
+    shape[axis] = part.size;
+    return declare(name, whole, origin, shape, first, decay);
+  }
+
+  /// This rank's part of an array that is cut along the axis.
+  template <class T>
+  [[nodiscard]] BasicArray<T> shard(const BasicArray<T>& whole, std::size_t axis) const {
+    return whole.slice(axis, part_of(whole.extent(axis), num_devices(), device_id()));
+  }
+
+  /// Values in a sample, and those that forward returns for one. 0: not known.
+  [[nodiscard]] std::int64_t features() const noexcept { return features_; }
+  [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
+  [[nodiscard]] const OptionValues& option_values() const noexcept { return options_; }
+
+ private:
+  template <class T, class Call>
+  [[nodiscard]] static BasicArray<T> made(Call call) {
+    detail::Maker<T> maker;
+    detail::call_host([&](sr_error* error) { return call(maker.raw(), error); });
+    return maker.take();
+  }
+
+  template <class T>
+  [[nodiscard]] std::uint64_t start_send(const BasicArray<T>& src, int to) {
+    const sr_array from = detail::raw_array(src);
+    std::uint64_t message = 0;
+    detail::call_host([&](sr_error* error) {
+      return ranks_->start_send(ranks_->self, static_cast<std::uint32_t>(to), &from, &message, error);
+    });
+    return message;
+  }
+
+  /// 0 for an unknown one, which the host refuses.
+  [[nodiscard]] static std::uint32_t reduction(std::string_view op) {
+    constexpr std::string_view names[] = {"sum", "product", "min", "max"};
+    const auto* const found = std::find(std::begin(names), std::end(names), op);
+    if (found == std::end(names)) {
+      throw std::invalid_argument("the op is '" + std::string(op) + "', expected sum, product, min or max");
+    }
+    return static_cast<std::uint32_t>(found - std::begin(names)) + SR_RANKS_SUM;
+  }
+
+  Array& declare(const std::string& name, const Shape& whole, const Shape& origin, const Shape& shape,
+                 FirstValues first, bool decay) {
+    float* data = nullptr;  // while parameters are declared
+    if (setup_->writer != nullptr) {
+      const sr_engine_parameter declared = {sizeof(sr_engine_parameter),
+                                            decay ? 1U : 0U,
+                                            name.c_str(),
+                                            whole.data(),
+                                            origin.data(),
+                                            shape.data(),
+                                            static_cast<std::uint32_t>(whole.size()),
+                                            first.is_deviation ? 1U : 0U,
+                                            first.value};
+      detail::call_host(
+          [&](sr_error* error) { return setup_->writer->add_parameter(setup_->writer->self, &declared, error); });
+    }
+    for_each(setup_->parameters, setup_->parameter_count, setup_->parameter_stride, [&](const sr_named_array& given) {
+      if (given.name == name) {
+        data = static_cast<float*>(given.array->data);
+      }
+    });
+    return parameters_.emplace_back(Array::over(data, shape));
+  }
+
+  const EngineSetup* setup_;  ///< valid in constructors only
+  const sr_ranks* ranks_;
+  std::uint32_t rank_;
+  std::uint32_t world_size_;
+  std::int64_t features_;
+  std::int64_t outputs_;
+  OptionValues options_;
+  std::list<Array> parameters_;
+};
+
+}  // namespace shardrun::sdk

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/options/options.h"
+#include "plugins/loader/plugin.h"
+
+struct sr_engine;
+
+namespace shardrun::plugins {
+
+/// shardrun/engine.h as plain values. The header states the meaning of every field; numbers are the header's own.
+
+/// A contiguous array in memory that someone else owns.
+struct ArrayView {
+  std::uint32_t element = 1;  ///< SR_ELEMENT_...
+  std::vector<std::int64_t> shape;
+  void* address = nullptr;  ///< of the first element
+
+  [[nodiscard]] std::int64_t elements() const noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept;
+};
+
+struct NamedArray {
+  std::string name;
+  ArrayView array;
+};
+
+/// Makes room for a result with the element type and shape of `like`, which has no address.
+using MakeArray = std::function<void*(const ArrayView& like)>;
+
+/// A rank's collectives for an engine: sr_ranks. Each throws Error.
+class EngineRanks {
+ public:
+  EngineRanks() = default;
+  EngineRanks(const EngineRanks&) = delete;
+  EngineRanks& operator=(const EngineRanks&) = delete;
+  virtual ~EngineRanks() = default;
+
+  [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
+  [[nodiscard]] virtual std::uint32_t world_size() const noexcept = 0;
+  virtual void barrier() = 0;
+  [[nodiscard]] virtual std::uint64_t start_send(std::uint32_t to, const ArrayView& array) = 0;
+  [[nodiscard]] virtual std::uint64_t start_receive(std::uint32_t from, const ArrayView& array) = 0;
+  [[nodiscard]] virtual bool test(std::uint64_t message) = 0;
+  virtual void wait(std::uint64_t message) = 0;
+  virtual void receive(std::uint32_t from, const MakeArray& make) = 0;
+  virtual void all_gather(const ArrayView& array, std::uint32_t axis, const MakeArray& make) = 0;
+  virtual void all_reduce(const ArrayView& array, std::uint32_t reduction, const MakeArray& make) = 0;
+  virtual void reduce_scatter(const ArrayView& array, std::uint32_t axis, std::uint32_t reduction,
+                              const MakeArray& make) = 0;
+  virtual void all_to_all(const ArrayView& array, std::uint32_t axis, const MakeArray& make) = 0;
+  /// `array`: nothing if the engine gave none.
+  virtual void broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) = 0;
+};
+
+/// The records of an engine that infers: sr_records. Each throws Error.
+class EngineRecords {
+ public:
+  EngineRecords() = default;
+  EngineRecords(const EngineRecords&) = delete;
+  EngineRecords& operator=(const EngineRecords&) = delete;
+  virtual ~EngineRecords() = default;
+
+  /// Whether there was one.
+  virtual bool next(const MakeArray& make) = 0;
+  virtual void write(const ArrayView& predictions) = 0;
+};
+
+struct EngineRequest {
+  OptionValues options;    ///< a declared option that is missing gets its default
+  std::uint32_t task = 1;  ///< SR_ENGINE_...
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  std::int64_t features = 0;
+  std::int64_t outputs = 0;
+};
+
+/// A parameter, or a part of one, that a rank holds.
+struct EngineParameter {
+  std::string name;
+  std::vector<std::int64_t> whole;
+  std::vector<std::int64_t> origin;
+  std::vector<std::int64_t> shape;  ///< of the part; may have no elements
+  bool decay = false;
+  bool is_normal = false;
+  double initial = 0;
+};
+
+class EngineInstance;
+
+/// An opened engine plugin. Copyable. One thread at a time uses it.
+class Engine {
+ public:
+  /// Finds, loads and opens the engine `name`. Throws Error{plugin}.
+  [[nodiscard]] static Engine open(const Directories& directories, std::string_view name, LogSink log = {});
+
+  [[nodiscard]] const Manifest& manifest() const noexcept { return plugin_.manifest(); }
+  [[nodiscard]] const std::vector<OptionSpec>& options() const noexcept { return plugin_.options(); }
+  /// Whether every rank's forward gets the whole batch.
+  [[nodiscard]] bool takes_whole_batch() const noexcept;
+  /// Whether it sends and receives.
+  [[nodiscard]] bool has_messages() const noexcept;
+
+  /// The parameters of the request's rank. Throws Invalid (call.h) if the job has to change, Error{plugin} if the
+  /// engine fails or breaks a rule.
+  [[nodiscard]] std::vector<EngineParameter> declare(const EngineRequest& request) const;
+  /// This rank's engine. `parameters`: as declared, in order; their memory and `ranks` outlive the result. Throws as
+  /// `declare` and EngineInstance do.
+  [[nodiscard]] std::unique_ptr<EngineInstance> create(const EngineRequest& request,
+                                                       const std::vector<NamedArray>& parameters,
+                                                       EngineRanks& ranks) const;
+
+ private:
+  explicit Engine(Plugin plugin);
+
+  Plugin plugin_;
+  std::uint32_t flags_ = 0;
+};
+
+/// A rank's engine. Each call throws Invalid if the job has to change, Error{plugin} if the engine fails, and the error
+/// of EngineRanks if one of its calls failed within.
+class EngineInstance {
+ public:
+  EngineInstance(const EngineInstance&) = delete;
+  EngineInstance& operator=(const EngineInstance&) = delete;
+  ~EngineInstance();
+
+  void load_checkpoint(const std::vector<NamedArray>& tensors);
+  /// The result's room comes from `make`. Throws Error{plugin} if it is not f32.
+  void forward(const ArrayView& input, const MakeArray& make);
+  void backward(const ArrayView& gradient, const std::vector<NamedArray>& gradients);
+  void infer(EngineRecords& records);
+
+ private:
+  friend class Engine;
+  class Table;
+  EngineInstance(Plugin plugin, EngineRanks& ranks);
+  template <class Call>
+  void call(std::string_view function, Call call);
+
+  Plugin plugin_;
+  std::unique_ptr<Table> ranks_;
+  void* engine_ = nullptr;
+};
+
+}  // namespace shardrun::plugins
