@@ -18,6 +18,9 @@ class ConvNet {
 
   void declare(const ModelJob& job, States& states) const {
     const Dim colors{"colors", job.options.integer("colors")};
+    if (job.features % (colors.size * job.options.integer("rows")) != 0) {
+      throw InvalidJob("[model] rows times colors does not divide the values of a sample", "model.rows");
+    }
     const Dim first{"first", job.options.integer("channels")};
     const Dim second{"second", 2 * first.size};
     const auto layer = [&](const std::string& name, const Dim& in, const Dim& out) {
