@@ -11,12 +11,13 @@ enum class Reduction : std::uint8_t { sum, max, min };
   return reduction == Reduction::sum ? "sum" : reduction == Reduction::max ? "max" : "min";
 }
 
+/// NaN where one of them is.
 template <typename T>
 [[nodiscard]] constexpr T combined(Reduction reduction, T a, T b) noexcept {
   switch (reduction) {
     case Reduction::sum: break;
-    case Reduction::max: return a < b ? b : a;
-    case Reduction::min: return b < a ? b : a;
+    case Reduction::max: return a < b || b != b ? b : a;
+    case Reduction::min: return b < a || b != b ? b : a;
   }
   return static_cast<T>(a + b);
 }

@@ -90,7 +90,9 @@ void require_options(const std::vector<OptionSpec>& options, const std::vector<s
       refuse(setting, "expected KEY=VALUE");
     }
     try {
-      (void)read_option(options, key, setting.substr(key.size() + 1));
+      if (!conformance::is_data_setting(setting)) {
+        (void)read_option(options, key, setting.substr(key.size() + 1));
+      }
     } catch (const Error& error) {
       refuse(setting, error.message());
     }

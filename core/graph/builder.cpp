@@ -128,7 +128,10 @@ void FunctionBuilder::keep_outputs() {
     }
     const StateId state =
         graph_.states.push_back({.name = port.name, .type = type(port.value), .kind = StateKind::output});
-    write(state, port.value, StateWrite::Mode::assign);
+    // A state may be written in the same call, perhaps before the output.
+    const bool is_state = function_.values[port.value].state.exists();
+    const ValueId kept = is_state ? call("copy", {port.value}, {}, "copy/" + port.name) : port.value;
+    write(state, kept, StateWrite::Mode::assign);
   }
 }
 

@@ -68,14 +68,23 @@ class Differentiation {
         any = any || wanted_[id];
       }
       for (const ValueId id : node.outputs) {
-        wanted_[id] = wanted_[id] || (any && !stops(node));
+        wanted_[id] = wanted_[id] || (any && !node.op->stops_gradient);
       }
     }
   }
 
-  /// Parameters behind an op without a gradient are not trained by what follows it.
-  [[nodiscard]] bool stops(const Node& node) const {
-    return node.op->stops_gradient || (states_ && node.op->gradient == nullptr);
+  [[noreturn]] void refuse(const Node& node, const std::string& why) const {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("function {}, node {}: {}", builder_.function().name, node.name, why));
+  }
+
+  /// Throws if a result that is a mere statistic has a gradient.
+  void require_differentiated(const Node& node) const {
+    for (std::size_t o = node.op->differentiated; o < node.outputs.size(); ++o) {
+      if (gradients_[node.outputs[o]].exists()) {
+        refuse(node, fmt::format("result {} of the op {} has no gradient", o, node.op->name));
+      }
+    }
   }
 
   void seed(ValueId scalar) {
@@ -103,7 +112,7 @@ class Differentiation {
       output_gradients.push_back(gradients_[id]);
       reached = reached || output_gradients.back().exists();
     }
-    if (!reached || stops(node)) {
+    if (!reached || node.op->stops_gradient) {
       return;
     }
     builder_.set_layer(node.layer);
@@ -115,9 +124,9 @@ class Differentiation {
           continue;
         }
         if (node.op->gradient == nullptr) {
-          throw Error(ErrorCode::shape_mismatch, fmt::format("function {}, node {}: the op {} has no gradient",
-                                                             builder_.function().name, node.name, node.op->name));
+          refuse(node, fmt::format("the op {} has no gradient", node.op->name));
         }
+        require_differentiated(node);
         set_phase(parameters ? Phase::backward_weight : Phase::backward_input);
         builder_.name_unnamed("gradient/" + (parameters ? name_of(input) : node.name));
         const ValueId gradient =

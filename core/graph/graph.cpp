@@ -110,8 +110,10 @@ std::string to_string(const Graph& graph) {
   std::string text =
       fmt::format("model {}: {} parameters, {} layers\n", graph.model, parameter_count(graph), graph.layers);
   for (const State& state : graph.states) {
-    text += fmt::format("state {} {} {}{}\n", state.name, to_string(state.type), to_string(state.kind),
-                        state.decay ? " decay" : "");
+    text += fmt::format("state {} {} {}{} begins {} {}{} layer {}\n", state.name, to_string(state.type),
+                        to_string(state.kind), state.decay ? " decay" : "", static_cast<int>(state.initializer.kind),
+                        state.initializer.value, state.initializer.stream.empty() ? "" : " " + state.initializer.stream,
+                        state.layer);
   }
   for (const CutPoint& point : graph.cut_points) {
     text += fmt::format("cut point {}\n", point.name);

@@ -60,8 +60,12 @@ struct Op {
   /// that is never differentiated.
   std::function<ValueId(FunctionBuilder& builder, const GradientRequest& request)> gradient = nullptr;
 
-  /// Whether its results count as constants for gradients, because what flows through it cancels in what uses it.
+  /// Whether its results count as constants for gradients: their derivative is zero almost everywhere, or what flows
+  /// through it cancels in what uses it.
   bool stops_gradient = false;
+  /// How many results, from the first, may be differentiated. `gradient` is called if one of them has a gradient; the
+  /// others are statistics.
+  std::size_t differentiated = 1;
 
   /// Floating-point operations of one execution, a multiply-add counted as two. Null: one per result element.
   std::function<std::int64_t(const OpShape& shape)> flops = nullptr;

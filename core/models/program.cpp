@@ -109,6 +109,10 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
   for (const std::int64_t r : std::set<std::int64_t>(rows.begin(), rows.end())) {
     add_microbatch(graph, model, model_settings, r, settings);
   }
+  if (std::ranges::find(graph.states, StateKind::gradient, &State::kind) == graph.states.end()) {
+    throw Error(ErrorCode::job,
+                fmt::format("nothing can be trained: no parameter of model {} flows into its loss", graph.model));
+  }
   add_update(graph, settings.optimizer);
   if (settings.eval_samples > 0) {
     const auto calls = evaluation_rows(settings.eval_samples, settings.eval_rows);

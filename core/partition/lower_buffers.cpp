@@ -103,7 +103,7 @@ std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) 
   const SplitNode& made = node(n);
   const Span span = usage_.spans[n];
   const std::uint64_t bytes = part(made.outputs[result]).bytes;
-  const graph::DType dtype = value(made.outputs[result]).type.dtype;
+  const graph::TensorType& type = value(made.outputs[result]).type;
   for (const auto& [output, input] : made.op->in_place) {
     if (output != result || input >= made.inputs.size()) {
       continue;
@@ -113,7 +113,9 @@ std::optional<BufferId> Lowering::reusable(graph::NodeId n, std::size_t result) 
     const bool transient = !is_state(buffer) && value(operand).producer.exists();
     const bool once = std::count(made.inputs.begin(), made.inputs.end(), operand) == 1;
     const bool last = usage_.last_use[operand] == span.end && usage_.copied_at[operand] < span.begin;
-    const bool same_type = program_.buffers[buffer].bytes == bytes && value(operand).type.dtype == dtype;
+    // Readers of the result see the buffer's shape.
+    const bool same_type = program_.buffers[buffer].bytes == bytes && value(operand).type.dtype == type.dtype &&
+                           value(operand).type.shape == type.shape;
     if (transient && once && last && same_type) {
       return buffer;
     }

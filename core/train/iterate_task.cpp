@@ -41,8 +41,10 @@ class IterateTask : private RankTask {
   /// The fields after so many steps, and the outputs of the last of these.
   [[nodiscard]] std::vector<checkpoint::StateFile> files(const std::filesystem::path& state, std::int64_t steps,
                                                          std::string_view suffix) const {
-    std::vector<checkpoint::StateFile> all =
-        checkpoint::output_files(metrics::outputs_path(job_.output), compiled_.graph, suffix);
+    std::vector<checkpoint::StateFile> all;
+    if (steps > first_step_) {
+      all = checkpoint::output_files(metrics::outputs_path(job_.output), compiled_.graph, suffix);
+    }
     all.push_back(
         checkpoint::state_file(state, compiled_.graph, graph::StateKind::field, checkpoint::describe_state(steps)));
     return all;

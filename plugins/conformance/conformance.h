@@ -31,12 +31,15 @@ struct CheckOptions {
   /// The command that calls run_member with the words appended to it.
   std::vector<std::string> member_command;
   CaseWords words = {};
-  /// "key=value" for an option of the transport or model, "NAME.key=value" for one of the transport NAME that a
-  /// transport opens.
+  /// "key=value" for an option of the transport or model, or a size of a model's data; "NAME.key=value" for one of the
+  /// transport NAME that a transport opens.
   std::vector<std::string> settings = {};
   std::int64_t silence_s = 0;  ///< without a sign of life for this long, processes hang; 0: a default for the kind
   std::function<void(const Finding&)> report = {};  ///< called with each finding as soon as it is known
 };
+
+/// Whether a setting of a model is a size of data, "data.features=784". Throws Error{usage} for an impossible size.
+[[nodiscard]] bool is_data_setting(const std::string& setting);
 
 /// The names of the cases for plugins of a kind.
 [[nodiscard]] std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words = {});

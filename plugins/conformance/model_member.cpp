@@ -4,20 +4,39 @@
 #include <shardrun/model.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/compile/model.h"
 #include "core/options/options.h"
+#include "plugins/conformance/conformance.h"
 #include "plugins/loader/find.h"
 
 namespace shardrun::conformance {
 namespace {
 
-constexpr models::DataShape tokens = {.vocab = 11};
-constexpr models::DataShape arrays = {.features = 5, .outputs = 3};
-constexpr models::DataShape labels = {.vocab = 3, .features = 5};
+constexpr const char* data_settings[] = {"data.vocab", "data.features", "data.outputs"};
+
+/// Sizes of rows that a model may accept: some are those of images.
+constexpr std::int64_t feature_counts[] = {5, 12, 64, 784, 3072};
+
+std::vector<models::DataShape> shapes_of(std::uint32_t data) {
+  if (data == SR_DATA_TOKENS) {
+    return {{.vocab = 11}};
+  }
+  if (data == 0) {
+    return {{}};
+  }
+  std::vector<models::DataShape> shapes;
+  for (const std::int64_t features : feature_counts) {
+    shapes.push_back(data == SR_DATA_LABELS ? models::DataShape{.vocab = 3, .features = features}
+                                            : models::DataShape{.features = features, .outputs = 3});
+  }
+  return shapes;
+}
 
 models::TrainingSettings training(const plugins::Model& model) {
   return {.batch = 5,
@@ -72,21 +91,52 @@ std::vector<OptionValues> candidates(const plugins::Model& model, const OptionVa
   return all;
 }
 
-/// The job with the first options that the model accepts.
-ModelJob accepted(const plugins::Model& model, ModelJob job, const OptionValues& given) {
+/// The number of "data.features=784". Throws Error{usage} for none.
+std::int64_t size_from(const std::string& setting) {
+  const std::string text = setting.substr(std::min(setting.find('=') + 1, setting.size()));
+  std::int64_t size = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (problem != std::errc() || rest != text.data() + text.size() || size < 1 || size > 1 << 24) {
+    throw Error(ErrorCode::usage, fmt::format("expected a number from 1 to {}", 1 << 24));
+  }
+  return size;
+}
+
+/// What the settings say of the data, where that kind of data has it.
+models::DataShape with_settings(models::DataShape shape, const std::vector<std::string>& settings) {
+  std::int64_t* const sizes[] = {&shape.vocab, &shape.features, &shape.outputs};
+  for (const std::string& setting : settings) {
+    for (std::size_t s = 0; s < std::size(sizes); ++s) {
+      if (setting.starts_with(fmt::format("{}=", data_settings[s])) && *sizes[s] != 0) {
+        *sizes[s] = size_from(setting);
+      }
+    }
+  }
+  return shape;
+}
+
+/// The first job that the model accepts.
+ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
+                  const std::vector<std::string>& settings) {
   std::string refusal;
-  for (OptionValues& options : candidates(model, given)) {
-    job.settings.options = std::move(options);
-    try {
-      (void)build_graph(model, job);
-      return job;
-    } catch (const Error& error) {
-      refusal = refusal.empty() ? error.message() : refusal;
+  for (const models::DataShape& shape : shapes_of(data)) {
+    job.settings.data = with_settings(shape, settings);
+    for (OptionValues& options : candidates(model, given)) {
+      job.settings.options = std::move(options);
+      try {
+        (void)build_graph(model, job);
+        return job;
+      } catch (const Error& error) {
+        refusal = refusal.empty() ? error.message() : refusal;
+      } catch (const Failure& failure) {
+        refusal = refusal.empty() ? failure.what() : refusal;
+      }
     }
   }
   throw Failure(
-      fmt::format("{}: it refuses all small jobs that this suite tries, the first one so: {}; give options "
-                  "with --set KEY=VALUE",
+      fmt::format("{}: it accepts none of the small jobs that this suite tries, the first one so: {}; set its "
+                  "options by --set KEY=VALUE, and sizes of the data by --set data.features=N, data.outputs=N "
+                  "or data.vocab=N",
                   job.name, refusal));
 }
 
@@ -94,12 +144,24 @@ OptionValues given_options(const plugins::Model& model, const std::vector<std::s
   OptionValues values;
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('='));
+    if (is_data_setting(setting)) {
+      continue;
+    }
     values.set(key, read_option(model.options(), key, setting.substr(key.size() + 1)));
   }
   return values;
 }
 
 }  // namespace
+
+bool is_data_setting(const std::string& setting) {
+  const std::string key = setting.substr(0, setting.find('='));
+  if (std::ranges::find(data_settings, key) == std::end(data_settings)) {
+    return false;
+  }
+  (void)size_from(setting);
+  return true;
+}
 
 graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
   try {
@@ -152,26 +214,26 @@ const std::vector<ModelJob>& ModelMember::jobs() {
     return jobs_;
   }
   const OptionValues given = given_options(model(), settings_);
-  const auto add = [&](const char* name, bool trains, const models::DataShape& data) {
-    jobs_.push_back(accepted(model(), {name, trains, {.options = {}, .data = data}}, given));
+  const auto add = [&](const char* name, bool trains, std::uint32_t data) {
+    jobs_.push_back(accepted(model(), {name, trains, {}}, data, given, settings_));
   };
   if (model().has("loss")) {
     const std::uint32_t data = model().data();
     if ((data & SR_DATA_TOKENS) != 0) {
-      add("trained on tokens", true, tokens);
+      add("trained on tokens", true, SR_DATA_TOKENS);
     }
     if ((data & SR_DATA_ARRAYS) != 0) {
-      add("trained on arrays", true, arrays);
+      add("trained on arrays", true, SR_DATA_ARRAYS);
     }
     if ((data & SR_DATA_LABELS) != 0) {
-      add("trained on labels", true, labels);
+      add("trained on labels", true, SR_DATA_LABELS);
     }
     if (data == 0) {
-      add("trained", true, {});
+      add("trained", true, 0);
     }
   }
   if (model().has("iterate")) {
-    add("iterated", false, {});
+    add("iterated", false, 0);
   }
   return jobs_;
 }

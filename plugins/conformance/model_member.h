@@ -32,7 +32,7 @@ struct ModelJob {
 /// This process as a rank with a model.
 class ModelMember final : public Peer {
  public:
-  /// `settings`: "key=value" for options of the model in all jobs.
+  /// `settings`: "key=value" for options of the model in all jobs, and for sizes of data (is_data_setting).
   ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
               std::vector<std::string> settings);
 

@@ -10,6 +10,7 @@
 #include "core/device/elements.h"
 #include "core/graph/rule_text.h"
 #include "plugins/conformance/peer.h"
+#include "plugins/loader/guard.h"
 
 namespace shardrun::conformance {
 namespace {
@@ -75,6 +76,7 @@ std::vector<OpTrial> trials_of(const plugins::ModelOp& op, const graph::Attribut
 
 std::vector<Tensor> run_trial(const OpTrial& trial, const device::Device& device, int threads) {
   const auto run = [&](unsigned char content) {
+    const plugins::CallGuard guard(trial.declared->label, "its kernel");  // so that a crash names the op
     return execute(device, {.op = trial.op->name,
                             .attributes = trial.attributes,
                             .inputs = trial.operands,

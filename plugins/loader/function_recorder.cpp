@@ -185,6 +185,12 @@ std::vector<ValueId> FunctionRecorder::call(const sr_call* call) {
   const graph::Op& op = op_from(name_from(raw.op, "the op"), model_);
   graph::Attributes attributes = attributes_from(raw.attributes, raw.attribute_count, raw.attribute_stride);
   graph::check_attributes(op.attributes, attributes);
+  for (const auto& [name, scalar] : attributes.entries()) {
+    const auto* text = std::get_if<std::string>(&scalar);
+    if (text != nullptr && !text->empty()) {
+      static_cast<void>(name_from(text->c_str(), fmt::format("the attribute '{}'", name)));
+    }
+  }
   return builder_.call_all(op.name, values(raw.operands, raw.operand_count), std::move(attributes),
                            raw.name != nullptr ? name_from(raw.name, "the name") : std::string());
 }
@@ -226,7 +232,10 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
   }
   ValueId written = value(number);
   const StateId source = builder_.function().values[written].state;
-  if (source.exists() && source != id) {
+  if (source == id) {
+    return;  // it stays as it is
+  }
+  if (source.exists()) {
     // The source may be written in the same call, perhaps before this write.
     written = builder_.call("copy", {written}, {}, "copy/" + builder_.graph().states[source].name);
   }
@@ -241,7 +250,14 @@ void FunctionRecorder::output(const char* name, std::uint32_t number) {
   if (std::ranges::find(builder_.function().outputs, given, &graph::Port::name) != builder_.function().outputs.end()) {
     refuse_with("there is an output of that name already");
   }
-  builder_.output(given, value(number));
+  const ValueId id = value(number);
+  if (builder_.function().role == graph::Role::repeated) {
+    refuse_with("a function that is repeated for each microbatch has no outputs");
+  }
+  if (builder_.type(id).dtype != graph::DType::f32 || builder_.graph().find_state(given).exists()) {
+    refuse_with(fmt::format("it is {}; expected f32, and a name that no state has", to_string(builder_.type(id))));
+  }
+  builder_.output(given, id);
 }
 
 void FunctionRecorder::set_losses(std::uint32_t losses) {

@@ -18,8 +18,14 @@ constexpr std::size_t longest_name = 200;
 
 graph::Initializer initializer_from(const sr_state& raw) {
   using Kind = graph::Initializer::Kind;
-  if (!std::isfinite(raw.initial_value)) {
-    refuse_with("initial_value is not finite");
+  const double value = raw.initial_value;
+  if (!std::isfinite(static_cast<float>(value))) {
+    refuse_with("initial_value is no finite float");
+  }
+  if ((raw.initial == SR_INITIAL_CHANCE && (value < 0 || value > 1)) ||
+      (raw.initial == SR_INITIAL_BUMP && value <= 0) || (raw.initial == SR_INITIAL_NORMAL && value < 0)) {
+    refuse_with(fmt::format(
+        "initial_value is {}; expected 0 to 1 of a chance, more than 0 of a bump, at least 0 of normal draws", value));
   }
   switch (raw.initial) {
     case SR_INITIAL_CONSTANT: return {Kind::constant, raw.initial_value};
@@ -118,6 +124,12 @@ void StateRecorder::add_state(const sr_state* state) {
                      .layer = raw.layer};
   if (graph_.find_state(added.name).exists()) {
     refuse_with("there is a state of that name already");
+  }
+  if (added.type.dtype != graph::DType::f32) {
+    refuse_with("its elements are i32, expected f32: states are real numbers");
+  }
+  if (added.name == "__metadata__") {
+    refuse_with("files of states have that name for themselves");
   }
   graph::require_countable(added.type, added.name);
   graph_.states.push_back(std::move(added));

@@ -11,6 +11,7 @@
 #include "plugins/loader/find.h"
 #include "plugins/loader/function_recorder.h"
 #include "plugins/loader/guard.h"
+#include "plugins/loader/model_ports.h"
 #include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 
@@ -119,6 +120,12 @@ void Model::declare(graph::Graph& graph, const ModelRequest& request) const {
              [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
                return table.declare(plugin_.table().self, &job, &recorder.writer(), error);
              });
+  for (const graph::State& state : graph.states) {
+    if (state.layer >= std::max(graph.layers, 1)) {
+      refuse_with(fmt::format("model '{}' ({}): state '{}' belongs to layer {} of {}", manifest().name,
+                              plugin_.path().string(), state.name, state.layer, graph.layers));
+    }
+  }
 }
 
 graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const ModelRequest& request,
@@ -137,6 +144,11 @@ graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const Mode
   if ((known_role(function) == SR_FUNCTION_REPEATED) != recorder.losses().exists()) {
     refuse_with(fmt::format("model '{}' ({}): the function '{}' {} set_losses", manifest().name,
                             plugin_.path().string(), function, recorder.losses().exists() ? "calls" : "does not call"));
+  }
+  try {
+    check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows);
+  } catch (const Error& refused) {
+    refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }
   return recorder.losses();
 }

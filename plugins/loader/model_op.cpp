@@ -248,6 +248,7 @@ void register_op(const std::shared_ptr<const ModelOp>& op) {
                  .only_float32 = true,
                  .of_model = op->plugin.manifest().name};
   if (op->raw.gradient != nullptr) {
+    made.differentiated = std::numeric_limits<std::size_t>::max();
     made.gradient = [op](graph::FunctionBuilder& builder, const graph::GradientRequest& request) {
       return write_gradient(*op, builder, request);
     };

@@ -37,7 +37,7 @@ sdk::Dims dims_of(const Tensor& tensor) {
 Tensor evaluate(const std::vector<Tensor>& operands, const Formula& formula) {
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
-  plugins::FunctionRecorder recorder(builder, 1);
+  plugins::FunctionRecorder recorder(builder, 1, "");
   sdk::Function f(recorder.writer(), 1, false);
   std::vector<sdk::Value> values;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -90,6 +90,7 @@ std::vector<double> three(const std::vector<double>& a, const std::vector<double
       .values;
 }
 
+using Catch::Matchers::Contains;
 using V = sdk::Value;
 using Doubles = std::vector<double>;
 
@@ -107,6 +108,10 @@ TEST_CASE("operators of values are those of numbers", "[kernels]") {
   CHECK(three(a, b, [](V x, V y) { return 1 - 2 * x * 3 - y; }) == Doubles{-9, 12.5, -20});
   CHECK(three(a, b, [](V x, V) { return (x - 1) / 2; }) == Doubles{0, -1.5, 1});
   CHECK(three(a, b, [](V, V y) { return 2 / y; }) == Doubles{0.5, 4, 2.0 / 3});
+  CHECK(three(a, b, [](V x, V) { return 1.0 * x; }) == a);
+  CHECK(three(a, b, [](V x, V) { return -(-x); }) == a);
+  CHECK(three(a, b, [](V x, V y) { return -(-x - y - x); }) == Doubles{6, -3.5, 9});
+  CHECK(three(a, b, [](V x, V) { return 2 * (0.5 * x + 0.5 * x + 0.5 * x); }) == Doubles{3, -6, 9});
   CHECK(three(a, b, [](V x, V y) { return x < y; }) == Doubles{1, 1, 0});
   CHECK(three(a, b, [](V x, V y) { return x <= y; }) == Doubles{1, 1, 1});
   CHECK(three(a, b, [](V x, V y) { return x > y; }) == Doubles{0, 0, 0});
@@ -159,6 +164,40 @@ TEST_CASE("tensors are reduced, rearranged and indexed, from the end too", "[ker
         }) == Doubles{0, 0, 0, 1, 5, 3, 4, 2, 6, 0, 0, 0});
   CHECK(of([](V v) { return cast(cast(v / 2, sdk::Element::i32), sdk::Element::f32); }) == Doubles{0, 2, 1, 2, 1, 3});
   CHECK(of([](V v) { return iota(v.function(), {"b", 3}) + v; }) == Doubles{1, 6, 5, 4, 3, 8});
+}
+
+TEST_CASE("what follows a reshape or a widened operand sees the new shape, also where memory is used again",
+          "[kernels]") {
+  Tensor x = zeros({.dtype = graph::DType::f32, .shape = {4, 6}, .axes = {"a", "b"}});
+  for (std::size_t i = 0; i < 24; ++i) {
+    x.values[i] = static_cast<double>(i + 1);
+  }
+  const auto of = [&](const std::function<sdk::Value(const sdk::Value&)>& formula) {
+    return evaluate({x}, [&](sdk::Function&, const std::vector<sdk::Value>& v) { return formula(v[0]); }).values;
+  };
+  const auto made = [](const V& v) { return sin(v) * 0 + v; };  // a value of its own, which may be overwritten
+  CHECK(of([&](V v) { return sum(reshape(made(v), {{"c", 3}, {"d", 8}}), {1}); }) == Doubles{36, 100, 164});
+  CHECK(of([&](V v) {
+          return transpose(reshape(made(slice(v, 0, 0, 1)), {{"c", 2}, {"d", 3}}));
+        }) == Doubles{1, 4, 2, 5, 3, 6});
+  CHECK(of([&](V v) { return transpose(made(slice(v, 0, 0, 1)) * made(sum(v, {0}) * 0 + 1)); }) ==
+        Doubles{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("gradients reach both operands of the squared error, and refuse what has none", "[kernels]") {
+  const auto of = [&](const std::function<sdk::Value(const sdk::Value&)>& formula) {
+    return evaluate(triples({{1, -2, 3}}),
+                    [&](sdk::Function&, const std::vector<sdk::Value>& v) { return gradient(formula(v[0]), v[0]); })
+        .values;
+  };
+  CHECK(of([](V x) { return squared_error(x, 2 * x); }) == Doubles{1, -2, 3});
+  CHECK(of([](V x) { return sum(x * (x > 0)); }) == Doubles{1, 0, 1});
+  CHECK(of([](V x) { return sum(x + sign(x)); }) == Doubles{1, 1, 1});
+  CHECK_THROWS_WITH(of([](V x) { return sum(gradient(sum(tanh(x)), x)); }), Contains("has no gradient"));
+  CHECK_THROWS_WITH(of([](V x) {
+                      return sum(x.function().call_all("rms_norm", {x, x}, {{"epsilon", 1e-5}})[1]);
+                    }),
+                    Contains("result 1 of the op rms_norm has no gradient"));
 }
 
 namespace {
@@ -304,4 +343,5 @@ TEST_CASE("an einsum that cannot be is refused with its text", "[kernels]") {
   CHECK(refusal("ii->i").find("'i' stands for dimensions of different sizes") != std::string::npos);
   CHECK(refusal("ij->k").find("the result's 'k' stands in no operand") != std::string::npos);
   CHECK(refusal("...ijk->i").find("operand 0 has only 2 dimensions") != std::string::npos);
+  CHECK(refusal("i->i").find("operand 0 has 2 dimensions, expected 1") != std::string::npos);
 }

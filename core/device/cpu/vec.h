@@ -53,6 +53,14 @@ SHARDRUN_INLINE void vectors(std::int64_t begin, std::int64_t end, const Body& b
   }
 }
 
+SHARDRUN_INLINE ivec lane_numbers() {
+  ivec v = {};
+  for (int i = 0; i < lanes; ++i) {
+    v[i] = i;
+  }
+  return v;
+}
+
 SHARDRUN_INLINE vec splat(float value) { return value - vec{}; }
 
 SHARDRUN_INLINE vec load(const float* from, Whole at) {
@@ -62,27 +70,45 @@ SHARDRUN_INLINE vec load(const float* from, Whole at) {
 }
 SHARDRUN_INLINE void store(float* to, Whole at, vec v) { __builtin_memcpy(to + at.begin, &v, sizeof(v)); }
 
-#if defined(__AVX512F__)
-/// The lanes that have elements.
-SHARDRUN_INLINE __mmask16 mask_of(Part at) { return static_cast<__mmask16>((1U << at.count) - 1U); }
-#endif
-
 /// The lanes past the end are zero.
-SHARDRUN_INLINE vec load(const float* from, Part at) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<vec>(_mm512_maskz_loadu_ps(mask_of(at), from + at.begin));
-#else
+SHARDRUN_INLINE vec load_by_copy(const float* from, Part at) {
   vec v = {};
   __builtin_memcpy(&v, from + at.begin, static_cast<std::size_t>(at.count) * sizeof(float));
   return v;
+}
+SHARDRUN_INLINE void store_by_copy(float* to, Part at, vec v) {
+  __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
+}
+
+// A copy of as many bytes as only the run knows is a call of memcpy: masks of lanes take its place where there are any.
+#if defined(__AVX512F__)
+SHARDRUN_INLINE vec load_by_mask(const float* from, Part at) {
+  return reinterpret_cast<vec>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << at.count) - 1U), from + at.begin));
+}
+SHARDRUN_INLINE void store_by_mask(float* to, Part at, vec v) {
+  const auto mask = static_cast<__mmask16>((1U << at.count) - 1U);
+  _mm512_mask_storeu_ps(to + at.begin, mask, reinterpret_cast<__m512>(v));
+}
+#elif defined(__AVX2__)
+SHARDRUN_INLINE __m256i mask_of(Part at) {
+  return reinterpret_cast<__m256i>(lane_numbers() < static_cast<std::int32_t>(at.count));
+}
+SHARDRUN_INLINE vec load_by_mask(const float* from, Part at) {
+  return reinterpret_cast<vec>(_mm256_maskload_ps(from + at.begin, mask_of(at)));
+}
+SHARDRUN_INLINE void store_by_mask(float* to, Part at, vec v) {
+  _mm256_maskstore_ps(to + at.begin, mask_of(at), reinterpret_cast<__m256>(v));
+}
+#else
+SHARDRUN_INLINE vec load_by_mask(const float* from, Part at) { return load_by_copy(from, at); }
+SHARDRUN_INLINE void store_by_mask(float* to, Part at, vec v) { store_by_copy(to, at, v); }
 #endif
+
+SHARDRUN_INLINE vec load(const float* from, Part at) {
+  return __builtin_constant_p(at.count) ? load_by_copy(from, at) : load_by_mask(from, at);
 }
 SHARDRUN_INLINE void store(float* to, Part at, vec v) {
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(to + at.begin, mask_of(at), reinterpret_cast<__m512>(v));
-#else
-  __builtin_memcpy(to + at.begin, &v, static_cast<std::size_t>(at.count) * sizeof(float));
-#endif
+  __builtin_constant_p(at.count) ? store_by_copy(to, at, v) : store_by_mask(to, at, v);
 }
 
 /// Bfloat16 numbers as float32.
@@ -169,44 +195,51 @@ SHARDRUN_INLINE vec square_root(vec v) {
   return v;
 }
 
-SHARDRUN_INLINE ivec lane_numbers() {
-  ivec v = {};
-  for (int i = 0; i < lanes; ++i) {
-    v[i] = i;
-  }
-  return v;
-}
-
 /// v where there are elements, `other` in the lanes past the end.
 SHARDRUN_INLINE vec within(Whole, vec v, float) { return v; }
 SHARDRUN_INLINE vec within(Part at, vec v, float other) {
   return lane_numbers() < static_cast<std::int32_t>(at.count) ? v : splat(other);
 }
 
-SHARDRUN_INLINE float sum(vec v) {
-  float total[lanes];
-  __builtin_memcpy(total, &v, sizeof(v));
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      total[i] += total[i + width];
-    }
+using smallvec = float __attribute__((vector_size(16)));
+
+/// A vector as its two halves.
+template <typename Half, typename Vector>
+struct Halves {
+  SHARDRUN_INLINE explicit Halves(Vector v) {
+    __builtin_memcpy(&low, &v, sizeof(low));
+    __builtin_memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof(low), sizeof(high));
   }
-  return total[0];
+  Half low;
+  Half high;
+};
+
+/// All lanes as one, half of them combined with the other half at a time.
+template <typename Combine>
+SHARDRUN_INLINE float folded(vec v, const Combine& combine) {
+#if SHARDRUN_VECTOR_BYTES == 64
+  const Halves<halfvec, vec> of_16(v);
+  const Halves<smallvec, halfvec> of_8(combine(of_16.low, of_16.high));
+  const smallvec four = combine(of_8.low, of_8.high);
+#elif SHARDRUN_VECTOR_BYTES == 32
+  const Halves<smallvec, vec> of_8(v);
+  const smallvec four = combine(of_8.low, of_8.high);
+#else
+  const smallvec four = v;
+#endif
+  const smallvec two = combine(four, smallvec{four[2], four[3], four[2], four[3]});
+  return combine(two, smallvec{two[1], two[1], two[1], two[1]})[0];
+}
+
+SHARDRUN_INLINE float sum(vec v) {
+  return folded(v, [](auto a, auto b) { return a + b; });
 }
 
 /// The larger of two, or NaN when one is NaN.
 SHARDRUN_INLINE vec larger(vec a, vec b) { return ((b > a) | (b != b)) ? b : a; }
 
 SHARDRUN_INLINE float largest(vec v) {
-  float each[lanes];
-  __builtin_memcpy(each, &v, sizeof(v));
-  for (int width = lanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      const float other = each[i + width];
-      each[i] = other > each[i] || other != other ? other : each[i];
-    }
-  }
-  return each[0];
+  return folded(v, [](auto a, auto b) { return ((b > a) | (b != b)) ? b : a; });
 }
 
 inline constexpr float lowest = -__builtin_huge_valf();

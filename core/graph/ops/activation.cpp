@@ -4,7 +4,10 @@
 namespace shardrun::graph {
 namespace {
 
-ShardingRule unary_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 1); }
+ShardingRule gelu_rule(const Attributes&, const Operands& inputs) {
+  require_reals("gelu", inputs);
+  return elementwise_rule(inputs, 1);
+}
 
 ShardingRule activation_gradient_rule(const Attributes&, const Operands& inputs) {
   return linear_in(elementwise_rule(inputs, 2), {0});
@@ -15,7 +18,12 @@ ValueId gelu_gradient(FunctionBuilder& builder, const GradientRequest& request) 
                       {{"form", request.attributes.text("form")}});
 }
 
-ShardingRule dropout_rule(const Attributes&, const Operands& inputs) {
+ShardingRule dropout_rule(const Attributes& attributes, const Operands& inputs) {
+  require_reals("dropout", inputs);
+  if (const double rate = attributes.real("rate"); rate < 0 || rate >= 1) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op dropout: rate is {}, expected at least 0 and below 1", rate));
+  }
   return linear_in(elementwise_rule(inputs, 1), {0});
 }
 
@@ -29,7 +37,7 @@ ValueId dropout_gradient(FunctionBuilder& builder, const GradientRequest& reques
 const RegisterOp gelu({.name = "gelu",
                        .help = "x times the normal distribution function of x",
                        .attributes = {AttributeSpec::text("form", "erf: exact; tanh: approximate", {"tanh", "erf"})},
-                       .rule = unary_rule,
+                       .rule = gelu_rule,
                        .gradient = gelu_gradient,
                        .flops = flops_per_element<12>,
                        .in_place = {{0, 0}},

@@ -6,6 +6,7 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule sum_rule(const Attributes&, const Operands& inputs) {
+  require_reals("add_n or linear_combination", inputs);
   ShardingRule rule = elementwise_rule(inputs, inputs.size());
   rule.linearity = Linearity::together;
   return rule;
@@ -68,10 +69,17 @@ const RegisterOp constant({.name = "constant",
                            .attributes = {AttributeSpec::real("value", "its number")},
                            .rule = constant_rule,
                            .example = {.attributes = {{"value", 1.0}}, .operands = {}}});
+ValueId broadcast_scalar_gradient(FunctionBuilder& builder, const GradientRequest& request) {
+  return request.input != 0
+             ? ValueId()
+             : builder.call("sum_all", {request.output_gradients[0]}, {{"scale", request.attributes.real("scale")}});
+}
+
 const RegisterOp broadcast_scalar({.name = "broadcast_scalar",
                                    .help = "scale times the scalar a, in the shape of b, which is not read",
                                    .attributes = {AttributeSpec::real("scale", "a number")},
                                    .rule = broadcast_rule,
+                                   .gradient = broadcast_scalar_gradient,
                                    .example = {.attributes = {{"scale", 1.0}},
                                                .operands = {example({}), example({2, 3})}}});
 

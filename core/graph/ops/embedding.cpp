@@ -7,6 +7,8 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule embedding_rule(const Attributes&, const Operands& inputs) {
+  require_integers("embedding", inputs, 0);
+  require_real("embedding", inputs, 1);
   const std::size_t l = rank(inputs, 0);
   return linear_in(parse_rule(fmt::format("l*{}, v e -> l*{} e", l, l), {.reduced = "v"}), {1});
 }
@@ -35,7 +37,7 @@ ShardingRule take_position_rule(const Attributes&, const Operands&) {
 }
 
 const RegisterOp embedding({.name = "embedding",
-                            .help = "the rows of a table at the indices",
+                            .help = "the rows of a table at the indices; zeros where there is no such row",
                             .rule = embedding_rule,
                             .gradient = embedding_gradient,
                             .example = {.operands = {example({2, 5}, DType::i32), example({7, 3})}}});

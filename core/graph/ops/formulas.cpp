@@ -155,6 +155,7 @@ void register_formula() {
       op.example.attributes.add(attribute.name, attribute.example);
     }
   }
+  op.stops_gradient = !formulas::has_backward<Of> && op.gradient == nullptr;  // comparisons and sign
   if constexpr (formulas::has_backward<Of>) {
     op.gradient = own_gradient<Of>;
     const RegisterOp backward({.name = gradient_name<Of>(), .rule = own_gradient_rule<Of>, .in_place = {{0, 0}}});

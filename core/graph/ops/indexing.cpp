@@ -20,6 +20,9 @@ std::string around(std::size_t before, const std::string& middle, std::size_t af
 }
 
 void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const std::string& axis) {
+  if (axis.empty()) {
+    throw Error(ErrorCode::shape_mismatch, "the attribute 'axis' is empty, expected the name of the new dimension");
+  }
   Factor& rows = rule.factors[rule.find(factor)];
   rows.size = size;
   rows.axis = axis;
@@ -28,6 +31,7 @@ void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const s
 /// index: [L...]   x: [A..., V, B...]   y: [A..., L..., B...], with V dimension `dim`
 ShardingRule gather_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("gather", inputs);
+  require_real("gather", inputs, 1);
   const std::int64_t dim = attributes.integer("dim");
   require_dimension("gather", inputs, 1, dim);
   const auto before = static_cast<std::size_t>(dim);
@@ -52,6 +56,7 @@ ValueId gather_gradient(FunctionBuilder& builder, const GradientRequest& request
 /// index: [L...]   x: [A..., L..., B...]   y: [A..., V, B...], with V dimension `dim`, `rows` long, of axis `axis`
 ShardingRule scatter_add_rule(const Attributes& attributes, const Operands& inputs) {
   require_indices("scatter_add", inputs);
+  require_real("scatter_add", inputs, 1);
   const std::int64_t dim = attributes.integer("dim");
   const std::size_t l = rank(inputs, 0);
   if (dim < 0 || rank(inputs, 1) < static_cast<std::size_t>(dim) + l) {
@@ -96,16 +101,18 @@ ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
   return rule;
 }
 
-const RegisterOp gather({.name = "gather",
-                         .help = "the elements of x at the indices, in place of its dimension `dim`",
-                         .attributes = {AttributeSpec::integer("dim", "the indexed dimension of x", 0, 7)},
-                         .rule = gather_rule,
-                         .gradient = gather_gradient,
-                         .example = {.attributes = {{"dim", std::int64_t{1}}},
-                                     .operands = {example({5}, DType::i32), example({2, 7, 3})}}});
+const RegisterOp gather(
+    {.name = "gather",
+     .help = "the elements of x at the indices, in place of its dimension `dim`; zeros where x has no such index",
+     .attributes = {AttributeSpec::integer("dim", "the indexed dimension of x", 0, 7)},
+     .rule = gather_rule,
+     .gradient = gather_gradient,
+     .example = {.attributes = {{"dim", std::int64_t{1}}},
+                 .operands = {example({5}, DType::i32), example({2, 7, 3})}}});
 const RegisterOp scatter_add(
     {.name = "scatter_add",
-     .help = "the reverse of gather: at each index the sum of the elements of x that have it",
+     .help = "the reverse of gather: at each index the sum of the elements of x that have it; an index outside adds "
+             "nothing",
      .attributes = {AttributeSpec::integer("dim", "where the dimensions of the indices begin in x", 0, 7),
                     AttributeSpec::integer("rows", "the number of indices", 1),
                     AttributeSpec::text("axis", "the name of their axis")},
@@ -116,10 +123,11 @@ const RegisterOp scatter_add(
      .example = {.attributes = {{"dim", std::int64_t{1}}, {"rows", std::int64_t{7}}, {"axis", "vocab"}},
                  .operands = {example({5}, DType::i32), example({2, 5, 3})}}});
 const RegisterOp one_hot({.name = "one_hot",
-                          .help = "1 at each index, else 0",
+                          .help = "1 at each index, else 0; all 0 for an index outside of the rows",
                           .attributes = {AttributeSpec::integer("rows", "the number of indices", 1),
                                          AttributeSpec::text("axis", "the name of their axis")},
                           .rule = one_hot_rule,
+                          .stops_gradient = true,
                           .flops = flops_per_element<0>,
                           .cheap = true,
                           .example = {.attributes = {{"rows", std::int64_t{7}}, {"axis", "vocab"}},

@@ -7,6 +7,7 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule layer_norm_rule(const Attributes&, const Operands& inputs) {
+  require_reals("layer_norm", inputs);
   const std::size_t l = leading(inputs, 0, 1);
   const char* bias = inputs.size() == 3 ? ", e" : "";
   return float32_results(parse_rule(fmt::format("l*{} e, e{} -> l*{} e, l*{}, l*{}", l, bias, l, l, l), {.whole = "e"}),

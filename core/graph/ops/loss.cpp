@@ -10,6 +10,7 @@ namespace {
 
 /// m only shifts the exponent: its gradient cancels, so none is defined.
 ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
+  require_reals("row_max", inputs);
   const std::size_t l = leading(inputs, 0, 1);
   ShardingRule rule = parse_rule(fmt::format("l*{} v -> l*{}", l, l), {.reduced = "v"});
   rule.factors[rule.find("v")].reduction = Reduction::max;
@@ -17,6 +18,9 @@ ShardingRule row_max_rule(const Attributes&, const Operands& inputs) {
 }
 
 ShardingRule terms_rule(const Attributes&, const Operands& inputs) {
+  require_real("softmax_terms", inputs, 0);
+  require_real("softmax_terms", inputs, 1);
+  require_integers("softmax_terms", inputs, 2);
   const std::size_t l = leading(inputs, 0, 1);
   return float32_results(parse_rule(fmt::format("l*{} v, l*{}, l*{} -> l*{}, l*{}", l, l, l, l, l), {.reduced = "v"}),
                          {0, 1});
@@ -26,8 +30,16 @@ ValueId terms_gradient(FunctionBuilder& builder, const GradientRequest& request)
   if (request.input != 0) {
     return {};
   }
-  return builder.call("softmax_terms_gradient", {request.inputs[0], request.inputs[1], request.inputs[2],
-                                                 request.output_gradients[0], request.output_gradients[1]});
+  const auto gradient_of = [&](std::size_t result) {
+    const ValueId gradient = request.output_gradients[result];
+    return gradient.exists() ? gradient
+                             : builder.call("linear_combination", {request.outputs[result]},
+                                            {{"coefficients", std::vector<double>{0.0}}});
+  };
+  const ValueId of_sum = gradient_of(0);
+  const ValueId of_logit = gradient_of(1);
+  return builder.call("softmax_terms_gradient",
+                      {request.inputs[0], request.inputs[1], request.inputs[2], of_sum, of_logit});
 }
 
 ShardingRule terms_gradient_rule(const Attributes&, const Operands& inputs) {
@@ -35,7 +47,10 @@ ShardingRule terms_gradient_rule(const Attributes&, const Operands& inputs) {
   return parse_rule(fmt::format("l*{} v, l*{}, l*{}, l*{}, l*{} -> l*{} v", l, l, l, l, l, l));
 }
 
-ShardingRule token_loss_rule(const Attributes&, const Operands& inputs) { return elementwise_rule(inputs, 3); }
+ShardingRule token_loss_rule(const Attributes&, const Operands& inputs) {
+  require_reals("token_loss", inputs);
+  return elementwise_rule(inputs, 3);
+}
 
 ValueId token_loss_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   switch (request.input) {
@@ -50,15 +65,15 @@ ShardingRule sum_gradient_rule(const Attributes&, const Operands& inputs) {
 }
 
 ShardingRule squared_error_rule(const Attributes&, const Operands& inputs) {
+  require_reals("squared_error", inputs);
   const std::size_t l = leading(inputs, 0, 1);
   return float32_results(parse_rule(fmt::format("l*{} f, l*{} f -> l*{}", l, l, l), {.reduced = "f"}), {0});
 }
 
 ValueId squared_error_gradient(FunctionBuilder& builder, const GradientRequest& request) {
-  if (request.input != 0) {
-    return {};
-  }
-  return builder.call("squared_error_gradient", {request.inputs[0], request.inputs[1], request.output_gradients[0]});
+  const ValueId gradient =
+      builder.call("squared_error_gradient", {request.inputs[0], request.inputs[1], request.output_gradients[0]});
+  return request.input == 0 ? gradient : builder.call("negate", {gradient});
 }
 
 ShardingRule squared_error_gradient_rule(const Attributes&, const Operands& inputs) {
@@ -79,6 +94,7 @@ const RegisterOp terms(
      .help = "of logits, row_max and targets: each row's sum of e^(logit - max), and the target's logit",
      .rule = terms_rule,
      .gradient = terms_gradient,
+     .differentiated = 2,
      .flops = flops_per_element<3>,
      .example = {.operands = {example({2, 3}), example({2}), example({2}, DType::i32)}}});
 const RegisterOp terms_backward({.name = "softmax_terms_gradient",

@@ -17,6 +17,7 @@ std::string weight_dimensions(std::int64_t transpose, std::size_t k, std::size_t
 }
 
 ShardingRule matmul_rule(const Attributes& attributes, const Operands& inputs) {
+  require_reals("matmul", inputs);
   const std::size_t k = contracted(attributes);
   const std::size_t l = leading(inputs, 0, k);
   const std::size_t n = leading(inputs, 1, k);

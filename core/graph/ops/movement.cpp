@@ -1,5 +1,10 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
@@ -9,6 +14,8 @@ namespace shardrun::graph {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
+
+constexpr std::int64_t most_padding = std::int64_t{1} << 40U;
 
 /// The result has the operand's type, also if that is an integer's. Only real numbers are ever partial.
 ShardingRule moving(ShardingRule rule, const Operands& inputs) {
@@ -35,14 +42,17 @@ void set_size(ShardingRule& rule, std::string_view factor, std::int64_t size, st
 ShardingRule transpose_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& order = attributes.integers("order");
   const std::size_t a = rank(inputs, 0);
+  Dims sorted = order;
+  std::ranges::sort(sorted);
+  Dims expected(a);
+  std::iota(expected.begin(), expected.end(), 0);
+  if (sorted != expected) {
+    throw Error(ErrorCode::shape_mismatch, fmt::format("op transpose: order [{}] must name each of {} dimensions once",
+                                                       fmt::join(order, ", "), a));
+  }
   std::string text;
-  for (std::size_t d = 0; d < a; ++d) {
-    if (std::ranges::count(order, static_cast<std::int64_t>(d)) != 1 || order.size() != a) {
-      throw Error(
-          ErrorCode::shape_mismatch,
-          fmt::format("op transpose: order must name each of the {} dimensions of {} once", a, to_string(inputs[0])));
-    }
-    text += fmt::format(" a{}", order[d]);
+  for (const std::int64_t d : order) {
+    text += fmt::format(" a{}", d);
   }
   return moving(parse_rule(fmt::format("a*{}->{}", a, text.empty() ? "." : text)), inputs);
 }
@@ -98,12 +108,26 @@ std::vector<Regrouped> regroup(const Dims& from, const Dims& to) {
   return groups;
 }
 
+/// The number of elements of a shape; nothing if it is none.
+std::optional<std::int64_t> count_of(const Dims& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 1 || __builtin_mul_overflow(count, size, &count)) {
+      return std::nullopt;
+    }
+  }
+  return count;
+}
+
 /// A dimension that stays as it is keeps its split; the others are whole.
 ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& to = attributes.integers("shape");
   const std::vector<std::string> axes = words(attributes.text("axes"));
   const Dims from = inputs.empty() ? Dims{} : inputs[0].shape;
-  if (element_count(from) != element_count(to) || axes.size() != to.size()) {
+  const bool named = axes.size() == to.size() &&
+                     std::set<std::string>(axes.begin(), axes.end()).size() == axes.size() &&
+                     std::ranges::find(axes, "") == axes.end();
+  if (count_of(to) != element_count(from) || !named) {
     throw Error(ErrorCode::shape_mismatch, fmt::format("op reshape: {} cannot become [{}] with axes \"{}\"",
                                                        inputs.empty() ? "nothing" : to_string(inputs[0]),
                                                        fmt::join(to, ", "), attributes.text("axes")));
@@ -148,6 +172,10 @@ ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inpu
   std::int64_t size = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     require_dimension("concatenate", inputs, i, dim);
+    if (inputs[i].dtype != inputs[0].dtype) {
+      throw Error(ErrorCode::shape_mismatch, fmt::format("op concatenate: {} and {} have different element types",
+                                                         to_string(inputs[0]), to_string(inputs[i])));
+    }
     text += (i == 0 ? "" : ",") + factor_list(rank(inputs, i), changed, fmt::format("x{}", i).c_str());
     whole += fmt::format(" x{}", i);
     size += inputs[i].shape[changed];
@@ -277,7 +305,8 @@ const RegisterOp pad(
     {.name = "pad",
      .help = "x with elements added before and after it along a dimension",
      .attributes = {AttributeSpec::integer("dim", "the dimension", 0, 7),
-                    AttributeSpec::integer("low", "how many before"), AttributeSpec::integer("high", "how many after"),
+                    AttributeSpec::integer("low", "how many before", 0, most_padding),
+                    AttributeSpec::integer("high", "how many after", 0, most_padding),
                     AttributeSpec::real("value", "that of each")},
      .rule = pad_rule,
      .gradient = pad_gradient,

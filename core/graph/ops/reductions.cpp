@@ -156,6 +156,7 @@ const RegisterOp argmax({.name = "argmax",
                          .help = "the index of the first of the largest elements of x along a dimension",
                          .attributes = {AttributeSpec::integer("dim", "the dimension, which the result lacks", 0, 7)},
                          .rule = argmax_rule,
+                         .stops_gradient = true,
                          .flops = flops_per_element<1>,
                          .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 

@@ -36,8 +36,10 @@ ShardingRule separate_attention_rule(const Attributes& attributes, const Operand
 
 /// The gradients of q, k and v come from one node. The first request makes it, and the others find it.
 ValueId separate_attention_gradient(FunctionBuilder& builder, const GradientRequest& request) {
-  if (request.input == 3 || !request.output_gradients[0].exists()) {
-    return {};
+  if (request.input == 3) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        "op scaled_dot_product_attention: the mask has no gradient, and this one depends on what is differentiated");
   }
   const std::vector<ValueId>& in = request.inputs;
   std::vector<ValueId> operands = {

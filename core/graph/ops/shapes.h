@@ -70,6 +70,21 @@ inline void require_reals(std::string_view op, const Operands& inputs) {
   }
 }
 
+/// Throws Error{shape_mismatch} if this operand has integers.
+inline void require_real(std::string_view op, const Operands& inputs, std::size_t operand) {
+  if (operand < inputs.size() && !is_real(inputs[operand].dtype)) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op {} takes real numbers as operand {}, and it is {}: cast it to f32 first", op, operand,
+                            to_string(inputs[operand])));
+  }
+}
+inline void require_integers(std::string_view op, const Operands& inputs, std::size_t operand) {
+  if (operand < inputs.size() && inputs[operand].dtype != DType::i32) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op {} takes i32 as operand {}, and it is {}", op, operand, to_string(inputs[operand])));
+  }
+}
+
 /// Throws Error{shape_mismatch} if the dimension is not one of the operand's.
 inline void require_dimension(std::string_view op, const Operands& inputs, std::size_t operand, std::int64_t dim) {
   if (dim < 0 || dim >= static_cast<std::int64_t>(rank(inputs, operand))) {

@@ -6,6 +6,7 @@ namespace shardrun::graph {
 namespace {
 
 ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
+  require_reals("shift", inputs);
   const auto dimension = static_cast<std::size_t>(attributes.integer("dim"));
   if (dimension >= rank(inputs, 0)) {
     throw Error(ErrorCode::shape_mismatch,
@@ -13,9 +14,14 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   }
   ShardingRule rule = elementwise_rule(inputs, 1);
   const std::int64_t offset = attributes.integer("offset");
+  const std::int64_t size = inputs[0].shape[dimension];
+  if (offset < -size || offset > size) {
+    throw Error(ErrorCode::shape_mismatch,
+                fmt::format("op shift: offset is {}, expected {} to {}, as dimension {} of {} has indices", offset,
+                            -size, size, dimension, to_string(inputs[0])));
+  }
   const bool periodic = attributes.text("boundary") == "periodic";
-  add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic},
-             inputs[0].shape[dimension]);
+  add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic}, size);
   // With a constant outside, the op is affine: of a partial operand it would add the constant once per shard.
   return periodic || attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
 }

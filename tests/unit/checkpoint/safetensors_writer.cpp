@@ -64,7 +64,7 @@ TEST_CASE("the layout says where every tensor goes and how large the file is", "
 
 TEST_CASE("tensors come in pieces and in any order", "[checkpoint]") {
   const TemporaryFolder folder;
-  TensorFileWriter writer(folder / "file", {{"a", DType::u8, {4}}, {"b", DType::u8, {4}}}, {});
+  TensorFileWriter writer(folder / "file", lay_out({{"a", DType::u8, {4}}, {"b", DType::u8, {4}}}, {}));
 
   writer.write("b", 2, bytes_of("34"));
   writer.write("a", 0, bytes_of("abcd"));
@@ -81,7 +81,7 @@ TEST_CASE("a file that lacks bytes is not committed", "[checkpoint]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "old");
   {
-    TensorFileWriter writer(folder / "file", {{"a", DType::u8, {4}}}, {});
+    TensorFileWriter writer(folder / "file", lay_out({{"a", DType::u8, {4}}}, {}));
     writer.write("a", 1, bytes_of("bc"));
 
     CHECK_THAT(error_of([&] { writer.commit(); }), Contains("tensor 'a' lacks 2 of its 4 bytes"));

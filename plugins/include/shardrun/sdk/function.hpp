@@ -102,7 +102,10 @@ class Value {
   /// Whether it is a tensor; a default Value is none.
   [[nodiscard]] bool exists() const noexcept { return node_ != nullptr; }
   [[nodiscard]] Dims dims() const;
-  [[nodiscard]] Function& function() const { return *node_->function; }
+  [[nodiscard]] Function& function() const {
+    require_set();
+    return *node_->function;
+  }
 
   [[nodiscard]] Value operator+(const Value& other) const;
   [[nodiscard]] Value operator-(const Value& other) const { return *this + other.times(-1); }
@@ -131,6 +134,11 @@ class Value {
   };
 
   explicit Value(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+  void require_set() const {
+    if (node_ == nullptr) {
+      throw std::logic_error("a value that was never set is used");
+    }
+  }
   [[nodiscard]] static bool has_multiples(const std::vector<Term>& terms);
   /// Of a sum that is not made yet and has multiples in it; otherwise the value itself.
   [[nodiscard]] std::vector<Term> terms() const;
@@ -293,9 +301,7 @@ class Function {
 
   /// The host's number of a value. Makes a sum that is not made yet.
   std::uint32_t number_of(const Value& value, const std::string& name = {}) {
-    if (value.node_ == nullptr) {
-      throw std::logic_error("a value that was never set is used");
-    }
+    value.require_set();
     Value::Node& node = *value.node_;
     if (node.number == 0) {
       node.number = make_sum(node.terms, name);
@@ -307,8 +313,9 @@ class Function {
   /// A sum of two values is the op add. Multiples of values of one rank are added up by linear_combination; the op add
   /// then adds those that lack leading dimensions.
   [[nodiscard]] std::uint32_t make_sum(const std::vector<Value::Term>& terms, const std::string& name) {
-    if (!Value::has_multiples(terms)) {
-      return call("add", {Value(terms.at(0).value), Value(terms.at(1).value)}, {}, name).node_->number;
+    if (!Value::has_multiples(terms) && terms.size() <= 2) {
+      return terms.size() == 1 ? number_of(Value(terms[0].value))
+                               : call("add", {Value(terms[0].value), Value(terms[1].value)}, {}, name).node_->number;
     }
     std::size_t rank = 0;
     for (const Value::Term& term : terms) {
@@ -378,6 +385,7 @@ inline bool Value::has_multiples(const std::vector<Term>& terms) {
 }
 
 inline std::vector<Value::Term> Value::terms() const {
+  require_set();
   return node_->number == 0 && has_multiples(node_->terms) ? node_->terms : std::vector<Term>{{1, node_}};
 }
 
@@ -400,6 +408,7 @@ inline Value Value::times(double factor) const {
 inline Value Value::operator*(const Value& other) const { return function().call("multiply", {*this, other}); }
 
 inline Value Value::named(const std::string& name) const {
+  require_set();
   if (node_->number != 0) {
     throw std::logic_error("the value that is to be named '" + name + "' has been made already");
   }

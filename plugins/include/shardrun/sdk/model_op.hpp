@@ -18,7 +18,7 @@
 /// left out:
 ///
 ///     static std::vector<OpAttribute> attributes();
-///     static std::vector<Operand> operands();              // without it all are real numbers
+///     static std::vector<OpOperand> operands();              // without it all are real numbers
 ///     static std::vector<std::uint32_t> result_elements(); // SR_ELEMENT_...; without it all are 0
 ///     static constexpr std::uint32_t min_operands = 2;     // the others may be left out of a call
 ///     static constexpr const char* sizes = "c=3";          // of factors, for checks
@@ -44,7 +44,7 @@
 namespace shardrun::sdk {
 
 /// An operand. Checks draw its elements from [low, high).
-struct Operand {
+struct OpOperand {
   Element element = Element::f32;
   double low = 0;  ///< both 0: from the normal distribution
   double high = 0;
@@ -206,7 +206,7 @@ concept HasAttributes = requires {
 };
 template <class Class>
 concept HasOperands = requires {
-  { Class::operands() } -> std::convertible_to<std::vector<Operand>>;
+  { Class::operands() } -> std::convertible_to<std::vector<OpOperand>>;
 };
 template <class Class>
 concept HasResultElements = requires {
@@ -296,8 +296,8 @@ inline void add_attributes(sr_model_op& op, OpLists& lists) {
   op.example_stride = sizeof(sr_attribute);
 }
 
-inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<Operand>& operands) {
-  for (const Operand& operand : operands) {
+inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<OpOperand>& operands) {
+  for (const OpOperand& operand : operands) {
     lists.operands.push_back(
         {sizeof(sr_operand), static_cast<std::uint32_t>(operand.element), operand.low, operand.high});
   }
@@ -307,9 +307,9 @@ inline void add_operands(sr_model_op& op, OpLists& lists, const std::vector<Oper
 }
 
 /// As many operands as the rule names.
-[[nodiscard]] inline std::vector<Operand> real_operands(const std::string& rule) {
+[[nodiscard]] inline std::vector<OpOperand> real_operands(const std::string& rule) {
   const auto arrow = rule.begin() + static_cast<std::ptrdiff_t>(std::min(rule.find("->"), rule.size()));
-  return std::vector<Operand>(static_cast<std::size_t>(std::count(rule.begin(), arrow, ',')) + 1);
+  return std::vector<OpOperand>(static_cast<std::size_t>(std::count(rule.begin(), arrow, ',')) + 1);
 }
 
 template <class Class>

@@ -18,7 +18,12 @@ namespace shardrun::sdk {
 namespace detail {
 
 [[nodiscard]] inline std::int64_t dimension(const Value& x, std::int64_t dim) {
-  return dim < 0 ? dim + static_cast<std::int64_t>(x.dims().size()) : dim;
+  const auto rank = static_cast<std::int64_t>(x.dims().size());
+  if (dim < -rank || dim >= rank) {
+    throw std::invalid_argument("there is no dimension " + std::to_string(dim) + " of a value that has " +
+                                std::to_string(rank));
+  }
+  return dim < 0 ? dim + rank : dim;
 }
 
 [[nodiscard]] inline std::vector<std::int64_t> dimensions(const Value& x, std::vector<std::int64_t> dims) {
@@ -145,6 +150,10 @@ class Contraction {
     parse();
     expand_ellipses();
     for (std::size_t i = 0; i < letters_.size(); ++i) {
+      if (const std::size_t rank = operands_[i].dims().size(); rank != letters_[i].size()) {
+        refuse("operand " + std::to_string(i) + " has " + std::to_string(rank) + " dimensions, expected " +
+               std::to_string(letters_[i].size()));
+      }
       take_diagonals(i);
     }
   }
