@@ -15,10 +15,11 @@ ShardingRule shift_rule(const Attributes& attributes, const Operands& inputs) {
   ShardingRule rule = elementwise_rule(inputs, 1);
   const std::int64_t offset = attributes.integer("offset");
   const std::int64_t size = inputs[0].shape[dimension];
-  if (offset < -size || offset > size) {
+  const std::int64_t most = 8 * size;
+  if (offset < -most || offset > most) {
     throw Error(ErrorCode::shape_mismatch,
-                fmt::format("op shift: offset is {}, expected {} to {}, as dimension {} of {} has indices", offset,
-                            -size, size, dimension, to_string(inputs[0])));
+                fmt::format("op shift: offset is {}, expected {} to {}: eight times dimension {} of {}", offset, -most,
+                            most, dimension, to_string(inputs[0])));
   }
   const bool periodic = attributes.text("boundary") == "periodic";
   add_window(rule, inputs, 0, dimension, {.first = offset, .last = offset, .wraps = periodic}, size);

@@ -27,9 +27,10 @@ struct Saved {
       : job(text_job_in(folder, overrides)), compiled(compile_ready(job)), training(job, compiled) {
     training.initialize();
     static_cast<void>(training.step(0));
-    checkpoint::save_states(
-        path, compiled.graph, graph::StateKind::parameter, compiled.partition, training.executor(), 0,
-        checkpoint::describe_model(compiled.model, compiled.settings, compiled.dataset->tokenizer()));
+    const checkpoint::Metadata metadata =
+        checkpoint::describe_model(compiled.model, compiled.settings, compiled.dataset->tokenizer());
+    checkpoint::save_states(checkpoint::state_file(path, compiled.graph, graph::StateKind::parameter, metadata),
+                            compiled.graph, compiled.partition, training.executor(), 0);
   }
 };
 
@@ -41,7 +42,8 @@ std::vector<std::byte> bytes_of_state(const graph::Graph& graph, const runtime::
 }
 
 std::string read_error(const std::filesystem::path& path) {
-  return error_of([&] { static_cast<void>(checkpoint::read_model(checkpoint::SafetensorsFile(path), built_models())); });
+  return error_of(
+      [&] { static_cast<void>(checkpoint::read_model(checkpoint::SafetensorsFile(path), built_models())); });
 }
 
 }  // namespace
