@@ -48,7 +48,7 @@ Ended run_job(const std::filesystem::path& folder, const std::string& command, c
   return ended;
 }
 
-std::string example(const std::string& name) { return SHARDRUN_EXAMPLES "/programs/" + name + ".ini"; }
+std::string example(const std::string& name) { return SHARDRUN_EXAMPLE_JOBS "/programs/" + name + ".ini"; }
 
 /// A simulation whose axes x and y are split over so many ranks each.
 struct Split {
