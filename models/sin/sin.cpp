@@ -1,13 +1,9 @@
 #include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
 
-#include <limits>
-
 namespace {
 
 using namespace shardrun::sdk;
-
-constexpr double no_bound = std::numeric_limits<double>::infinity();
 
 /// Each element moves along the gradient of its sine: x ← x + rate · d(Σ sin x)/dx.
 class Sin {
@@ -21,7 +17,7 @@ class Sin {
                     "n nx points num_cells elements size"),
         also_called(number_option("rate", 0.1, 0, 0, "how much of its gradient is added to x in each step"),
                     "lr learning_rate step_size"),
-        number_option("spread", 1, 0, no_bound, "standard deviation of the first x"),
+        number_option("spread", 1, 0, 1e30, "standard deviation of the first x"),
     };
   }
 

@@ -20,7 +20,7 @@ graph::Initializer initializer_from(const sr_state& raw) {
   using Kind = graph::Initializer::Kind;
   const double value = raw.initial_value;
   if (!std::isfinite(static_cast<float>(value))) {
-    refuse_with("initial_value is no finite float");
+    refuse_with("initial_value is not finite");
   }
   if ((raw.initial == SR_INITIAL_CHANCE && (value < 0 || value > 1)) ||
       (raw.initial == SR_INITIAL_BUMP && value <= 0) || (raw.initial == SR_INITIAL_NORMAL && value < 0)) {

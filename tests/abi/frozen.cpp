@@ -150,7 +150,7 @@ TEST_CASE("a model built from the headers of a release reads all it could, and i
 
     CHECK(lines == std::vector<std::string>{
                        "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 0: 6 rows, training 1",
-                       "type 1 [6 batch]", "gradient of operand 0 of 1, factor 2: results 1",
+                       "type 1 [5 features]", "gradient of operand 0 of 1, factor 2: results 1",
                        "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 1: 0 rows, training 0"});
     CHECK(graph.layers == 2);
     REQUIRE(graph.states.size() == 2);

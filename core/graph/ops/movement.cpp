@@ -172,9 +172,10 @@ ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inpu
   std::int64_t size = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     require_dimension("concatenate", inputs, i, dim);
-    if (inputs[i].dtype != inputs[0].dtype) {
-      throw Error(ErrorCode::shape_mismatch, fmt::format("op concatenate: {} and {} have different element types",
-                                                         to_string(inputs[0]), to_string(inputs[i])));
+    if (is_real(inputs[i].dtype) != is_real(inputs[0].dtype)) {
+      throw Error(ErrorCode::shape_mismatch,
+                  fmt::format("op concatenate: {} and {} cannot stand in one tensor: cast one of them",
+                              to_string(inputs[0]), to_string(inputs[i])));
     }
     text += (i == 0 ? "" : ",") + factor_list(rank(inputs, i), changed, fmt::format("x{}", i).c_str());
     whole += fmt::format(" x{}", i);

@@ -64,16 +64,19 @@ static const sr_attribute two = {
 static const sr_attribute one = {
     .struct_size = sizeof(sr_attribute), .type = SR_ATTRIBUTE_NUMBER, .name = "scale", .number = 1};
 
-/* losses: 2 * targets, and what the gradient of their sum is: an output. */
-static int32_t write_loss(const frozen* self, const sr_function_request* request, const sr_function_writer* writer,
-                          sr_error* error) {
-  const char* const axes[] = {"batch"};
-  const sr_tensor_type row = {sizeof(sr_tensor_type), SR_ELEMENT_F32, &request->rows, axes, 1, 0};
+/* losses: 2 * inputs, and the gradient of their sum, which nothing reads. */
+static int32_t write_loss(const frozen* self, const sr_model_job* job, const sr_function_request* request,
+                          const sr_function_writer* writer, sr_error* error) {
+  const char* const axes[] = {"batch", "features"};
+  const int64_t shape[] = {request->rows, job->features};
+  const sr_tensor_type row = {sizeof(sr_tensor_type), SR_ELEMENT_F32, shape, axes, 2, 0};
+  const sr_tensor_type labels = {sizeof(sr_tensor_type), SR_ELEMENT_I32, shape, axes, 1, 0};
   const sr_tensor_type* type = NULL;
   char line[200];
-  uint32_t x = 0, y = 0, sum = 0, gradient = 0;
+  uint32_t x = 0, y = 0, sum = 0, gradient = 0, targets = 0;
   if (writer->set_scope(writer->self, "scope", error) != SR_OK || writer->set_layer(writer->self, 0, error) != SR_OK ||
       writer->input(writer->self, "inputs", &row, &x, error) != SR_OK ||
+      writer->input(writer->self, "targets", &labels, &targets, error) != SR_OK ||
       call(writer, "scaled", x, &two, 1, &y, error) != SR_OK ||
       writer->cut_point(writer->self, "losses", y, error) != SR_OK ||
       writer->type_of(writer->self, y, &type, error) != SR_OK) {
@@ -83,8 +86,7 @@ static int32_t write_loss(const frozen* self, const sr_function_request* request
            type->axes[type->rank - 1]);
   log_line(self, line);
   if (call(writer, "sum_all", y, &one, 1, &sum, error) != SR_OK ||
-      writer->gradient(writer->self, sum, &x, 1, &gradient, error) != SR_OK ||
-      writer->output(writer->self, "gradient", gradient, error) != SR_OK) {
+      writer->gradient(writer->self, sum, &x, 1, &gradient, error) != SR_OK) {
     return SR_INTERNAL;
   }
   return writer->set_losses(writer->self, y, error);
@@ -109,7 +111,7 @@ static int32_t write_function(void* self, const sr_model_job* job, const sr_func
     log_job((const frozen*)self, job);
   }
   log_line((const frozen*)self, line);
-  return request->function == 0 ? write_loss((const frozen*)self, request, writer, error) : write_iterate(writer, error);
+  return request->function == 0 ? write_loss((const frozen*)self, job, request, writer, error) : write_iterate(writer, error);
 }
 
 static void scale(void* argument, int64_t begin, int64_t end) {

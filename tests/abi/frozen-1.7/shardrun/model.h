@@ -97,7 +97,7 @@ typedef struct sr_function {
 typedef struct sr_function_request {
   uint32_t struct_size;
   uint32_t function; /* its index in sr_model.functions */
-  int64_t rows;      /* samples of a call; 0 for a function without a batch */
+  int64_t rows;      /* samples of a call: of a microbatch; 0 for a function without a batch */
   uint32_t training; /* 1: random layers act */
   uint32_t reserved; /* zero */
 } sr_function_request;
