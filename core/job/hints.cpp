@@ -72,7 +72,8 @@ std::string other_home(std::string_view key, const std::vector<KnownKeys>& elsew
 /// A misspelled key of another section.
 std::string near_elsewhere(std::string_view key, const std::vector<KnownKeys>& elsewhere) {
   for (const KnownKeys& other : elsewhere) {
-    if (const std::string_view near = nearest_name(key, names_of(other.specs)); !near.empty()) {
+    const std::vector<std::string> names = names_of(other.specs);
+    if (const std::string_view near = nearest_name(key, names); !near.empty()) {
       return fmt::format(" (did you mean {}?)", setting_name(other.section, near));
     }
   }
