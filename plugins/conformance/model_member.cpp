@@ -102,7 +102,7 @@ std::int64_t size_from(const std::string& setting) {
   return size;
 }
 
-/// What the settings say of the data, where that kind of data has it.
+/// Replaces the sizes that this kind of data has by those of the settings.
 models::DataShape with_settings(models::DataShape shape, const std::vector<std::string>& settings) {
   std::int64_t* const sizes[] = {&shape.vocab, &shape.features, &shape.outputs};
   for (const std::string& setting : settings) {

@@ -19,7 +19,7 @@ std::vector<Finding> check_model(const std::string& fault, const conformance::Ca
       {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"}, .words = words, .silence_s = 60});
 }
 
-/// What the first case with the word in its name says.
+/// Runs the first case that has the word in its name, and returns the problem that it found.
 std::string model_problem(const std::string& fault, const std::string& word) {
   const std::vector<Finding> findings = check_model(fault, {word});
   REQUIRE_FALSE(findings.empty());

@@ -39,7 +39,7 @@ ConvWeightProducts::ConvWeightProducts(const graph::OpShape& shape)
                     : aligned(static_cast<std::size_t>(sizes_.other * channels_.width * sizes_.taps) * sizeof(float));
 }
 
-/// Of a block of channels and rows of positions, without data.
+/// The product for a block of channels and of rows of positions. Its operands still lack their addresses.
 Product ConvWeightProducts::product(std::int64_t channels, std::int64_t rows) const {
   const std::int64_t n = channels * sizes_.taps;
   const std::int64_t k = rows * sizes_.columns;

@@ -213,7 +213,7 @@ SHARDRUN_INLINE vec power(vec a, vec b) {
   return lane_by_lane(value, [=](float lane, int i) { return usual[i] != 0 ? lane : __builtin_powf(a[i], b[i]); });
 }
 
-/// What the formulas of core/graph/formulas.h compute with.
+/// The numbers and functions of the formulas in core/graph/formulas.h: vectors of floats.
 struct VecMath {
   using Number = vec;
   SHARDRUN_INLINE static vec constant(double value) { return splat(static_cast<float>(value)); }

@@ -22,7 +22,7 @@ Letter letter_of(const TensorView& tensor, const std::string& letters, char lett
   return {tensor.shape[d], extent(tensor, d + 1, tensor.rank)};
 }
 
-/// Where both operands' elements lie, for all indices of some letters.
+/// The offsets of both operands' elements, for all indices of some letters.
 struct Places {
   std::vector<std::int64_t> a = {0};
   std::vector<std::int64_t> b = {0};

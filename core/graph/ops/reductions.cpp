@@ -99,7 +99,7 @@ ValueId mean_gradient(FunctionBuilder& builder, const GradientRequest& request) 
   return broadcast_like(builder, request.output_gradients[0], request, 1 / count);
 }
 
-/// Of max and min: the elements that equal the result share the gradient.
+/// The gradient of max and min: the elements that equal the result share it.
 ValueId extreme_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const ValueId result = broadcast_like(builder, request.outputs[0], request, 1);
   const ValueId mask = builder.call("equal", {request.inputs[0], result});

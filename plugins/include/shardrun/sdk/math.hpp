@@ -74,7 +74,7 @@ namespace shardrun::sdk {
   return scalar.function().gradients(scalar, {of}).front();
 }
 
-/// What is past the ends of a dimension.
+/// The values that shift() reads past the ends of a dimension.
 struct Boundary {
   bool periodic = true;  ///< the other end
   double value = 0;      ///< otherwise this
