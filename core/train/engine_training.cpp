@@ -191,8 +191,8 @@ double EngineTraining::squares_of_gradients() {
   return read_scalar("norm_squared");
 }
 
-/// Returns the loss of the batch, and adds up `more` over the ranks. The losses of ranks with parts of the batch add up.
-/// Ranks with the whole batch have the same loss, as far as they have predictions.
+/// Returns the loss of the batch, and adds up `more` over the ranks. The losses of ranks with parts of the batch add
+/// up. Ranks with the whole batch have the same loss, as far as they have predictions.
 double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
   more.push_back(has_losses_ ? 1 : 0);
