@@ -192,7 +192,7 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
       [&](std::int64_t of) { return parts_of_rank(file, graph, partition, of); }, executor, rank, callbacks);
 }
 
-Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,
+Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                         const data::Tokenizer* tokenizer) {
   std::string section = fmt::format("[model]\nname = {}\n{}", model.name, to_string(settings.options));
   const bool takes_vocab = std::any_of(model.options.begin(), model.options.end(),
@@ -207,12 +207,12 @@ Metadata describe_model(const models::Model& model, const models::ModelSettings&
   return metadata;
 }
 
-TrainedModel read_model(const SafetensorsFile& file, const models::Models& models) {
+TrainedModel read_model(const SafetensorsFile& file, const workload::Models& models) {
   job::RawJob raw;
   raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
   const job::RawSection* section = raw.find("model");
   const job::RawSetting* name = section == nullptr ? nullptr : section->find("name");
-  std::optional<models::Model> model = name == nullptr ? std::nullopt : models.find(name->value);
+  std::optional<workload::Model> model = name == nullptr ? std::nullopt : models.find(name->value);
   if (!model) {
     throw Error(ErrorCode::data,
                 fmt::format("'{}' holds the model '{}', which this version does not have; it has {}",

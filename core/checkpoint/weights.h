@@ -11,7 +11,7 @@
 #include "core/data/tokenizer.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
-#include "core/models/model.h"
+#include "core/workload/model.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 
@@ -59,18 +59,18 @@ void save_parts(const StateFile& file, std::int64_t ranks,
 void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-[[nodiscard]] Metadata describe_model(const models::Model& model, const models::ModelSettings& settings,
+[[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
 
 /// A model read from a file.
 struct TrainedModel {
-  models::Model model;
-  models::ModelSettings settings;
+  workload::Model model;
+  workload::ModelSettings settings;
   std::optional<data::Tokenizer> tokenizer;
 };
 
 /// Throws Error{data} if the file was not written by `save_states` with `describe_model`, or holds none of `models`.
-[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file, const models::Models& models);
+[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file, const workload::Models& models);
 
 /// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
 /// another shape, not float32, or with a value that is NaN or infinite.

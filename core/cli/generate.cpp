@@ -9,7 +9,7 @@
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/metrics/run_files.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "core/partition/partition.h"
 #include "core/train/sampling.h"
 
@@ -93,7 +93,7 @@ int generate(std::span<const std::string> words) {
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
 
-  const graph::Graph graph = models::build_prediction(trained.model, trained.settings);
+  const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(file, graph, executor);

@@ -15,10 +15,10 @@ namespace {
 
 std::string model_reference() {
   std::string text = "\nmodels, and what [model] takes for each\n";
-  const models::Models models = compile::models_in(compile::directories_of({}));
+  const workload::Models models = compile::models_in(compile::directories_of({}));
   for (const std::string& name : models.names()) {
     try {
-      const models::Model model = models.find(name).value();
+      const workload::Model model = models.find(name).value();
       text += fmt::format("\nname = {}    {}\n{}", name, model.help, job::options_reference(model.options));
     } catch (const Error& error) {
       text += fmt::format("\nname = {}    cannot be used: {}\n", name, error.message());

@@ -19,9 +19,9 @@
 namespace shardrun::compile {
 namespace {
 
-models::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
-  return {.kind = train.optimizer == job::Optimizer::sgd ? models::OptimizerSettings::Kind::sgd
-                                                         : models::OptimizerSettings::Kind::adamw,
+workload::OptimizerSettings optimizer_settings(const job::TrainSettings& train) {
+  return {.kind = train.optimizer == job::Optimizer::sgd ? workload::OptimizerSettings::Kind::sgd
+                                                         : workload::OptimizerSettings::Kind::adamw,
           .beta1 = train.beta1,
           .beta2 = train.beta2,
           .epsilon = train.epsilon,
@@ -46,8 +46,8 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-models::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
-  const std::int64_t first = models::microbatch_rows(job.data.batch, job.data.microbatches).front();
+workload::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
+  const std::int64_t first = workload::microbatch_rows(job.data.batch, job.data.microbatches).front();
   return {.batch = job.data.batch,
           .microbatches = job.data.microbatches,
           .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
@@ -60,14 +60,14 @@ models::TrainingSettings training_settings(const job::Job& job, const data::Data
 
 /// Errors of the graph itself, such as a tensor that is too large, have no place. Adds one.
 graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
-  models::ModelSettings settings = compiled.settings;
+  workload::ModelSettings settings = compiled.settings;
   settings.job = &job;
   try {
     if (job.task == job::Task::iterate) {
-      return models::build_iteration(compiled.model, settings);
+      return workload::build_iteration(compiled.model, settings);
     }
-    return models::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
-  } catch (const models::Refusal&) {
+    return workload::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
+  } catch (const workload::Refusal&) {
     throw;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
@@ -106,9 +106,9 @@ void build_model(const job::Job& job, Compiled& compiled) {
   compiled.graph = build_graph(job, compiled);
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
   if (job.task == job::Task::train) {
-    const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
-    compiled.microbatch_rows = models::microbatch_rows(training.batch, training.microbatches);
-    compiled.evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows);
+    const workload::TrainingSettings training = training_settings(job, compiled.dataset.get());
+    compiled.microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches);
+    compiled.evaluation_rows = workload::evaluation_rows(training.eval_samples, training.eval_rows);
   }
   plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
   const plugins::Strategy strategy = open_strategy(job);
@@ -135,15 +135,15 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   }
   compiled.engine = std::make_shared<const JobEngine>(open_engine(job, rank, compiled.settings.data));
   if (job.task == job::Task::infer) {
-    compiled.graph = models::build_parameters(parameters_of(*compiled.engine));
+    compiled.graph = workload::build_parameters(parameters_of(*compiled.engine));
     compiled.plan = plan_of_engine(job);
     compiled.partition = partition::split(compiled.graph, compiled.plan);
     return;
   }
-  const models::TrainingSettings training = training_settings(job, compiled.dataset.get());
-  const models::EngineProgram program =
+  const workload::TrainingSettings training = training_settings(job, compiled.dataset.get());
+  const workload::EngineProgram program =
       program_of(job, *compiled.engine, training.optimizer, training.eval_rows, training.eval_samples);
-  compiled.graph = models::build_engine(program);
+  compiled.graph = workload::build_engine(program);
   compiled.microbatch_rows = program.microbatch_rows;
   compiled.evaluation_rows = program.evaluation_rows;
   compiled.plan = plan_of_engine(job);

@@ -12,8 +12,8 @@
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
-#include "core/models/model.h"
-#include "core/models/program.h"
+#include "core/workload/model.h"
+#include "core/workload/program.h"
 #include "core/partition/partition.h"
 #include "core/partition/program.h"
 #include "core/plan/plan.h"
@@ -29,8 +29,8 @@ namespace shardrun::compile {
 struct Compiled {
   std::shared_ptr<data::Dataset> dataset;   ///< null if the job names no data
   std::shared_ptr<const JobEngine> engine;  ///< null for a model
-  models::Model model;
-  models::ModelSettings settings;
+  workload::Model model;
+  workload::ModelSettings settings;
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
   graph::Graph graph;
   plan::Plan plan;

@@ -150,7 +150,7 @@ void require_model(const job::Job& job, std::string_view what) {
   }
 }
 
-JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data) {
+JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data) {
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,
                                .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
@@ -172,8 +172,8 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::Data
   return engine;
 }
 
-models::DataShape inferred_shape(const job::Job& job) {
-  models::DataShape shape{.features = job.infer.features, .outputs = job.infer.outputs};
+workload::DataShape inferred_shape(const job::Job& job) {
+  workload::DataShape shape{.features = job.infer.features, .outputs = job.infer.outputs};
   if (job.checkpoint.empty()) {
     return shape;
   }
@@ -197,8 +197,8 @@ models::DataShape inferred_shape(const job::Job& job) {
   return shape;
 }
 
-models::EngineProgram parameters_of(const JobEngine& engine) {
-  models::EngineProgram program{.name = engine.plugin.manifest().name};
+workload::EngineProgram parameters_of(const JobEngine& engine) {
+  workload::EngineProgram program{.name = engine.plugin.manifest().name};
   for (const EngineParameter& parameter : engine.own()) {
     if (elements_of(parameter.shape) > 0) {
       program.parameters.push_back({state_of(parameter), engine.holders_of(parameter).front() == engine.request.rank});
@@ -207,9 +207,9 @@ models::EngineProgram parameters_of(const JobEngine& engine) {
   return program;
 }
 
-models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, models::OptimizerSettings optimizer,
-                                 std::int64_t eval_rows, std::int64_t eval_samples) {
-  models::EngineProgram program = parameters_of(engine);
+workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine, workload::OptimizerSettings optimizer,
+                                   std::int64_t eval_rows, std::int64_t eval_samples) {
+  workload::EngineProgram program = parameters_of(engine);
   program.labels = checked_labels(job, engine);
   program.outputs = engine.request.outputs;
   program.batch = job.data.batch;
@@ -224,9 +224,9 @@ models::EngineProgram program_of(const job::Job& job, const JobEngine& engine, m
     }
     return own;
   };
-  program.microbatch_rows = own_rows(models::microbatch_rows(job.data.batch, job.data.microbatches));
+  program.microbatch_rows = own_rows(workload::microbatch_rows(job.data.batch, job.data.microbatches));
   if (eval_samples > 0) {
-    program.evaluation_rows = own_rows(models::evaluation_rows(eval_samples, eval_rows));
+    program.evaluation_rows = own_rows(workload::evaluation_rows(eval_samples, eval_rows));
   }
   return program;
 }

@@ -11,7 +11,7 @@
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/job/job.h"
-#include "core/models/engine.h"
+#include "core/workload/engine.h"
 #include "plugins/loader/engine.h"
 
 namespace shardrun::compile {
@@ -20,7 +20,7 @@ namespace shardrun::compile {
 struct JobEngine {
   plugins::Engine plugin;
   plugins::EngineRequest request;  ///< of this rank
-  models::DataShape data;
+  workload::DataShape data;
   std::vector<std::vector<plugins::EngineParameter>> parameters;  ///< per rank, in order of declaration
 
   [[nodiscard]] const std::vector<plugins::EngineParameter>& own() const { return parameters[request.rank]; }
@@ -35,18 +35,18 @@ void require_model(const job::Job& job, std::string_view what);
 
 /// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
-[[nodiscard]] JobEngine open_engine(const job::Job& job, std::int64_t rank, const models::DataShape& data);
+[[nodiscard]] JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data);
 
 /// What [infer] or the checkpoint says of the sizes of samples and predictions. Throws Error{job} if they disagree.
-[[nodiscard]] models::DataShape inferred_shape(const job::Job& job);
+[[nodiscard]] workload::DataShape inferred_shape(const job::Job& job);
 
 /// This rank's parts of parameters, as far as they have elements.
-[[nodiscard]] models::EngineProgram parameters_of(const JobEngine& engine);
+[[nodiscard]] workload::EngineProgram parameters_of(const JobEngine& engine);
 
 /// What the host computes for this rank. Throws Error{job} if the data does not suit the loss.
-[[nodiscard]] models::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
-                                               models::OptimizerSettings optimizer, std::int64_t eval_rows,
-                                               std::int64_t eval_samples);
+[[nodiscard]] workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
+                                                 workload::OptimizerSettings optimizer, std::int64_t eval_rows,
+                                                 std::int64_t eval_samples);
 
 /// The file of the whole parameters. What it is of is said in it: the section [engine].
 [[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);

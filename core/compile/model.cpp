@@ -13,14 +13,14 @@ namespace shardrun::compile {
 namespace {
 
 /// SR_DATA_...: what the data is.
-std::uint32_t kind_of(const models::DataShape& data) {
+std::uint32_t kind_of(const workload::DataShape& data) {
   if (data.features == 0) {
     return data.vocab > 0 ? SR_DATA_TOKENS : 0;
   }
   return data.vocab > 0 ? SR_DATA_LABELS : SR_DATA_ARRAYS;
 }
 
-plugins::ModelRequest request_of(const models::ModelSettings& settings) {
+plugins::ModelRequest request_of(const workload::ModelSettings& settings) {
   return {.options = settings.options,
           .data = kind_of(settings.data),
           .vocab = settings.data.vocab,
@@ -30,40 +30,40 @@ plugins::ModelRequest request_of(const models::ModelSettings& settings) {
 
 /// Returns what `act` returns. What the plugin refuses gets the place of the setting that it names.
 template <class Act>
-auto placing(const models::ModelSettings& settings, Act act) {
+auto placing(const workload::ModelSettings& settings, Act act) {
   try {
     return act();
   } catch (const plugins::Invalid& invalid) {
     const std::string& setting = invalid.setting();
     const std::size_t dot = std::min(setting.find('.'), setting.size());
     const std::string section = dot == 0 ? "model" : setting.substr(0, dot);
-    models::refuse(settings, section, setting.substr(std::min(dot + 1, setting.size())), invalid.reason());
+    workload::refuse(settings, section, setting.substr(std::min(dot + 1, setting.size())), invalid.reason());
   }
 }
 
-void require_data(const plugins::Model& plugin, const models::ModelSettings& settings) {
+void require_data(const plugins::Model& plugin, const workload::ModelSettings& settings) {
   const std::uint32_t kind = kind_of(settings.data);
   if (kind != 0 && (plugin.data() & kind) == 0) {
-    models::refuse(settings, "data", "",
-                   fmt::format("model {} is not trained on {}", plugin.manifest().name,
-                               kind == SR_DATA_TOKENS   ? "tokens"
-                               : kind == SR_DATA_LABELS ? "arrays of which the second holds integer labels"
-                                                        : "arrays of which the second holds real numbers"));
+    workload::refuse(settings, "data", "",
+                     fmt::format("model {} is not trained on {}", plugin.manifest().name,
+                                 kind == SR_DATA_TOKENS   ? "tokens"
+                                 : kind == SR_DATA_LABELS ? "arrays of which the second holds integer labels"
+                                                          : "arrays of which the second holds real numbers"));
   }
 }
 
 }  // namespace
 
-models::Model model_of(plugins::Model plugin) {
-  models::Model model{.name = plugin.manifest().name,
-                      .help = plugin.help(),
-                      .options = plugin.options(),
-                      .takes_data = plugin.data() != 0};
-  model.declare = [plugin](graph::Graph& graph, const models::ModelSettings& settings) {
+workload::Model model_of(plugins::Model plugin) {
+  workload::Model model{.name = plugin.manifest().name,
+                        .help = plugin.help(),
+                        .options = plugin.options(),
+                        .takes_data = plugin.data() != 0};
+  model.declare = [plugin](graph::Graph& graph, const workload::ModelSettings& settings) {
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
   };
   if (plugin.has("loss")) {
-    model.losses = [plugin](graph::FunctionBuilder& builder, const models::ModelSettings& settings, std::int64_t rows,
+    model.losses = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
                             bool training) {
       require_data(plugin, settings);
       return placing(settings,
@@ -71,7 +71,7 @@ models::Model model_of(plugins::Model plugin) {
     };
   }
   const auto without_loss = [&plugin](std::string function, std::int64_t rows) {
-    return [plugin, function, rows](graph::FunctionBuilder& builder, const models::ModelSettings& settings) {
+    return [plugin, function, rows](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
       placing(settings,
               [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), function, rows, false)); });
     };
@@ -85,9 +85,9 @@ models::Model model_of(plugins::Model plugin) {
   return model;
 }
 
-models::Models models_in(plugins::Directories directories) {
+workload::Models models_in(plugins::Directories directories) {
   const auto names = [directories] { return plugins::plugin_names(directories, plugins::PluginKind::model); };
-  return {.names = names, .find = [directories, names](const std::string& name) -> std::optional<models::Model> {
+  return {.names = names, .find = [directories, names](const std::string& name) -> std::optional<workload::Model> {
             if (!std::ranges::binary_search(names(), name)) {
               return std::nullopt;
             }

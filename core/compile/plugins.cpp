@@ -102,7 +102,7 @@ job::SchemaProviders schema_providers() {
   return {
       .model_options = [](std::string_view name,
                           const std::vector<std::filesystem::path>& path) -> std::optional<std::vector<OptionSpec>> {
-        const std::optional<models::Model> model = models_in(directories_of(path)).find(std::string(name));
+        const std::optional<workload::Model> model = models_in(directories_of(path)).find(std::string(name));
         return model ? std::optional(model->options) : std::nullopt;
       },
       .model_names =
@@ -132,8 +132,8 @@ job::SchemaProviders schema_providers() {
   };
 }
 
-models::Model open_model(const job::Job& job) {
-  std::optional<models::Model> model = models_in(directories_of(job.plugins.path)).find(job.model.name);
+workload::Model open_model(const job::Job& job) {
+  std::optional<workload::Model> model = models_in(directories_of(job.plugins.path)).find(job.model.name);
   if (!model) {
     throw Error(ErrorCode::plugin,
                 fmt::format("the model plugin '{}' has gone since the job was read", job.model.name));

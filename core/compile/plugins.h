@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/models/model.h"
+#include "core/workload/model.h"
 #include "core/runtime/collectives.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"
@@ -21,7 +21,7 @@ namespace shardrun::compile {
 [[nodiscard]] job::SchemaProviders schema_providers();
 
 /// Throws Error{plugin}.
-[[nodiscard]] models::Model open_model(const job::Job& job);
+[[nodiscard]] workload::Model open_model(const job::Job& job);
 
 /// Throws Error{plugin}; Error{job} if the job has a section [sharding] that the strategy does not read.
 [[nodiscard]] plugins::Strategy open_strategy(const job::Job& job);

@@ -56,7 +56,7 @@ class ArrayDataset final : public Dataset {
     }
   }
 
-  [[nodiscard]] models::DataShape shape() const override {
+  [[nodiscard]] workload::DataShape shape() const override {
     return {.vocab = classes_, .features = set().features(), .outputs = set().outputs()};
   }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }

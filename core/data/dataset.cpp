@@ -68,7 +68,7 @@ std::unique_ptr<Dataset> open_dataset(const job::Job& job) {
 std::unique_ptr<Dataset> no_data() {
   class NoData final : public Dataset {
    public:
-    [[nodiscard]] models::DataShape shape() const override { return {}; }
+    [[nodiscard]] workload::DataShape shape() const override { return {}; }
     [[nodiscard]] std::int64_t evaluation_samples() const override { return 0; }
     [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
     void check(int) const override {}

@@ -10,7 +10,7 @@
 #include "core/device/device.h"
 #include "core/files/steady_file.h"
 #include "core/job/job.h"
-#include "core/models/model.h"
+#include "core/workload/model.h"
 
 namespace shardrun::data {
 
@@ -20,7 +20,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  [[nodiscard]] virtual models::DataShape shape() const = 0;
+  [[nodiscard]] virtual workload::DataShape shape() const = 0;
   /// Null without a text.
   [[nodiscard]] virtual const Tokenizer* tokenizer() const noexcept { return nullptr; }
   /// Samples in a whole evaluation; 0 if everything is for training.

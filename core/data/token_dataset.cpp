@@ -98,7 +98,7 @@ class TokenDataset final : public Dataset {
     });
   }
 
-  [[nodiscard]] models::DataShape shape() const override { return {.vocab = vocab_}; }
+  [[nodiscard]] workload::DataShape shape() const override { return {.vocab = vocab_}; }
   [[nodiscard]] const Tokenizer* tokenizer() const noexcept override {
     return training_.tokenizer() ? &*training_.tokenizer() : nullptr;
   }

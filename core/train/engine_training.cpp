@@ -14,7 +14,7 @@
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
-#include "core/models/engine.h"
+#include "core/workload/engine.h"
 #include "core/train/learning_rate.h"
 #include "core/train/replicas.h"
 
@@ -108,8 +108,8 @@ void EngineTraining::add_loss(std::size_t program, bool is_first) {
     std::memcpy(to.bytes().data(), from, to.bytes().size());
     to.store();
   };
-  write(models::predictions_input, predictions_.data());
-  write(models::targets_input, targets_.data());
+  write(workload::predictions_input, predictions_.data());
+  write(workload::targets_input, targets_.data());
   executor_.run(program, {.seed = job_.seed, .first_microbatch = is_first});
   has_losses_ = true;
 }
@@ -139,7 +139,7 @@ void EngineTraining::microbatch(const Samples& samples, bool is_first) {
   }
   const std::size_t program = executor_.find("micro", rows);
   add_loss(program, !has_losses_);
-  const device::HostTensor gradient(executor_.queue(), executor_.output(program, models::gradient_output),
+  const device::HostTensor gradient(executor_.queue(), executor_.output(program, workload::gradient_output),
                                     device::Access::read);
   backward({.shape = {rows, engine_.request.outputs}, .address = gradient.bytes().data()}, is_first);
 }
@@ -147,7 +147,7 @@ void EngineTraining::microbatch(const Samples& samples, bool is_first) {
 StepResult EngineTraining::step(std::int64_t step) {
   std::int64_t first = step * job_.data.batch;
   bool is_first = true;
-  for (const std::int64_t rows : models::microbatch_rows(job_.data.batch, job_.data.microbatches)) {
+  for (const std::int64_t rows : workload::microbatch_rows(job_.data.batch, job_.data.microbatches)) {
     microbatch({.first = first, .rows = rows, .trains = true}, std::exchange(is_first, false));
     first += rows;
   }
@@ -184,10 +184,10 @@ std::string EngineTraining::first_bad_gradient() const {
 }
 
 double EngineTraining::squares_of_gradients() {
-  if (!compiled_.programs.has(std::string(models::norm_function))) {
+  if (!compiled_.programs.has(std::string(workload::norm_function))) {
     return 0;
   }
-  executor_.run(executor_.find(models::norm_function, 0), {.seed = job_.seed});
+  executor_.run(executor_.find(workload::norm_function, 0), {.seed = job_.seed});
   return read_scalar("norm_squared");
 }
 
@@ -216,8 +216,8 @@ std::optional<double> EngineTraining::evaluate(
   }
   const std::int64_t batch = job_.data.eval_batch > 0
                                  ? job_.data.eval_batch
-                                 : models::microbatch_rows(job_.data.batch, job_.data.microbatches).front();
-  const std::vector<std::int64_t> calls = models::evaluation_rows(samples, batch);
+                                 : workload::microbatch_rows(job_.data.batch, job_.data.microbatches).front();
+  const std::vector<std::int64_t> calls = workload::evaluation_rows(samples, batch);
   std::int64_t first = 0;
   for (std::size_t call = 0; call < calls.size(); ++call) {
     if (now_at && !now_at(static_cast<std::int64_t>(call) + 1, static_cast<std::int64_t>(calls.size()))) {
@@ -226,7 +226,7 @@ std::optional<double> EngineTraining::evaluate(
     }
     const std::int64_t rows = feed({.first = first, .rows = calls[call]});
     if (predict(rows)) {
-      add_loss(executor_.find(models::evaluate_function, rows), !has_losses_);
+      add_loss(executor_.find(workload::evaluate_function, rows), !has_losses_);
     }
     first += calls[call];
   }

@@ -7,7 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/philox.h"
 #include "core/device/host_tensor.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 
 namespace shardrun::train {
 
@@ -50,7 +50,7 @@ std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {
 
 void sample(runtime::Executor& executor, std::vector<std::int32_t> tokens, const SamplingSettings& settings,
             const std::function<void(std::int32_t)>& emit) {
-  const std::size_t program = executor.find(models::predict_function, 1);
+  const std::size_t program = executor.find(workload::predict_function, 1);
   const device::TensorView inputs = executor.input(program, "inputs");
   const device::TensorView logits = executor.output(program, "logits");
   const auto context = static_cast<std::size_t>(inputs.shape[1]);

@@ -71,7 +71,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
       executor_(compiled.programs, *compiled.device, compiled.hooks.get()),
       update_program_(executor_.find(graph::Role::once)) {
   micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
-  evaluate_programs_ = executor_.find_calls(models::evaluate_function, compiled.evaluation_rows);
+  evaluate_programs_ = executor_.find_calls(workload::evaluate_function, compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
   if (const graph::Op* const op = loss_op(compiled.graph); op != nullptr && op->never_negative) {
     positive_loss_ = op;

@@ -15,7 +15,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "core/runtime/executor.h"
 #include "core/train/launched.h"
 #include "core/train/rank_link.h"
@@ -79,7 +79,7 @@ class Recorder {
     train::Training training(job_, compiled_);
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
-        extent.evaluates ? executor.find_calls(models::evaluate_function, compiled_.evaluation_rows)
+        extent.evaluates ? executor.find_calls(workload::evaluate_function, compiled_.evaluation_rows)
                          : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
     for (std::int64_t step = 0; step < extent.steps; ++step) {

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "core/data/feed.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "core/train/learning_rate.h"
 
 namespace shardrun::verify {
@@ -50,7 +50,7 @@ Call update_call(const Workload& workload, std::int64_t step) {
 }
 
 std::vector<Call> evaluation_calls(const Workload& workload) {
-  return calls_of(models::evaluate_function, workload.evaluation_rows, {.seed = workload.seed});
+  return calls_of(workload::evaluate_function, workload.evaluation_rows, {.seed = workload.seed});
 }
 
 void feed(const Workload& workload, const Call& call, runtime::Executor& executor, std::size_t program,

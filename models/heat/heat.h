@@ -9,7 +9,7 @@
 
 // The common parts of heat equations: a field of temperatures with a bump in its middle, and conditions at its ends.
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 using namespace shardrun::sdk;
 
@@ -45,4 +45,4 @@ inline void iterate_temperature(const ModelJob& job, Function& f, double own, do
   f.write("temperature", next.named("next"));
 }
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

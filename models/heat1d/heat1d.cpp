@@ -2,7 +2,7 @@
 
 namespace {
 
-using namespace shardrun::models;
+using namespace shardrun::workload;
 
 /// The heat equation in one dimension, explicit in time: u[i] ← 0.5 u[i] + 0.25 u[i−1] + 0.25 u[i+1].
 class Heat1d {

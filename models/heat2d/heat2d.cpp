@@ -2,7 +2,7 @@
 
 namespace {
 
-using namespace shardrun::models;
+using namespace shardrun::workload;
 
 /// The heat equation in two dimensions, explicit in time:
 /// u[i, j] ← 0.5 u[i, j] + 0.125 (u[i−1, j] + u[i+1, j] + u[i, j−1] + u[i, j+1]), added from left to right.

@@ -23,22 +23,22 @@ constexpr const char* data_settings[] = {"data.vocab", "data.features", "data.ou
 /// Sizes of rows that a model may accept: some are those of images.
 constexpr std::int64_t feature_counts[] = {5, 12, 64, 784, 3072};
 
-std::vector<models::DataShape> shapes_of(std::uint32_t data) {
+std::vector<workload::DataShape> shapes_of(std::uint32_t data) {
   if (data == SR_DATA_TOKENS) {
     return {{.vocab = 11}};
   }
   if (data == 0) {
     return {{}};
   }
-  std::vector<models::DataShape> shapes;
+  std::vector<workload::DataShape> shapes;
   for (const std::int64_t features : feature_counts) {
-    shapes.push_back(data == SR_DATA_LABELS ? models::DataShape{.vocab = 3, .features = features}
-                                            : models::DataShape{.features = features, .outputs = 3});
+    shapes.push_back(data == SR_DATA_LABELS ? workload::DataShape{.vocab = 3, .features = features}
+                                            : workload::DataShape{.features = features, .outputs = 3});
   }
   return shapes;
 }
 
-models::TrainingSettings training(const plugins::Model& model) {
+workload::TrainingSettings training(const plugins::Model& model) {
   return {.batch = 5,
           .microbatches = 2,
           .eval_rows = 2,
@@ -103,7 +103,7 @@ std::int64_t size_from(const std::string& setting) {
 }
 
 /// Replaces the sizes that this kind of data has by those of the settings.
-models::DataShape with_settings(models::DataShape shape, const std::vector<std::string>& settings) {
+workload::DataShape with_settings(workload::DataShape shape, const std::vector<std::string>& settings) {
   std::int64_t* const sizes[] = {&shape.vocab, &shape.features, &shape.outputs};
   for (const std::string& setting : settings) {
     for (std::size_t s = 0; s < std::size(sizes); ++s) {
@@ -119,7 +119,7 @@ models::DataShape with_settings(models::DataShape shape, const std::vector<std::
 ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
                   const std::vector<std::string>& settings) {
   std::string refusal;
-  for (const models::DataShape& shape : shapes_of(data)) {
+  for (const workload::DataShape& shape : shapes_of(data)) {
     job.settings.data = with_settings(shape, settings);
     for (OptionValues& options : candidates(model, given)) {
       job.settings.options = std::move(options);
@@ -165,9 +165,9 @@ bool is_data_setting(const std::string& setting) {
 
 graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
   try {
-    const models::Model asked = compile::model_of(model);
-    return job.trains ? models::build_training(asked, job.settings, training(model))
-                      : models::build_iteration(asked, job.settings);
+    const workload::Model asked = compile::model_of(model);
+    return job.trains ? workload::build_training(asked, job.settings, training(model))
+                      : workload::build_iteration(asked, job.settings);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
       throw Failure(error.message());
@@ -180,11 +180,11 @@ graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
 }
 
 std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job) {
-  return job.trains ? models::microbatch_rows(5, 2) : std::vector<std::int64_t>();
+  return job.trains ? workload::microbatch_rows(5, 2) : std::vector<std::int64_t>();
 }
 
 std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
-  return job.trains ? models::evaluation_rows(3, 2) : std::vector<std::int64_t>();
+  return job.trains ? workload::evaluation_rows(3, 2) : std::vector<std::int64_t>();
 }
 
 ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,

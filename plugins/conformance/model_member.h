@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "plugins/conformance/peer.h"
 #include "plugins/loader/model.h"
 
@@ -19,7 +19,7 @@ constexpr std::uint32_t model_members = 2;
 struct ModelJob {
   std::string name;  ///< "trained on tokens", "iterated"
   bool trains = true;
-  models::ModelSettings settings;
+  workload::ModelSettings settings;
 };
 
 /// The job's graph with every function that a run calls: several microbatches, evaluation, prediction. A refusal throws

@@ -13,7 +13,7 @@ class NumberedSamples final : public data::Dataset {
  public:
   explicit NumberedSamples(std::int32_t limit) : limit_(limit) {}
 
-  [[nodiscard]] models::DataShape shape() const override { return {}; }
+  [[nodiscard]] workload::DataShape shape() const override { return {}; }
   [[nodiscard]] std::int64_t evaluation_samples() const override { return 0; }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
   void check(int) const override {}

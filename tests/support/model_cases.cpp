@@ -9,7 +9,7 @@
 namespace shardrun::test {
 namespace {
 
-using models::OptimizerSettings;
+using workload::OptimizerSettings;
 
 constexpr std::uint64_t seed = 11;
 
@@ -64,29 +64,29 @@ void apply(const graph::StateWrite& write, const Call& call, const device::Devic
 
 }  // namespace
 
-const models::Models& built_models() {
-  static const models::Models models = compile::models_in({SHARDRUN_MODELS});
+const workload::Models& built_models() {
+  static const workload::Models models = compile::models_in({SHARDRUN_MODELS});
   return models;
 }
 
-const models::Model& find_model(std::string_view name) {
-  static std::map<std::string, models::Model, std::less<>> found;
+const workload::Model& find_model(std::string_view name) {
+  static std::map<std::string, workload::Model, std::less<>> found;
   const auto known = found.find(name);
   return known != found.end() ? known->second
                               : found.emplace(name, built_models().find(std::string(name)).value()).first->second;
 }
 
-models::ModelSettings model_settings(std::string_view model, std::initializer_list<job::WrittenSetting> options,
-                                     const models::DataShape& data) {
+workload::ModelSettings model_settings(std::string_view model, std::initializer_list<job::WrittenSetting> options,
+                                       const workload::DataShape& data) {
   return {.options = job::make_options(find_model(model).options, options), .data = data};
 }
 
 ModelCase training_case(std::string name, std::string_view model, std::initializer_list<job::WrittenSetting> options,
-                        const models::DataShape& data, const models::TrainingSettings& training) {
+                        const workload::DataShape& data, const workload::TrainingSettings& training) {
   return {.name = std::move(name),
-          .graph = models::build_training(find_model(model), model_settings(model, options, data), training),
-          .microbatch_rows = models::microbatch_rows(training.batch, training.microbatches),
-          .evaluation_rows = models::evaluation_rows(training.eval_samples, training.eval_rows),
+          .graph = workload::build_training(find_model(model), model_settings(model, options, data), training),
+          .microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches),
+          .evaluation_rows = workload::evaluation_rows(training.eval_samples, training.eval_rows),
           .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
 }
 
@@ -94,7 +94,7 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
   const OptimizerSettings sgd{.kind = OptimizerSettings::Kind::sgd};
   const OptimizerSettings momentum{.kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1};
   const OptimizerSettings clipped{.weight_decay = 0.1, .clip = 0.5};
-  const models::DataShape tokens{.vocab = 13};
+  const workload::DataShape tokens{.vocab = 13};
   std::vector<ModelCase> cases;
   cases.push_back(training_case("gpt tied", "gpt", {{"layers", "2"}, {"heads", "3"}, {"width", "12"}, {"context", "7"}},
                                 tokens, {.batch = 3, .remat = remat, .optimizer = clipped}));
@@ -141,15 +141,15 @@ std::vector<ModelCase> build_model_cases() {
   }
   for (const char* boundary : {"periodic", "fixed"}) {
     cases.push_back({.name = std::string("heat1d ") + boundary,
-                     .graph = models::build_iteration(
+                     .graph = workload::build_iteration(
                          find_model("heat1d"), model_settings("heat1d", {{"cells", "37"}, {"boundary", boundary}}))});
     cases.push_back({.name = std::string("heat2d ") + boundary,
-                     .graph = models::build_iteration(
+                     .graph = workload::build_iteration(
                          find_model("heat2d"),
                          model_settings("heat2d", {{"rows", "7"}, {"columns", "5"}, {"boundary", boundary}}))});
   }
   cases.push_back(
-      {.name = "sin", .graph = models::build_iteration(find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
+      {.name = "sin", .graph = workload::build_iteration(find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
   return cases;
 }
 

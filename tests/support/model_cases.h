@@ -8,20 +8,20 @@
 
 #include "core/device/device.h"
 #include "core/job/section.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "tests/support/tensor.h"
 
 namespace shardrun::test {
 
 /// The models that this project brings, as their plugins are built.
-[[nodiscard]] const models::Models& built_models();
+[[nodiscard]] const workload::Models& built_models();
 /// REQUIRES: there is one of that name.
-[[nodiscard]] const models::Model& find_model(std::string_view name);
+[[nodiscard]] const workload::Model& find_model(std::string_view name);
 
 /// A model's options as a job file would have them, the rest by default.
-[[nodiscard]] models::ModelSettings model_settings(std::string_view model,
-                                                   std::initializer_list<job::WrittenSetting> options,
-                                                   const models::DataShape& data = {});
+[[nodiscard]] workload::ModelSettings model_settings(std::string_view model,
+                                                     std::initializer_list<job::WrittenSetting> options,
+                                                     const workload::DataShape& data = {});
 
 /// A graph small enough to be computed often, and the calls that a job would make of it.
 struct ModelCase {
@@ -33,8 +33,8 @@ struct ModelCase {
 };
 
 [[nodiscard]] ModelCase training_case(std::string name, std::string_view model,
-                                      std::initializer_list<job::WrittenSetting> options, const models::DataShape& data,
-                                      const models::TrainingSettings& training);
+                                      std::initializer_list<job::WrittenSetting> options,
+                                      const workload::DataShape& data, const workload::TrainingSettings& training);
 
 /// Every variant of every model that is trained: tied and not, with biases and dropout, even and uneven microbatches,
 /// each optimizer.

@@ -45,7 +45,7 @@ class HugeText final : public data::Dataset {
  public:
   explicit HugeText(std::shared_ptr<data::Dataset> text) : text_(std::move(text)) {}
 
-  [[nodiscard]] models::DataShape shape() const override { return text_->shape(); }
+  [[nodiscard]] workload::DataShape shape() const override { return text_->shape(); }
   [[nodiscard]] std::int64_t evaluation_samples() const override { return text_->evaluation_samples(); }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return text_->tokens_per_sample(); }
   void check(int) const override {}

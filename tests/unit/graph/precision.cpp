@@ -43,13 +43,13 @@ ModelCase mlp(std::optional<DType> gradients, const char* loss) {
   const bool labels = std::string(loss) == "cross_entropy";
   return training_case(
       "mlp", "mlp", {{"hidden", "9"}, {"loss", loss}},
-      labels ? models::DataShape{.vocab = 4, .features = 5} : models::DataShape{.features = 5, .outputs = 3},
+      labels ? workload::DataShape{.vocab = 4, .features = 5} : workload::DataShape{.features = 5, .outputs = 3},
       {.batch = 6,
        .microbatches = 4,
        .eval_rows = 4,
        .eval_samples = 4,
        .mixed = gradients,
-       .optimizer = {.kind = models::OptimizerSettings::Kind::sgd, .momentum = 0.9}});
+       .optimizer = {.kind = workload::OptimizerSettings::Kind::sgd, .momentum = 0.9}});
 }
 
 std::vector<ModelCase> cases(std::optional<DType> gradients) {

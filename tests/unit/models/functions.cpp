@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/models/program.h"
+#include "core/workload/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/model_cases.h"
@@ -16,14 +16,15 @@ namespace {
 
 /// Parameters of a GPT without building any function.
 std::int64_t parameters_of_gpt(std::initializer_list<job::WrittenSetting> options) {
-  const models::Model& gpt = find_model("gpt");
-  return graph::parameter_count(models::build_prediction(gpt, model_settings("gpt", options)));
+  const workload::Model& gpt = find_model("gpt");
+  return graph::parameter_count(workload::build_prediction(gpt, model_settings("gpt", options)));
 }
 
 std::string refusal(std::string_view model, std::initializer_list<job::WrittenSetting> options,
-                    const models::DataShape& data) {
-  return error_of(
-      [&] { static_cast<void>(models::build_training(find_model(model), model_settings(model, options, data), {})); });
+                    const workload::DataShape& data) {
+  return error_of([&] {
+    static_cast<void>(workload::build_training(find_model(model), model_settings(model, options, data), {}));
+  });
 }
 
 std::multiset<std::string> function_names(const graph::Graph& graph) {
@@ -56,13 +57,13 @@ TEST_CASE("parameters are as many as the published models have", "[models]") {
 
 TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[models]") {
   using Rows = std::vector<std::int64_t>;
-  CHECK(models::microbatch_rows(12, 1) == Rows{12});
-  CHECK(models::microbatch_rows(7, 3) == Rows{3, 2, 2});
-  CHECK(models::microbatch_rows(8, 3) == Rows{3, 3, 2});
-  CHECK(models::microbatch_rows(3, 3) == Rows{1, 1, 1});
+  CHECK(workload::microbatch_rows(12, 1) == Rows{12});
+  CHECK(workload::microbatch_rows(7, 3) == Rows{3, 2, 2});
+  CHECK(workload::microbatch_rows(8, 3) == Rows{3, 3, 2});
+  CHECK(workload::microbatch_rows(3, 3) == Rows{1, 1, 1});
   for (std::int64_t batch = 1; batch < 40; ++batch) {
     for (std::int64_t microbatches = 1; microbatches <= batch; ++microbatches) {
-      const Rows rows = models::microbatch_rows(batch, microbatches);
+      const Rows rows = workload::microbatch_rows(batch, microbatches);
       CHECK(std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == batch);
       CHECK(std::is_sorted(rows.rbegin(), rows.rend()));
       CHECK(rows.front() - rows.back() <= 1);
@@ -72,14 +73,14 @@ TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[mod
 
 TEST_CASE("an evaluation's calls cover its samples, the last with what is left", "[models]") {
   using Rows = std::vector<std::int64_t>;
-  CHECK(models::evaluation_rows(0, 4).empty());
-  CHECK(models::evaluation_rows(3, 4) == Rows{3});
-  CHECK(models::evaluation_rows(8, 4) == Rows{4, 4});
-  CHECK(models::evaluation_rows(9, 4) == Rows{4, 4, 1});
+  CHECK(workload::evaluation_rows(0, 4).empty());
+  CHECK(workload::evaluation_rows(3, 4) == Rows{3});
+  CHECK(workload::evaluation_rows(8, 4) == Rows{4, 4});
+  CHECK(workload::evaluation_rows(9, 4) == Rows{4, 4, 1});
 }
 
 TEST_CASE("training has one function for each number of rows that occurs", "[models]") {
-  const auto functions = [](const models::TrainingSettings& settings) {
+  const auto functions = [](const workload::TrainingSettings& settings) {
     return function_names(training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}},
                                         {.vocab = 5}, settings)
                               .graph);
@@ -149,14 +150,14 @@ TEST_CASE("options of a model that cannot be meant together are refused in words
         "= cross_entropy, or store floats");
   CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
   CHECK(error_of([] {
-          static_cast<void>(
-              models::build_iteration(find_model("heat1d"), model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
+          static_cast<void>(workload::build_iteration(find_model("heat1d"),
+                                                      model_settings("heat1d", {{"cells", "3"}, {"wall", "1"}})));
         }) == "2: [model] wall has no effect with boundary = periodic: leave it out, or use boundary = fixed");
   CHECK(error_of([] {
-          static_cast<void>(models::build_iteration(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(workload::build_iteration(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp is not iterated: use [job] task = train");
   CHECK(error_of([] {
-          static_cast<void>(models::build_prediction(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
+          static_cast<void>(workload::build_prediction(find_model("mlp"), model_settings("mlp", {{"hidden", "3"}})));
         }) == "2: model mlp does not predict tokens, so nothing can be sampled from it");
 }
 

@@ -22,8 +22,8 @@ std::string written(const boost::json::value& value) {
 
 /// Model and options as the fixture's metadata has them.
 struct Described {
-  const models::Model* model = nullptr;
-  models::ModelSettings settings;
+  const workload::Model* model = nullptr;
+  workload::ModelSettings settings;
 };
 
 Described describe(const checkpoint::SafetensorsFile& file) {
@@ -86,12 +86,12 @@ void check(const checkpoint::SafetensorsFile& file, const char* device_name, std
   const device::Device& device = device::Device::find(device_name);
   const std::int64_t batch = file.at("data/inputs").info.shape[0];
   const graph::Graph graph =
-      models::build_training(*described.model, described.settings, {.batch = batch, .microbatches = microbatches});
+      workload::build_training(*described.model, described.settings, {.batch = batch, .microbatches = microbatches});
   runtime::Executor executor(partition::programs_of(graph, device, 2), device);
   load_parameters(file, graph, executor);
 
   std::int64_t done = 0;
-  for (const std::int64_t rows : models::microbatch_rows(batch, microbatches)) {
+  for (const std::int64_t rows : workload::microbatch_rows(batch, microbatches)) {
     const graph::Function& micro = *graph.find("micro", rows);
     const std::size_t program = executor.find("micro", rows);
     for (const graph::Port& port : micro.inputs) {

@@ -91,8 +91,8 @@ graph::Graph heat(const Grid& grid, bool line) {
   }
   options.emplace_back("boundary", grid.periodic ? "periodic" : "fixed");
   options.emplace_back("wall", grid.periodic ? "0" : "0.375");
-  const models::Model& model = find_model(line ? "heat1d" : "heat2d");
-  return models::build_iteration(model, {.options = job::make_options(model.options, options), .data = {}});
+  const workload::Model& model = find_model(line ? "heat1d" : "heat2d");
+  return workload::build_iteration(model, {.options = job::make_options(model.options, options), .data = {}});
 }
 
 /// All ranks' parts of a state after some iterations.
@@ -227,9 +227,9 @@ TEST_CASE("every fault in a halo is seen in the temperatures", "[interpreter]") 
 }
 
 TEST_CASE("elements that climb their sine send nothing, and are the same over any number of ranks", "[interpreter]") {
-  const models::Model& model = find_model("sin");
+  const workload::Model& model = find_model("sin");
   const graph::Graph graph =
-      models::build_iteration(model, {.options = job::make_options(model.options, {{"cells", "101"}}), .data = {}});
+      workload::build_iteration(model, {.options = job::make_options(model.options, {{"cells", "101"}}), .data = {}});
   const std::vector<float> first = Iterated(graph, rows_over(1), 0).state("x");
   Iterated once(graph, rows_over(1), 1);
   const std::vector<float> x = once.state("x");

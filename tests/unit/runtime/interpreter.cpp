@@ -258,7 +258,7 @@ bool is_visible(const partition::Transfer& transfer, runtime::Fault::Kind kind) 
 }  // namespace
 
 TEST_CASE("every fault in a transfer is seen in what comes out", "[interpreter]") {
-  const models::OptimizerSettings optimizer{.weight_decay = 0.1, .clip = 0.5};
+  const workload::OptimizerSettings optimizer{.weight_decay = 0.1, .clip = 0.5};
   const ModelCase gpt = training_case(
       "gpt", "gpt",
       {{"layers", "1"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}, {"bias", "true"}, {"tied", "false"}},

@@ -10,10 +10,10 @@
 namespace shardrun::test {
 namespace {
 
-using models::OptimizerSettings;
 using verify::Moment;
+using workload::OptimizerSettings;
 
-models::TrainingSettings training(const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
+workload::TrainingSettings training(const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
   return {.batch = 7, .microbatches = 3, .eval_rows = 3, .eval_samples = 5, .remat = remat, .optimizer = optimizer};
 }
 

@@ -34,12 +34,12 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(off / std::max(size, 1e-30));
 }
 
-VerifyCase sgd_case(std::int64_t batch, std::int64_t microbatches, models::OptimizerSettings optimizer = {}) {
+VerifyCase sgd_case(std::int64_t batch, std::int64_t microbatches, workload::OptimizerSettings optimizer = {}) {
   return VerifyCase(training_case("mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
                                   {.batch = batch, .microbatches = microbatches, .optimizer = optimizer}));
 }
 
-const models::OptimizerSettings plain_sgd{.kind = models::OptimizerSettings::Kind::sgd};
+const workload::OptimizerSettings plain_sgd{.kind = workload::OptimizerSettings::Kind::sgd};
 
 }  // namespace
 
@@ -129,7 +129,8 @@ namespace {
 /// Local SGD by hand: every replica is a job of its own on its share of each batch, and now and then all take the mean.
 class Replicas {
  public:
-  Replicas(const models::OptimizerSettings& optimizer, std::vector<std::int64_t> shares) : shares_(std::move(shares)) {
+  Replicas(const workload::OptimizerSettings& optimizer, std::vector<std::int64_t> shares)
+      : shares_(std::move(shares)) {
     for (const std::int64_t share : shares_) {
       cases_.push_back(std::make_unique<VerifyCase>(sgd_case(share, 1, optimizer)));
       const graph::Graph& graph = cases_.back()->model.graph;
@@ -189,9 +190,9 @@ class Replicas {
 }  // namespace
 
 TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[strategies]") {
-  const models::OptimizerSettings momentum{
-      .kind = models::OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
-  for (const models::OptimizerSettings& optimizer : {plain_sgd, momentum, models::OptimizerSettings{.clip = 0.1}}) {
+  const workload::OptimizerSettings momentum{
+      .kind = workload::OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
+  for (const workload::OptimizerSettings& optimizer : {plain_sgd, momentum, workload::OptimizerSettings{.clip = 0.1}}) {
     const Split split(sgd_case(8, 1, optimizer), {"local_sgd", ranks(3), {{"every", std::int64_t{2}}}});
     Replicas replicas(optimizer, {3, 3, 2});
     split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {

@@ -14,7 +14,7 @@ std::string refusal(const ModelCase& model, const Choice& choice) {
 
 ModelCase heat() {
   return {.name = "heat1d",
-          .graph = models::build_iteration(find_model("heat1d"), model_settings("heat1d", {{"cells", "37"}}))};
+          .graph = workload::build_iteration(find_model("heat1d"), model_settings("heat1d", {{"cells", "37"}}))};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/models/model.h"
+#include "core/workload/model.h"
 #include "core/train/run_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"

@@ -28,7 +28,7 @@ std::map<std::int32_t, int> counts(const train::SamplingSettings& settings) {
 
 /// A small transformer with weights of its own, ready to predict.
 struct Predictor {
-  graph::Graph graph = models::build_prediction(
+  graph::Graph graph = workload::build_prediction(
       find_model("gpt"),
       model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "5"}, {"vocab", "11"}}));
   runtime::Executor executor{partition::programs_of(graph, device::Device::find("cpu"), 1),

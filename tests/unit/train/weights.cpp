@@ -53,7 +53,7 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
   const checkpoint::SafetensorsFile file(saved.path);
 
   const checkpoint::TrainedModel trained = checkpoint::read_model(file, built_models());
-  const graph::Graph graph = models::build_prediction(trained.model, trained.settings);
+  const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   const runtime::Executor executor(partition::programs_of(graph, cpu, 1), cpu);
   checkpoint::load_parameters(file, graph, executor);
@@ -74,7 +74,7 @@ TEST_CASE("a trained model is read back whole: options, tokenizer and every bit 
 }
 
 TEST_CASE("a model without text has no tokenizer", "[checkpoint]") {
-  const models::ModelSettings settings = model_settings("mlp", {{"hidden", "3"}, {"inputs", "2"}, {"outputs", "1"}});
+  const workload::ModelSettings settings = model_settings("mlp", {{"hidden", "3"}, {"inputs", "2"}, {"outputs", "1"}});
   const TemporaryFolder folder;
   checkpoint::write_safetensors(folder / "w", {}, checkpoint::describe_model(find_model("mlp"), settings, nullptr));
   const checkpoint::TrainedModel trained =
@@ -107,7 +107,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[checkpo
   const checkpoint::SafetensorsFile file(saved.path);
   const device::Device& cpu = device::Device::find("cpu");
   const auto error_with = [&](const char* layers, const char* width) {
-    const graph::Graph graph = models::build_prediction(
+    const graph::Graph graph = workload::build_prediction(
         find_model("gpt"),
         model_settings("gpt", {{"layers", layers}, {"heads", "2"}, {"width", width}, {"context", "16"}},
                        {.vocab = saved.compiled.dataset->shape().vocab}));
@@ -123,7 +123,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[checkpo
 
 TEST_CASE("weights that are no numbers are named, with their place", "[checkpoint]") {
   const Saved saved;
-  const graph::Graph graph = models::build_prediction(
+  const graph::Graph graph = workload::build_prediction(
       find_model("gpt"), model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}},
                                         {.vocab = saved.compiled.dataset->shape().vocab}));
   const device::Device& cpu = device::Device::find("cpu");

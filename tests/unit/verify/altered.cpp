@@ -202,9 +202,9 @@ void add_parameter(graph::Graph& graph, const char* name, std::vector<std::int64
 }
 
 template <Gradient of_v>
-void declare_blind(graph::Graph& graph, const models::ModelSettings& settings) {
+void declare_blind(graph::Graph& graph, const workload::ModelSettings& settings) {
   using graph::Initializer;
-  const models::DataShape& data = settings.data;
+  const workload::DataShape& data = settings.data;
   const Initializer normal{Initializer::Kind::normal, 0.3};
   const Initializer ones{Initializer::Kind::constant, 1};
   const Initializer small{Initializer::Kind::normal, 1e-5};
@@ -213,7 +213,7 @@ void declare_blind(graph::Graph& graph, const models::ModelSettings& settings) {
   add_parameter(graph, "w", {1, data.vocab}, {"one", "vocab"}, of_v == Gradient::zero ? ones : small);
 }
 
-graph::ValueId blind_losses(graph::FunctionBuilder& builder, const models::ModelSettings& settings, std::int64_t rows,
+graph::ValueId blind_losses(graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
                             bool) {
   const graph::Attributes product{{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
   const graph::ValueId x =
@@ -231,11 +231,11 @@ graph::ValueId blind_losses(graph::FunctionBuilder& builder, const models::Model
 
 template <Gradient of_v>
 VerifyCase blind_case(std::int64_t batch, std::int64_t classes) {
-  const models::Model model{.name = "blind", .declare = declare_blind<of_v>, .losses = blind_losses};
-  const models::ModelSettings settings{.options = {}, .data = {.vocab = classes, .features = 6}};
+  const workload::Model model{.name = "blind", .declare = declare_blind<of_v>, .losses = blind_losses};
+  const workload::ModelSettings settings{.options = {}, .data = {.vocab = classes, .features = 6}};
   return VerifyCase({.name = "blind",
-                     .graph = models::build_training(model, settings, {.batch = batch, .microbatches = 2}),
-                     .microbatch_rows = models::microbatch_rows(batch, 2),
+                     .graph = workload::build_training(model, settings, {.batch = batch, .microbatches = 2}),
+                     .microbatch_rows = workload::microbatch_rows(batch, 2),
                      .vocabulary = static_cast<std::int32_t>(classes)});
 }
 

@@ -13,20 +13,20 @@
 namespace shardrun::test {
 
 /// Sizes that divide by nothing: 7 heads, 7 rows in 3 microbatches, a vocabulary of 65, 9 hidden columns. `mixed`: as
-/// of models::TrainingSettings.
+/// of workload::TrainingSettings.
 [[nodiscard]] inline std::vector<VerifyCase> verify_cases(std::optional<graph::DType> mixed = std::nullopt) {
-  using models::OptimizerSettings;
+  using workload::OptimizerSettings;
   const OptimizerSettings adamw{.weight_decay = 0.1, .clip = 0.5};
   const OptimizerSettings momentum{
       .kind = OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
   const auto training = [&](const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {
-    return models::TrainingSettings{.batch = 7,
-                                    .microbatches = 3,
-                                    .eval_rows = 3,
-                                    .eval_samples = 5,
-                                    .remat = remat,
-                                    .mixed = mixed,
-                                    .optimizer = optimizer};
+    return workload::TrainingSettings{.batch = 7,
+                                      .microbatches = 3,
+                                      .eval_rows = 3,
+                                      .eval_samples = 5,
+                                      .remat = remat,
+                                      .mixed = mixed,
+                                      .optimizer = optimizer};
   };
   const auto gpt = [&](std::string name, const char* bias, const char* tied, const char* dropout,
                        const OptimizerSettings& optimizer, graph::Remat remat = graph::Remat::none) {

@@ -7,9 +7,9 @@
 
 #include "core/graph/graph.h"
 #include "core/graph/remat.h"
-#include "core/models/model.h"
+#include "core/workload/model.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 /// The optimizer as the graph needs it. Schedule and steps are run-time values.
 struct OptimizerSettings {
@@ -63,4 +63,4 @@ inline constexpr std::string_view predict_function = "predict";
 /// `iterate` over fields. Throws Error{job} if the model cannot be iterated.
 [[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings);
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

@@ -1,4 +1,4 @@
-#include "core/models/engine.h"
+#include "core/workload/engine.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <string>
 
 #include "core/graph/builder.h"
-#include "core/models/optimizer.h"
+#include "core/workload/optimizer.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 namespace {
 
 using graph::FunctionBuilder;
@@ -118,4 +118,4 @@ Graph build_engine(const EngineProgram& engine) {
   return graph;
 }
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

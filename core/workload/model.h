@@ -11,7 +11,7 @@
 #include "core/graph/builder.h"
 #include "core/job/job.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 /// What the data determines about a model.
 struct DataShape {
@@ -67,4 +67,4 @@ struct Models {
   std::function<std::optional<Model>(const std::string& name)> find;
 };
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

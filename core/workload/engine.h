@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/graph/graph.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 /// What the host computes for one rank of an engine.
 struct EngineProgram {
@@ -47,4 +47,4 @@ inline constexpr const char* gradient_output = "gradient";
 /// The parameters alone, without a function.
 [[nodiscard]] graph::Graph build_parameters(const EngineProgram& engine);
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

@@ -1,10 +1,10 @@
-#include "core/models/optimizer.h"
+#include "core/workload/optimizer.h"
 
 #include <fmt/format.h>
 
 #include <string>
 
-namespace shardrun::models {
+namespace shardrun::workload {
 namespace {
 
 using graph::FunctionBuilder;
@@ -100,4 +100,4 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
   builder.finish();
 }
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

@@ -1,8 +1,8 @@
-#include "core/models/model.h"
+#include "core/workload/model.h"
 
 #include <fmt/format.h>
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 void refuse(const ModelSettings& settings, std::string_view section, std::string_view key, std::string_view why) {
   const job::Job* const job = settings.job;
@@ -13,4 +13,4 @@ void refuse(const ModelSettings& settings, std::string_view section, std::string
   throw Refusal(ErrorCode::job, fmt::format("{}: {}", where, why));
 }
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

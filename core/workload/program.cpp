@@ -1,4 +1,4 @@
-#include "core/models/program.h"
+#include "core/workload/program.h"
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include "core/graph/builder.h"
 #include "core/graph/precision.h"
 #include "core/graph/unused.h"
-#include "core/models/optimizer.h"
+#include "core/workload/optimizer.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 namespace {
 
 using graph::FunctionBuilder;
@@ -161,4 +161,4 @@ Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
   return graph;
 }
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload

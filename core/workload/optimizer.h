@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "core/graph/builder.h"
-#include "core/models/program.h"
+#include "core/workload/program.h"
 
-namespace shardrun::models {
+namespace shardrun::workload {
 
 // The function `update` of role `once`. It reads the states of gradients, and writes parameters, moments and the state
 // `gradient_norm`. Moments are declared as it is built.
@@ -24,4 +24,4 @@ void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimiz
 /// Adds the function: the norm is that of all gradients.
 void add_update(graph::Graph& graph, const OptimizerSettings& optimizer);
 
-}  // namespace shardrun::models
+}  // namespace shardrun::workload
