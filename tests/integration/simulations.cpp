@@ -1,0 +1,173 @@
+// The simulations of examples/programs: over one rank they equal a plain loop, and over several ranks they equal one
+// rank.
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "core/data/npy.h"
+#include "tests/integration/example_programs.h"
+
+using namespace shardrun::test;
+
+namespace {
+
+/// A simulation whose axes x and y are split over so many ranks each.
+struct Split {
+  std::size_t x = 1;
+  std::size_t y = 1;
+};
+const std::vector<Split> lines = {{1, 1}, {2, 1}, {3, 1}, {4, 1}};
+const std::vector<Split> planes = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {1, 3}, {2, 2}};
+
+/// The job file of such a simulation.
+std::string write_job(const std::filesystem::path& folder, const std::string& model, const Split& split, int steps) {
+  std::string text =
+      "[job]\ntask = iterate\nstrategy = named\noutput = out\nranks = " + std::to_string(split.x * split.y) +
+      "\n[mesh]\na = " + std::to_string(split.x) + "\nb = " + std::to_string(split.y) + "\n[sharding]\nx = a\n" +
+      (split.y > 1 ? "y = b\n" : "") + "[model]\nname = " + model + "\n[iterate]\nsteps = " + std::to_string(steps) +
+      "\n";
+  write_file(folder / "job.ini", text);
+  return "job.ini";
+}
+
+/// The float32 values of a .npy file.
+std::vector<float> read_npy(const std::filesystem::path& path) {
+  const shardrun::data::NpyArray array((shardrun::files::SteadyFile(path)));
+  REQUIRE(array.type() == shardrun::data::NpyType::f32);
+  std::vector<float> values(static_cast<std::size_t>(array.elements()));
+  array.read(0, values);
+  return values;
+}
+
+/// The states and outputs of a simulation after its last step.
+States simulate(const std::filesystem::path& folder, const std::string& model, const Split& split, int steps) {
+  run_job(folder, "run", write_job(folder, model, split, steps));
+  States states = read_states(folder / "out/state.safetensors");
+  if (std::filesystem::exists(folder / "out/outputs")) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "out/outputs")) {
+      states[entry.path().filename().string()] = read_npy(entry.path());
+    }
+  }
+  return states;
+}
+
+/// Bytes of edges that each rank sends in a step over a mesh axis, by the plan. Nothing else is sent but sums of a few
+/// numbers.
+std::vector<double> sent(const std::filesystem::path& folder, const std::string& job, const std::string& axis) {
+  const boost::json::object plan = boost::json::parse(run_job(folder, "plan", job).out).as_object();
+  std::vector<double> bytes;  // the exchange of edges is an all_to_all between neighbours
+  for (const boost::json::value& rank : plan.at("ranks").as_array()) {
+    double total = 0;
+    for (const auto& [collective, count] : rank.at("sent_bytes").at(axis).as_object()) {
+      const bool edges = collective == "all_to_all";
+      CHECK((edges || count.to_number<double>() <= 8));
+      total += edges ? count.to_number<double>() : 0;
+    }
+    bytes.insert(bytes.end(), rank.at("members").as_array().size(), total);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("big_sin is the sine of each element, and its gradient the cosine", "[programs]") {
+  const TemporaryFolder folder;
+  const States states = simulate(folder.path(), "big_sin", {1, 1}, 1);
+  REQUIRE(states.at("data").size() == 1600);
+  for (std::size_t i = 0; i < 1600; ++i) {
+    const double x = static_cast<double>(i + 1);
+    REQUIRE(states.at("data")[i] == Approx(std::sin(x)).margin(1e-6));
+    REQUIRE(states.at("gradient.npy")[i] == Approx(std::cos(x)).margin(1e-6));
+  }
+  for (const Split& split : planes) {
+    CHECK(simulate(folder.path(), "big_sin", split, 1) == states);
+  }
+}
+
+TEST_CASE("102 points follow the serial loop on one to four ranks, and only edges are sent", "[programs]") {
+  const TemporaryFolder folder;
+  std::vector<float> u = simulate(folder.path(), "heat102", {}, 0).at("data");
+  REQUIRE(u.size() == 102);
+  CHECK(*std::max_element(u.begin(), u.end()) > 0.9F);
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> next = u;
+    for (std::size_t i = 1; i < 101; ++i) {
+      next[i] = 0.5F * u[i] + 0.25F * u[i - 1] + 0.25F * u[i + 1];
+    }
+    u = next;
+  }
+  for (const Split& split : lines) {
+    INFO(split.x);
+    CHECK(simulate(folder.path(), "heat102", split, 100).at("data") == u);
+  }
+  CHECK(sent(folder.path(), "job.ini", "a") == std::vector<double>{8, 8, 8, 8});
+}
+
+TEST_CASE("the Game of Life follows its rules on one to four ranks, and only edges are sent", "[programs]") {
+  const TemporaryFolder folder;
+  const std::string odd = "life\nrows = 37\ncolumns = 23";
+  std::vector<float> cells = simulate(folder.path(), odd, {}, 0).at("cells");
+  const auto alive = std::count(cells.begin(), cells.end(), 1.0F);
+  CHECK((alive > 150 && alive < 370));
+  for (int step = 0; step < 100; ++step) {
+    std::vector<float> next(cells.size());
+    for (std::size_t i = 0; i < 37; ++i) {
+      for (std::size_t j = 0; j < 23; ++j) {
+        float neighbours = -cells[i * 23 + j];
+        for (const std::size_t r : {i + 36, i, i + 1}) {
+          for (const std::size_t c : {j + 22, j, j + 1}) {
+            neighbours += cells[(r % 37) * 23 + c % 23];
+          }
+        }
+        next[i * 23 + j] = neighbours == 3 || (neighbours == 2 && cells[i * 23 + j] == 1) ? 1.0F : 0.0F;
+      }
+    }
+    cells = next;
+  }
+  CHECK(std::count(cells.begin(), cells.end(), 1.0F) > 0);
+  for (const Split& split : planes) {
+    INFO(split.x << " by " << split.y);
+    const States found = simulate(folder.path(), odd, split, 100);
+    CHECK(found.at("cells") == cells);
+    const auto left = static_cast<float>(std::count(cells.begin(), cells.end(), 1.0F));
+    CHECK(found.at("alive.npy") == std::vector<float>{left});
+  }
+  // A row of 23 cells to either side.
+  CHECK(sent(folder.path(), write_job(folder.path(), odd, {3, 1}, 1), "a") == std::vector<double>{184, 184, 184});
+}
+
+TEST_CASE("outputs are saved with the fields, and those of an earlier run are gone", "[programs]") {
+  const TemporaryFolder folder;
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "out/outputs")) {
+      found.insert(entry.path().filename().string());
+    }
+    return found;
+  };
+  run_job(folder.path(), "run", write_job(folder.path(), "life", {2, 1}, 6), {"iterate.save_every=2"});
+  CHECK(names() == std::set<std::string>{"alive-000002.npy", "alive-000004.npy", "alive-000006.npy", "alive.npy"});
+  CHECK(read_npy(folder / "out/outputs/alive-000006.npy") == read_npy(folder / "out/outputs/alive.npy"));
+  CHECK(read_npy(folder / "out/outputs/alive-000002.npy") != read_npy(folder / "out/outputs/alive.npy"));
+  simulate(folder.path(), "big_sin", {1, 2}, 1);
+  CHECK(names() == std::set<std::string>{"gradient.npy"});
+  simulate(folder.path(), "wave", {}, 1);
+  CHECK_FALSE(std::filesystem::exists(folder / "out/outputs"));
+}
+
+TEST_CASE("a wave on a rectangle is the same on one to four ranks", "[programs]") {
+  const TemporaryFolder folder;
+  const States alone = simulate(folder.path(), "wave", {}, 50);
+  for (const Split& split : planes) {
+    CHECK(simulate(folder.path(), "wave", split, 50) == alone);
+  }
+}
+
+TEST_CASE("the simulations of the examples are verified as their job files have them", "[programs]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"big_sin", "heat102", "life", "wave"}) {
+    run_job(folder.path(), "verify", example(name));
+  }
+}
