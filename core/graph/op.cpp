@@ -36,10 +36,10 @@ const Op* find_op_of(std::string_view model, std::string_view name) {
   return found == registry().end() ? nullptr : &found->second;
 }
 
-std::vector<const Op*> all_ops() {
+std::vector<const Op*> all_ops(std::string_view model) {
   std::vector<const Op*> ops;
   for (const auto& [name, op] : registry()) {
-    if (op.of_model.empty()) {
+    if (op.of_model == model) {
       ops.push_back(&op);
     }
   }

@@ -96,7 +96,7 @@ struct Op {
   /// The model that brings it, for an op called "MODEL.NAME"; empty: every model may call it.
   std::string of_model = {};
 
-  OpExample example = {};  ///< of an op with `help` that no model brings
+  OpExample example = {};  ///< of an op with `help`
 };
 
 /// Registers an op under its name: `const RegisterOp matmul({.name = "matmul", …});` at namespace scope.
@@ -112,8 +112,8 @@ void add_op(Op op);
 [[nodiscard]] const Op& find_op(std::string_view name);
 /// The op that a model brings; null if it brings none of that name.
 [[nodiscard]] const Op* find_op_of(std::string_view model, std::string_view name);
-/// Those that no model brings.
-[[nodiscard]] std::vector<const Op*> all_ops();
+/// The ops that this model brings; without a model, those that no model brings.
+[[nodiscard]] std::vector<const Op*> all_ops(std::string_view model = {});
 
 [[nodiscard]] std::int64_t flops(const Op& op, const OpShape& shape);
 

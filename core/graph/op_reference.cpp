@@ -15,8 +15,8 @@ constexpr const char* introduction =
     "for\n"
     "f32 or bf16; a result that is f32 is so whatever the operands are. A rule names the factors of operands and "
     "results:\n"
-    "one that is reduced gives partial results when it is split, a whole one is not split, and the others stay "
-    "split.\n";
+    "one that is reduced gives partial results when it is split, a whole one is not split, and the others stay split.\n"
+    "An operand has `2x[-1..1]` where index x of the results reads its indices 2x - 1 to 2x + 1.\n";
 
 std::string name_of_type(const TensorType& type) {
   return fmt::format("{}[{}]", type.dtype == DType::bf16 ? "real" : to_string(type.dtype), fmt::join(type.shape, ", "));
@@ -44,7 +44,7 @@ Entry entry_of(const Op& op) {
   }
   ShardingRule rule = op.rule(op.example.attributes, operands);
   const std::vector<TensorType> results = infer_types(rule, operands, op.name);
-  Entry entry{op.name, {{"result", op.help}}};
+  Entry entry{op.of_model.empty() ? op.name : op.name.substr(op.of_model.size() + 1), {{"result", op.help}}};
   for (const AttributeSpec& attribute : op.attributes) {
     entry.lines.emplace_back("attribute", describe(attribute));
   }
@@ -57,9 +57,9 @@ Entry entry_of(const Op& op) {
   return entry;
 }
 
-std::vector<Entry> entries() {
+std::vector<Entry> entries(std::string_view model) {
   std::vector<Entry> made;
-  for (const Op* op : all_ops()) {
+  for (const Op* op : all_ops(model)) {
     if (!op->help.empty()) {
       made.push_back(entry_of(*op));
     }
@@ -84,22 +84,25 @@ std::string inner_ops() {
 
 }  // namespace
 
-std::string op_reference() {
-  std::string text = fmt::format("ops\n\n{}", introduction);
-  for (const Entry& entry : entries()) {
+std::string op_reference(std::string_view model) {
+  std::string text = model.empty() ? "ops\n" : fmt::format("ops of the model {}\n", model);
+  text += fmt::format("\n{}", introduction);
+  for (const Entry& entry : entries(model)) {
     text += fmt::format("\n{}\n", entry.name);
     for (const auto& [what, said] : entry.lines) {
       text += fmt::format("    {:<10}{}\n", what, said);
     }
   }
-  return text + fmt::format("\nGradients and updates are made of these too:\n{}\n", inner_ops());
+  return model.empty() ? text + fmt::format("\nGradients and updates are made of these too:\n{}\n", inner_ops()) : text;
 }
 
-std::string op_reference_markdown() {
-  std::string text = fmt::format(
-      "# Ops\n\nWritten by `shardrun help ops --markdown` from the declarations of the ops; change it there.\n\n{}",
-      introduction);
-  for (const Entry& entry : entries()) {
+std::string op_reference_markdown(std::string_view model) {
+  std::string text =
+      model.empty()
+          ? "# Ops\n\nWritten by `shardrun help ops --markdown` from the declarations of the ops; change it there.\n"
+          : fmt::format("# Ops of the model {}\n", model);
+  text += fmt::format("\n{}", introduction);
+  for (const Entry& entry : entries(model)) {
     text += fmt::format("\n## {}\n\n| | |\n|---|---|\n", entry.name);
     for (const auto& [what, said] : entry.lines) {
       const bool prose = what == "result" || what == "attribute" || what == "gradient";
@@ -110,7 +113,7 @@ std::string op_reference_markdown() {
       text += prose ? fmt::format("| {} | {} |\n", what, cell) : fmt::format("| {} | `{}` |\n", what, cell);
     }
   }
-  return text + fmt::format("\nGradients and updates are made of these too: {}.\n", inner_ops());
+  return model.empty() ? text + fmt::format("\nGradients and updates are made of these too: {}.\n", inner_ops()) : text;
 }
 
 }  // namespace shardrun::graph

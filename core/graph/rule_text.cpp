@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 
@@ -14,7 +15,8 @@ namespace {
 using Words = std::vector<std::string>;
 using Groups = std::map<std::string, std::size_t>;  ///< how many dimensions "b*" stands for
 
-constexpr const char* form = "expected such as 'b t k, k n -> b t n; reduced k' or 'b* d, d -> b* d; whole d'";
+constexpr const char* form =
+    "expected such as 'b t k, k n -> b t n; reduced k', 'b* d, d -> b* d; whole d' or 'b x[-1..1] -> b x'";
 
 [[noreturn]] void refuse_rule(std::string_view text, const std::string& why) {
   throw Error(ErrorCode::shape_mismatch, fmt::format("the rule '{}' {}", text, why));
@@ -49,14 +51,61 @@ bool is_name(std::string_view word) {
 
 bool is_group(std::string_view word) { return word.ends_with('*') && is_name(word.substr(0, word.size() - 1)); }
 
-/// A rule's words, as they are written.
+/// A dimension of an operand that is written as a window of its factor.
+struct WrittenWindow {
+  std::size_t operand;
+  std::string factor;
+  Window window;
+};
+
+/// A rule's words, as they are written. Those of windows have their factor's name alone.
 struct Written {
   std::vector<Words> operands;
+  std::vector<WrittenWindow> windows;
   std::vector<Words> results;
   std::vector<Words> classes;  ///< each begins with its class
 };
 
-std::vector<Words> tensors_of(std::string_view text, std::string_view rule) {
+/// Takes a number from the beginning of the text.
+std::optional<std::int64_t> take_number(std::string_view& text) {
+  std::int64_t number = 0;
+  const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc()) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  return number;
+}
+
+bool take(std::string_view& text, std::string_view expected) {
+  const bool begins = text.starts_with(expected);
+  text.remove_prefix(begins ? expected.size() : 0);
+  return begins;
+}
+
+/// Leaves the factor's name of "x[-1..1]", "2x[0..1]" or "x/2[-1..0]". Nothing for other words.
+std::optional<Window> take_window(std::string& word) {
+  constexpr std::int64_t most = 1 << 20;
+  std::string_view rest = word;
+  const std::int64_t stride = take_number(rest).value_or(1);
+  const std::string name(rest.substr(0, rest.find_first_of("/[")));
+  rest.remove_prefix(name.size());
+  const std::int64_t divisor = take(rest, "/") ? take_number(rest).value_or(0) : 1;
+  const bool opens = take(rest, "[");
+  const std::optional<std::int64_t> first = take_number(rest);
+  const bool goes_on = take(rest, "..");
+  const std::optional<std::int64_t> last = take_number(rest);
+  const auto is_size = [](std::int64_t value) { return value >= 1 && value <= most; };
+  if (!opens || !goes_on || rest != "]" || !is_name(name) || !is_size(stride) || !is_size(divisor) || !first || !last ||
+      *first > *last || *first < -most || *last > most) {
+    return std::nullopt;
+  }
+  word = name;
+  return Window{.stride = stride, .divisor = divisor, .first = *first, .last = *last};
+}
+
+/// `windows`: null in results, which have none.
+std::vector<Words> tensors_of(std::string_view text, std::string_view rule, std::vector<WrittenWindow>* windows) {
   std::vector<Words> tensors;
   for (const std::string_view part : parts_of(text, ',')) {
     Words words = words_of(part);
@@ -65,7 +114,10 @@ std::vector<Words> tensors_of(std::string_view text, std::string_view rule) {
     } else if (words.empty()) {
       refuse_rule(rule, fmt::format("has an empty operand or result: a scalar is '.'; {}", form));
     }
-    for (const std::string& word : words) {
+    for (std::string& word : words) {
+      if (const std::optional<Window> window = windows != nullptr ? take_window(word) : std::nullopt) {
+        windows->push_back({tensors.size(), word, *window});
+      }
       if (!is_name(word) && !is_group(word)) {
         refuse_rule(rule, fmt::format("has '{}', which is no factor; {}", word, form));
       }
@@ -84,7 +136,9 @@ Written read(std::string_view text) {
     refuse_rule(text, fmt::format("has no '->'; {}", form));
   }
   const std::vector<std::string_view> clauses = parts_of(text.substr(arrow + 2), ';');
-  Written written{.operands = tensors_of(text.substr(0, arrow), text), .results = tensors_of(clauses.front(), text)};
+  Written written;
+  written.operands = tensors_of(text.substr(0, arrow), text, &written.windows);
+  written.results = tensors_of(clauses.front(), text, nullptr);
   for (std::size_t c = 1; c < clauses.size(); ++c) {
     Words words = words_of(clauses[c]);
     if (words.size() < 2 || (words.front() != "reduced" && words.front() != "whole")) {
@@ -194,6 +248,44 @@ void classify(ShardingRule& rule, const Words& words, const Written& written, co
   }
 }
 
+/// Whether an operand has the factor, and not a window of it.
+bool is_dimension(const ShardingRule& rule, FactorId factor) {
+  for (std::size_t i = 0; i < rule.inputs.size(); ++i) {
+    for (std::size_t d = 0; d < rule.inputs[i].size(); ++d) {
+      if (rule.inputs[i][d] == factor && rule.window(i, d) == nullptr) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Adds the windows of the operands that are given. A factor that no operand has itself gets its size from the first.
+void add_windows(ShardingRule& rule, const std::vector<WrittenWindow>& windows, const std::vector<TensorType>& operands,
+                 std::string_view text) {
+  for (const auto& [i, name, window] : windows) {
+    if (i >= rule.inputs.size()) {
+      continue;
+    }
+    const FactorId factor = rule.find(name);
+    if (rule.factors[factor].kind != FactorClass::pass_through) {
+      refuse_rule(text, fmt::format("has a window of the factor '{}', which is reduced or whole", name));
+    }
+    const auto dim = static_cast<std::size_t>(std::ranges::find(rule.inputs[i], factor) - rule.inputs[i].begin());
+    if (dim >= operands[i].shape.size()) {
+      refuse_rule(text, fmt::format("does not fit operand {}, {}", i, to_string(operands[i])));
+    }
+    rule.windows.push_back({i, dim, window});
+  }
+  for (const auto& [i, dim, window] : rule.windows) {
+    Factor& factor = rule.factors[rule.inputs[i][dim]];
+    if (factor.size == 0 && !is_dimension(rule, rule.inputs[i][dim])) {
+      factor.size = windowed_size(window, operands[i].shape[dim]);
+      factor.axis = operands[i].axes[dim];
+    }
+  }
+}
+
 void check_results(const ShardingRule& rule, std::string_view text) {
   for (const FactorId id : rule.factors.ids()) {
     const Factor& factor = rule.factors[id];
@@ -222,8 +314,13 @@ ShardingRule rule_from_text(std::string_view text, const std::vector<TensorType>
   for (const Words& words : written.classes) {
     classify(rule, words, written, groups, text);
   }
+  add_windows(rule, written.windows, operands, text);
   check_results(rule, text);
   return rule;
+}
+
+std::int64_t windowed_size(const Window& window, std::int64_t dimension) noexcept {
+  return (dimension * window.divisor + window.stride - 1) / window.stride;
 }
 
 std::vector<TensorType> typical_operands(std::string_view text,
@@ -246,6 +343,11 @@ std::vector<TensorType> typical_operands(std::string_view text,
         type.axes.push_back(name);
       }
     }
+  }
+  for (const auto& [i, name, window] : written.windows) {
+    const auto dim = std::ranges::find(operands[i].axes, name) - operands[i].axes.begin();
+    std::int64_t& indices = operands[i].shape[static_cast<std::size_t>(dim)];
+    indices = (indices - 1) * window.stride / window.divisor + 1;
   }
   return operands;
 }

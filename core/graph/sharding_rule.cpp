@@ -76,13 +76,24 @@ std::string operand_list(const std::vector<TensorType>& operands) {
   return text;
 }
 
-std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<FactorId>>& operands) {
+/// "x", "x[-1..1]", "2x[0..1]", "x/2[-1..0]"
+std::string dimension_text(const std::string& factor, const Window* window) {
+  if (window == nullptr) {
+    return factor;
+  }
+  return fmt::format("{}{}{}[{}..{}]", window->stride == 1 ? "" : std::to_string(window->stride), factor,
+                     window->divisor == 1 ? "" : fmt::format("/{}", window->divisor), window->first, window->last);
+}
+
+std::string dimensions_text(const ShardingRule& rule, const std::vector<std::vector<FactorId>>& tensors,
+                            bool has_windows) {
   std::string text;
-  for (std::size_t i = 0; i < operands.size(); ++i) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
     text += i == 0 ? "" : ", ";
-    text += operands[i].empty() ? "." : "";
-    for (std::size_t d = 0; d < operands[i].size(); ++d) {
-      text += fmt::format("{}{}", d == 0 ? "" : " ", rule.factors[operands[i][d]].name);
+    text += tensors[i].empty() ? "." : "";
+    for (std::size_t d = 0; d < tensors[i].size(); ++d) {
+      text += d == 0 ? "" : " ";
+      text += dimension_text(rule.factors[tensors[i][d]].name, has_windows ? rule.window(i, d) : nullptr);
     }
   }
   return text;
@@ -178,7 +189,7 @@ std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<Tensor
 }
 
 std::string to_string(const ShardingRule& rule) {
-  std::string text = dimensions_text(rule, rule.inputs) + " -> " + dimensions_text(rule, rule.outputs);
+  std::string text = dimensions_text(rule, rule.inputs, true) + " -> " + dimensions_text(rule, rule.outputs, false);
   const auto list = [&](const char* label, const auto& belongs) {
     std::string names;
     for (const FactorId f : rule.factors.ids()) {
@@ -192,7 +203,11 @@ std::string to_string(const ShardingRule& rule) {
   };
   list("reduced", [&](FactorId f) { return rule.factors[f].kind == FactorClass::reduced; });
   list("whole", [&](FactorId f) { return rule.factors[f].kind == FactorClass::whole; });
-  list("window", [&](FactorId f) { return rule.is_windowed(f); });
+  list("periodic", [&](FactorId f) {
+    return std::ranges::any_of(rule.windows, [&](const WindowedDimension& each) {
+      return each.window.wraps && rule.inputs[each.operand][each.dim] == f;
+    });
+  });
   return text;
 }
 

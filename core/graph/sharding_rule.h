@@ -84,7 +84,7 @@ struct FactorClasses {
 [[nodiscard]] std::vector<TensorType> infer_types(ShardingRule& rule, const std::vector<TensorType>& operands,
                                                   const std::string& what);
 
-/// "b t k, k n -> b t n; reduced k", "n c l, o c k -> n o l; reduced c; whole k; window l"
+/// "b t k, k n -> b t n; reduced k", "n c 2l[-1..1], o c k -> n o l; reduced c; whole k"
 [[nodiscard]] std::string to_string(const ShardingRule& rule);
 
 }  // namespace shardrun::graph

@@ -47,18 +47,25 @@ void check_kernels(const OpTrial& trial) {
 
 void equal_kernels(ModelMember& member) { for_each_trial(member, check_kernels); }
 
-/// The part of each tensor that a shard of the factor has.
+/// The part of each tensor that a shard of the factor has: of operands that read it through a window, what it reads.
 OpTrial shard_of(const OpTrial& whole, graph::FactorId factor, std::int64_t begin, std::int64_t end) {
   OpTrial part = whole;
-  const auto cut = [&](std::vector<Tensor>& tensors, const std::vector<std::vector<graph::FactorId>>& dims) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      for (std::size_t d = 0; d < dims[i].size(); ++d) {
-        tensors[i] = dims[i][d] == factor ? slice(tensors[i], d, begin, end) : tensors[i];
+  const auto cut = [&](Tensor& tensor, const std::vector<graph::FactorId>& dims, const auto& window_of) {
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] == factor) {
+        const Window* const window = window_of(d);
+        const auto [from, to] =
+            window == nullptr ? std::pair(begin, end) : window->reads(begin, end, tensor.type.shape[d]);
+        tensor = slice(tensor, d, from, to);
       }
     }
   };
-  cut(part.operands, whole.rule.inputs);
-  cut(part.results, whole.rule.outputs);
+  for (std::size_t i = 0; i < part.operands.size(); ++i) {
+    cut(part.operands[i], whole.rule.inputs[i], [&](std::size_t d) { return whole.rule.window(i, d); });
+  }
+  for (std::size_t o = 0; o < part.results.size(); ++o) {
+    cut(part.results[o], whole.rule.outputs[o], [](std::size_t) -> const Window* { return nullptr; });
+  }
   part.what += fmt::format(", factor {} cut to [{}, {})", whole.rule.factors[factor].name, begin, end);
   return part;
 }

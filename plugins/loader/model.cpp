@@ -106,6 +106,10 @@ Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
   ops_ = register_ops(plugin_, table);
 }
 
+std::vector<std::shared_ptr<const ModelOp>> declared_ops(const Plugin& model) {
+  return read_ops(model, table_of(model));
+}
+
 Model Model::open(const Directories& directories, std::string_view name, LogSink log) {
   return Model(Plugin::open(directories, PluginKind::model, name, std::move(log)));
 }

@@ -58,4 +58,7 @@ class Model {
   std::vector<std::shared_ptr<const ModelOp>> ops_;
 };
 
+/// The ops that a model declares. It registers none. Throws as Model::open.
+[[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> declared_ops(const Plugin& model);
+
 }  // namespace shardrun::plugins

@@ -114,6 +114,19 @@ std::map<std::string, std::int64_t> sizes_from(const char* text) {
   return sizes;
 }
 
+/// Throws if a factor that only windows read has several sizes.
+void require_same_indices(const ModelOp& op, const ShardingRule& rule, const std::vector<TensorType>& operands) {
+  for (const graph::WindowedDimension& each : rule.windows) {
+    const graph::Factor& factor = rule.factors[rule.inputs[each.operand][each.dim]];
+    const std::int64_t size = graph::windowed_size(each.window, operands[each.operand].shape[each.dim]);
+    if (factor.size != 0 && factor.size != size) {
+      throw Error(ErrorCode::shape_mismatch, fmt::format("the windows of the rule '{}' give the factor '{}' {} and {} "
+                                                         "indices",
+                                                         op.rule, factor.name, factor.size, size));
+    }
+  }
+}
+
 /// The rule for these operands.
 ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands) {
   const std::size_t most = op.operands.size();
@@ -134,27 +147,38 @@ ShardingRule rule_of(const ModelOp& op, const std::vector<TensorType>& operands)
   try {
     ShardingRule rule = graph::rule_from_text(op.rule, operands);
     rule.dtypes = op.results;
+    require_same_indices(op, rule, operands);
     return rule;
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", op.label, error.message()));
   }
 }
 
-/// One multiply-add for each index of its loops if it sums, otherwise one operation.
-std::int64_t flops_of(const ModelOp& op, const std::vector<TensorType>& operands) {
-  const ShardingRule rule = rule_of(op, operands);
+/// One multiply-add for each index of its loops if it sums, otherwise one operation. What a window reads is summed.
+std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
+  const ShardingRule rule = graph::rule_from_text(op.rule, shape.inputs);
   std::vector<std::int64_t> sizes(rule.factors.size(), 1);
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    for (std::size_t d = 0; d < operands[i].shape.size(); ++d) {
-      sizes[rule.inputs[i][d].number()] = operands[i].shape[d];
+  const auto take_sizes = [&](const std::vector<graph::FactorId>& dims, const TensorType& type) {
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      sizes[dims[d].number()] = type.shape[d];
     }
+  };
+  for (std::size_t i = 0; i < shape.inputs.size(); ++i) {
+    take_sizes(rule.inputs[i], shape.inputs[i]);
+  }
+  for (std::size_t o = 0; o < shape.outputs.size(); ++o) {
+    take_sizes(rule.outputs[o], shape.outputs[o]);  // last: of a shard's operand a window reads more
   }
   std::int64_t count = 1;
-  for (const graph::FactorId id : rule.factors.ids()) {
-    count *= sizes[id.number()];
+  for (const std::int64_t size : sizes) {
+    count *= size;
   }
-  const bool sums = std::ranges::any_of(
-      rule.factors, [](const graph::Factor& each) { return each.kind == graph::FactorClass::reduced; });
+  for (const graph::WindowedDimension& each : rule.windows) {
+    count *= (each.window.last - each.window.first) / each.window.divisor + 1;
+  }
+  const bool sums = !rule.windows.empty() || std::ranges::any_of(rule.factors, [](const graph::Factor& each) {
+    return each.kind == graph::FactorClass::reduced;
+  });
   return sums ? 2 * count : count;
 }
 
@@ -212,6 +236,45 @@ void read_op(ModelOp& op) {
   }
 }
 
+/// Operands of a use, with small sizes.
+graph::OpExample example_of(const ModelOp& op) {
+  std::map<std::string, std::int64_t> sizes = op.sizes;
+  std::int64_t next = 2;
+  graph::OpExample example{.attributes = op.example,
+                           .operands = graph::typical_operands(op.rule, [&](const std::string& factor) {
+                             const auto [known, is_new] = sizes.try_emplace(factor, next);
+                             next += is_new ? 1 : 0;
+                             return known->second;
+                           })};
+  for (std::size_t i = 0; i < example.operands.size(); ++i) {
+    example.operands[i].dtype = op.operands[i].is_integer ? graph::DType::i32 : graph::DType::f32;
+  }
+  return example;
+}
+
+void register_op(const std::shared_ptr<const ModelOp>& op) {
+  graph::Op made{.name = op->in_graph,
+                 .help = op->help,
+                 .attributes = op->attributes,
+                 .rule = [op](const graph::Attributes&,
+                              const std::vector<TensorType>& operands) { return rule_of(*op, operands); },
+                 .flops = [op](const graph::OpShape& shape) { return flops_of(*op, shape); },
+                 .only_float32 = true,
+                 .of_model = op->plugin.manifest().name,
+                 .example = example_of(*op)};
+  if (op->raw.gradient != nullptr) {
+    made.differentiated = std::numeric_limits<std::size_t>::max();
+    made.gradient = [op](graph::FunctionBuilder& builder, const graph::GradientRequest& request) {
+      return write_gradient(*op, builder, request);
+    };
+  }
+  graph::add_op(std::move(made));
+  device::add_kernel("cpu", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f32));
+  device::add_kernel("reference", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f64));
+}
+
+}  // namespace
+
 std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const sr_model& table) {
   std::vector<std::shared_ptr<const ModelOp>> ops;
   const std::string& model = plugin.manifest().name;
@@ -237,28 +300,6 @@ std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const
   }
   return ops;
 }
-
-void register_op(const std::shared_ptr<const ModelOp>& op) {
-  graph::Op made{.name = op->in_graph,
-                 .help = op->help,
-                 .attributes = op->attributes,
-                 .rule = [op](const graph::Attributes&,
-                              const std::vector<TensorType>& operands) { return rule_of(*op, operands); },
-                 .flops = [op](const graph::OpShape& shape) { return flops_of(*op, shape.inputs); },
-                 .only_float32 = true,
-                 .of_model = op->plugin.manifest().name};
-  if (op->raw.gradient != nullptr) {
-    made.differentiated = std::numeric_limits<std::size_t>::max();
-    made.gradient = [op](graph::FunctionBuilder& builder, const graph::GradientRequest& request) {
-      return write_gradient(*op, builder, request);
-    };
-  }
-  graph::add_op(std::move(made));
-  device::add_kernel("cpu", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f32));
-  device::add_kernel("reference", op->in_graph, std::make_unique<const OpKernel>(op, OpKernel::Reals::f64));
-}
-
-}  // namespace
 
 std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table) {
   static auto& files = *new std::map<std::string, std::filesystem::path>;  // of models whose ops are registered

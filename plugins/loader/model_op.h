@@ -39,8 +39,11 @@ struct ModelOp {
   std::string label;  ///< "op 'swish' of model 'mine' (/path)"
 };
 
-/// The ops of a model. The first call for a plugin's file registers them with core/graph and core/device, for as long
-/// as the process runs; they keep that instance of the plugin open. Throws Error{plugin} naming the plugin and the op.
+/// The ops of a model, as it declares them. Throws Error{plugin} naming the plugin and the op.
+[[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const sr_model& table);
+
+/// The same. The first call for a plugin's file registers them with core/graph and core/device, for as long
+/// as the process runs; they keep that instance of the plugin open. Throws as read_ops.
 /// REQUIRES: no other thread uses ops.
 [[nodiscard]] std::vector<std::shared_ptr<const ModelOp>> register_ops(const Plugin& plugin, const sr_model& table);
 

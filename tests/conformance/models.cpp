@@ -69,6 +69,14 @@ TEST_CASE("a wrong rule of an op is found", "[conformance]") {
   CHECK_THAT(model_problem("wrong_rule", "as strategies split"), Contains("split by strategy tp"));
 }
 
+TEST_CASE("a wrong window of an op is found", "[conformance]") {
+  CHECK(model_problem("short_window", kernels) == "");
+  CHECK_THAT(model_problem("short_window", cut),
+             Contains("factor i of the rule '2i[0..0] d -> i d' cut in 2, and joined again"));
+  CHECK_THAT(model_problem("placeless_window", cut),
+             Contains("factor i of the rule '2i[-1..0] d -> i d' cut in 2, and joined again"));
+}
+
 TEST_CASE("a kernel that writes elsewhere than into its results is found", "[conformance]") {
   CHECK_THAT(model_problem("out_of_bounds", kernels), Contains("op 'ramp'") && Contains("wrote past a buffer"));
   CHECK_THAT(model_problem("before", kernels), Contains("wrote past a buffer"));

@@ -138,6 +138,44 @@ TEST_CASE("the Game of Life follows its rules on one to four ranks, and only edg
   CHECK(sent(folder.path(), write_job(folder.path(), odd, {3, 1}, 1), "a") == std::vector<double>{184, 184, 184});
 }
 
+TEST_CASE("an op of a model's own that reads its neighbours follows the serial loop, and only edges are sent",
+          "[programs]") {
+  const TemporaryFolder folder;
+  const std::string odd = "diffusion\nrows = 37\ncolumns = 23";
+  std::vector<float> u = simulate(folder.path(), odd, {}, 0).at("u");
+  for (int step = 0; step < 20; ++step) {
+    std::vector<float> next(u.size());
+    const auto at = [&](int y, int x) {
+      return y < 0 || y >= 37 || x < 0 || x >= 23 ? 0.0F : u[static_cast<std::size_t>(y * 23 + x)];
+    };
+    for (int y = 0; y < 37; ++y) {
+      for (int x = 0; x < 23; ++x) {
+        next[static_cast<std::size_t>(y * 23 + x)] =
+            at(y, x) + 0.2F * (at(y - 1, x) + at(y + 1, x) + at(y, x - 1) + at(y, x + 1) - 4 * at(y, x));
+      }
+    }
+    u = next;
+  }
+  const std::vector<float> alone = simulate(folder.path(), odd, {}, 20).at("u");
+  REQUIRE(alone.size() == u.size());
+  for (std::size_t i = 0; i < u.size(); ++i) {
+    REQUIRE(alone[i] == Approx(u[i]).margin(1e-6));
+  }
+  for (const Split& split : planes) {
+    INFO(split.x << " by " << split.y);
+    CHECK(simulate(folder.path(), odd, split, 20).at("u") == alone);
+  }
+  const auto edges = [&](const Split& split, const char* axis) {
+    std::vector<double> bytes = sent(folder.path(), write_job(folder.path(), odd, split, 1), axis);
+    std::ranges::sort(bytes);
+    return bytes;
+  };
+  CHECK(edges({1, 3}, "b") == std::vector<double>{92, 92, 184});  // a row of 23 to each neighbour
+  // Rows of 12 and 11, then columns of 19 and 18 with the corner that came with a row.
+  CHECK(edges({2, 2}, "b") == std::vector<double>{44, 44, 48, 48});
+  CHECK(edges({2, 2}, "a") == std::vector<double>{76, 76, 80, 80});
+}
+
 TEST_CASE("outputs are saved with the fields, and those of an earlier run are gone", "[programs]") {
   const TemporaryFolder folder;
   const auto names = [&] {
@@ -167,7 +205,7 @@ TEST_CASE("a wave on a rectangle is the same on one to four ranks", "[programs]"
 
 TEST_CASE("the simulations of the examples are verified as their job files have them", "[programs]") {
   const TemporaryFolder folder;
-  for (const char* name : {"big_sin", "heat102", "life", "wave"}) {
+  for (const char* name : {"big_sin", "diffusion", "heat102", "life", "wave"}) {
     run_job(folder.path(), "verify", example(name));
   }
 }

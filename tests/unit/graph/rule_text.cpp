@@ -49,6 +49,37 @@ TEST_CASE("operands that a call leaves out take their factors with them", "[grap
   CHECK(read_again(rule, {of({2, 3})}) == "b d -> b d");
 }
 
+TEST_CASE("a rule's text has windows", "[graph]") {
+  for (const char* text : {"b x[-1..1] -> b x", "2x[0..1], b -> x b", "b x/2[-1..0] -> b x", "b x/2[-1..0], x -> b x",
+                           "y[0..2] 3x[-5..-4] -> y x"}) {
+    CHECK(read_again(text, {of({6, 4}), of({7})}) == std::string(text));
+  }
+  ShardingRule rule = rule_from_text("b x[-1..1] -> b x", {of({2, 5})});
+  CHECK(infer_types(rule, {of({2, 5})}, "op") == std::vector<TensorType>{of({2, 5})});
+  rule = rule_from_text("b 2x[0..1] -> b x", {of({2, 5})});  // the last one reads one index
+  CHECK(infer_types(rule, {of({2, 5})}, "op") == std::vector<TensorType>{of({2, 3})});
+  CHECK(rule.windows.front().window == shardrun::Window{.stride = 2, .last = 1});
+  rule = rule_from_text("b x/2[-1..0] -> b x", {of({2, 5})});
+  CHECK(infer_types(rule, {of({2, 5})}, "op") == std::vector<TensorType>{of({2, 10})});
+  rule = rule_from_text("b x/2[-1..0], b x -> b x", {of({2, 5}), of({2, 9})});  // what x has itself counts
+  CHECK(infer_types(rule, {of({2, 5}), of({2, 9})}, "op") == std::vector<TensorType>{of({2, 9})});
+  CHECK(read_again("b x, b x[0..1] -> b x", {of({2, 3})}) == "b x -> b x");  // one that is left out
+}
+
+TEST_CASE("a window that means nothing is refused", "[graph]") {
+  for (const char* word : {"x[]", "x[1..0]", "x[1]", "[0..1]", "0x[0..1]", "x/0[0..1]", "x[0..1", "x[0..1]2", "X[0..1]",
+                           "-1x[0..1]", "x*[0..1]", "x[0..99999999]"}) {
+    CHECK_THAT(refused(("b " + std::string(word) + " -> b x").c_str()),
+               Contains("has '" + std::string(word) + "', which is no factor; expected such as"));
+  }
+  CHECK_THAT(refused("b x -> b x[0..1]"), Contains("has 'x[0..1]', which is no factor"));
+  CHECK_THAT(refused("b x[0..1] -> b; reduced x"),
+             Contains("has a window of the factor 'x', which is reduced or whole"));
+  CHECK_THAT(refused("b x[0..1] -> b x; whole x"),
+             Contains("has a window of the factor 'x', which is reduced or whole"));
+  CHECK_THAT(refused("b x[0..1] -> b x", {of({2})}), Contains("does not fit operand 0, f32[a 2]"));
+}
+
 TEST_CASE("a rule's text that means nothing is refused", "[graph]") {
   CHECK_THAT(refused("b d"), Contains("the rule 'b d' has no '->'; expected such as"));
   CHECK_THAT(refused("b d -> b e"), Contains("has the factor 'e' in a result, and in no operand"));
@@ -70,4 +101,7 @@ TEST_CASE("typical operands fit a rule", "[graph]") {
   CHECK(to_string(operands[0]) == "f32[b0 2, b1 2, d 3]");
   CHECK(to_string(operands[1]) == "f32[k 2, d 3]");
   CHECK(to_string(operands[2]) == "f32[]");
+  const std::vector<TensorType> windowed = typical_operands("2d[0..1] x[-1..1], d/2[-1..0] -> d x", size);
+  CHECK(to_string(windowed[0]) == "f32[d 5, x 2]");
+  CHECK(to_string(windowed[1]) == "f32[d 2]");
 }

@@ -27,8 +27,10 @@ TEST_CASE("a rule prints as it was written, groups expanded", "[graph]") {
   CHECK(to_string(parse_rule("l*2 k,k->l*2,.")) == "l0 l1 k, k -> l0 l1, .");
   CHECK(to_string(parse_rule("->.")) == " -> .");
   ShardingRule windowed = parse_rule("l*2 k, k -> l*2", {.reduced = "k", .whole = "l1"});
-  windowed.windows.push_back({.operand = 0, .dim = 0});
-  CHECK(to_string(windowed) == "l0 l1 k, k -> l0 l1; reduced k; whole l1; window l0");
+  windowed.windows.push_back({.operand = 0, .dim = 0, .window = {.stride = 2, .first = -1, .last = 1}});
+  CHECK(to_string(windowed) == "2l0[-1..1] l1 k, k -> l0 l1; reduced k; whole l1");
+  windowed.windows.back().window = {.first = 2, .last = 2, .wraps = true};
+  CHECK(to_string(windowed) == "l0[2..2] l1 k, k -> l0 l1; reduced k; whole l1; periodic l0");
   CHECK(to_string(parse_rule("a*0, b -> a*0 b")) == "., b -> b");
 }
 

@@ -264,6 +264,10 @@ typedef struct sr_attribute_spec {
 ///    result;
 ///  - "reduced k", "reduced k (max)" or "(min)": shards give parts of a sum, maximum or minimum. It is in no result;
 ///  - "whole k": it is not split, because each result needs all of it.
+/// "y[-1..1] x -> y x" has a window: index y of the result reads the indices y - 1 to y + 1 of the operand. Those of
+/// "2y[0..1]" are 2y and 2y + 1. Those of "y/2[-1..0]" are from (y - 1) / 2, rounded up, to y / 2, rounded down. The
+/// factor is pass-through. It has as many indices as have y, 2y or y / 2 in the operand, unless an operand has the factor
+/// without a window. A kernel gets the indices that its results read, except those outside of the whole operand.
 /// Kernels get shards, with the place of each in its whole tensor. A shard may be empty. If a reduced factor is, the
 /// results are what changes no sum, maximum or minimum: 0, -infinity or infinity.
 ///
