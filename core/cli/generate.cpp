@@ -8,6 +8,7 @@
 #include "core/cli/options.h"
 #include "core/compile/model.h"
 #include "core/compile/plugins.h"
+#include "core/job/raw.h"
 #include "core/metrics/run_files.h"
 #include "core/workload/program.h"
 #include "core/partition/partition.h"
@@ -28,6 +29,13 @@ std::filesystem::path weights_path(const std::filesystem::path& given) {
                             given.string()));
   }
   return weights;
+}
+
+/// Where the plugins of a run's folder are: where its job searched. A weights file has no job.
+plugins::Directories directories_of_run(const std::filesystem::path& given) {
+  const std::filesystem::path job = metrics::job_path(given);
+  return compile::directories_of(std::filesystem::is_regular_file(job) ? job::plugin_path(job::read_job_file(job))
+                                                                       : std::vector<std::filesystem::path>());
 }
 
 /// With temperature 0 nothing is drawn.
@@ -88,7 +96,7 @@ int generate(std::span<const std::string> words) {
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
   const checkpoint::TrainedModel trained =
-      checkpoint::read_model(file, compile::models_in(compile::directories_of({})));
+      checkpoint::read_model(file, compile::models_in(directories_of_run(parsed.positional[0])));
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);

@@ -157,6 +157,17 @@ OptionSyntax set_option() {
           .repeated = true};
 }
 
+plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file) {
+  if (job_file < parsed.positional.size()) {
+    return compile::directories_of(
+        job::plugin_path(job::read_job_file(parsed.positional[job_file], parsed.all("set"))));
+  }
+  if (parsed.has("set")) {
+    throw Error(ErrorCode::usage, "--set changes a job file: name one");
+  }
+  return compile::directories_of({});
+}
+
 job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
   job::SchemaProviders providers = compile::schema_providers();

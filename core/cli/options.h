@@ -8,6 +8,7 @@
 
 #include "core/cli/command.h"
 #include "core/job/job.h"
+#include "plugins/loader/plugin.h"
 
 namespace shardrun::cli {
 
@@ -42,6 +43,9 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
+/// Where to find the plugins of a job file that may be given as this positional word: nothing else of it has to be
+/// valid. Throws Error{usage} for overrides without a job file.
+[[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
 /// Reads and checks the job of a command line, with its overrides.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
 

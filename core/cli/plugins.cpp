@@ -5,8 +5,7 @@
 
 #include "core/base/printable.h"
 #include "core/cli/options.h"
-#include "core/compile/plugins.h"
-#include "core/job/raw.h"
+#include "plugins/loader/plugin.h"
 
 namespace shardrun::cli {
 namespace {
@@ -52,6 +51,9 @@ std::string describe(const plugins::PluginInfo& plugin) {
   for (const OptionSpec& option : plugin.options) {
     text += describe(option);
   }
+  for (const auto& [name, help] : plugin.ops) {
+    text += fmt::format("    op {}: {}\n", name, help);
+  }
   return text;
 }
 
@@ -73,11 +75,7 @@ int list(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  std::vector<std::filesystem::path> configured;
-  if (!parsed.positional.empty()) {
-    configured = job::plugin_path(job::read_job_file(parsed.positional[0], parsed.all("set")));
-  }
-  const plugins::Directories directories = compile::directories_of(configured);
+  const plugins::Directories directories = directories_of(parsed, 0);
   const std::vector<plugins::PluginInfo> found = plugins::list_plugins(directories);
   for (const plugins::PluginInfo& plugin : found) {
     fmt::print("{}", printable_lines(describe(plugin)));

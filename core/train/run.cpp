@@ -79,10 +79,10 @@ std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings
 }
 
 std::string rate_unit(const job::Job& job) {
-  return job.task == job::Task::infer     ? "records"
-         : job.task == job::Task::iterate ? "it"
-         : job.data.arrays.empty()        ? "tok"
-                                          : "samples";
+  return job.task == job::Task::infer                       ? "records"
+         : job.task == job::Task::iterate                   ? "it"
+         : job.data.text.empty() && job.data.tokens.empty() ? "samples"
+                                                            : "tok";
 }
 
 }  // namespace shardrun::train

@@ -8,6 +8,7 @@
 #include "plugins/loader/guard.h"
 #include "plugins/loader/library.h"
 #include "plugins/loader/manifest.h"
+#include "plugins/loader/model.h"
 #include "plugins/loader/plugin.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/trust.h"
@@ -28,6 +29,11 @@ void try_out(const Candidate& file, PluginInfo& info) {
 void describe(const Candidate& file, PluginInfo& info) {
   const Plugin plugin = Plugin::open_file(file, {});
   info.options = plugin.options();
+  if (file.kind == to_string(PluginKind::model)) {
+    for (const std::shared_ptr<const ModelOp>& op : declared_ops(plugin)) {
+      info.ops.emplace_back(op->name, op->help);
+    }
+  }
   info.reads_sharding = file.kind == to_string(PluginKind::strategy) && reads_sharding(plugin);
 }
 

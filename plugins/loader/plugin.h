@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/options/options.h"
@@ -86,7 +87,8 @@ struct PluginInfo {
   std::string version;
   std::string abi;  ///< "1.0"
   std::vector<OptionSpec> options;
-  bool reads_sharding = false;        ///< a strategy that uses the section [sharding]
+  std::vector<std::pair<std::string, std::string>> ops;  ///< that a model brings: names, and what they compute
+  bool reads_sharding = false;                           ///< a strategy that uses the section [sharding]
   std::filesystem::path shadowed_by;  ///< the file of this kind and name that is found first, where it is not this one
   std::string error;
 };

@@ -42,6 +42,36 @@ TEST_CASE("help ops documents the ops, help job the job file", "[program]") {
   CHECK_THAT(run_program(folder.path(), {"help", "job"}).out, Contains("\n[train]\n"));
 }
 
+TEST_CASE("the plugins of a job's own folders are found by every command that has the job", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "job.ini", "[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS "\n[model]\nname = diffusion\n");
+  const auto said = [&](std::vector<std::string> words, int code = 0) {
+    const Ended ended = run_program(folder.path(), words);
+    CHECK(ended.code == code);
+    return ended.out + ended.err;
+  };
+  CHECK_THAT(said({"plugins", "job.ini"}), Contains("model diffusion ") && Contains("\n    op laplacian: u[y-1, x] + "));
+  CHECK_THAT(said({"help", "job", "job.ini"}), Contains("\nname = diffusion    heat on a plane"));
+  CHECK_THAT(said({"help", "job"}), !Contains("diffusion"));
+  CHECK_THAT(said({"help", "ops", "job.ini"}),
+             StartsWith("ops of the model diffusion\n") && Contains("\nlaplacian\n    result    u[y-1, x]") &&
+                 Contains("    types     real[2, 3] -> real[2, 3]\n    rule      y[-1..1] x[-1..1] -> y x\n"));
+  CHECK_THAT(said({"help", "ops", "job.ini", "--markdown"}),
+             StartsWith("# Ops of the model diffusion\n") && Contains("| rule | `y[-1..1] x[-1..1] -> y x` |\n"));
+
+  CHECK_THAT(said({"help", "ops", "job.ini", "--set", "model.name=life"}, 2), Contains("the model 'life' brings no ops"));
+  CHECK_THAT(said({"help", "ops", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
+  CHECK_THAT(said({"plugins", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
+  CHECK_THAT(said({"help", "job", "job.ini", "--markdown"}, 2), Contains("has no models: leave out the job file"));
+  CHECK_THAT(said({"help", "plan", "job.ini"}, 2), Contains("help plan: did not expect 'job.ini'"));
+
+  // A run's folder has its job, a weights file by itself has none.
+  said({SHARDRUN_EXAMPLE_JOBS "/programs/spring.ini", "--set", "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS, "--set",
+        "train.steps=1", "--set", "job.output=" + (folder / "out").string()});
+  CHECK_THAT(said({"generate", "out"}, 2), Contains("model spring does not predict tokens"));
+  CHECK_THAT(said({"generate", "out/weights.safetensors"}, 2), Contains("'spring', which this version does not have"));
+}
+
 TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "[program]") {
   const JobFolder job;
   const auto ranks = [&](const std::string& before) {
@@ -68,7 +98,7 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   CHECK(none.code == 2);
   CHECK(help.code == 0);
   for (const char* command :
-       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC]", "plan JOB.ini", "plugins [JOB.ini]",
+       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]",
         "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
