@@ -1,5 +1,6 @@
-// Every op as the partitioner splits it: each axis of its operands over two and three ranks, against the op that is not
-// split. What a rule cannot keep is gathered, and partial results are reduced.
+// Every op as the partitioner splits it, against the op that is not split: each axis of its operands over two and three
+// ranks, and over more ranks than it has indices, so that some rank's part is empty. What a rule cannot keep is
+// gathered, and partial results are reduced.
 
 #include <algorithm>
 #include <set>
@@ -54,10 +55,27 @@ bool has_two_indices(const graph::TensorType& type, const std::string& axis) {
   return found != type.axes.end() && type.shape[static_cast<std::size_t>(found - type.axes.begin())] > 1;
 }
 
-void check_split(const Prepared& prepared, const std::string& axis, std::uint32_t count) {
+/// Numbers of ranks of which one has nothing of the axis: in the tensor that has the fewest indices of it, and in the
+/// one that has the most.
+std::set<std::uint32_t> counts_with_empty_parts(const Prepared& prepared, const std::string& axis) {
+  std::set<std::uint32_t> counts;
+  for (const std::vector<Tensor>* tensors : {&prepared.inputs, &prepared.outputs}) {
+    for (const Tensor& tensor : *tensors) {
+      for (std::size_t d = 0; d < tensor.type.shape.size(); ++d) {
+        if (tensor.type.axes[d] == axis && tensor.type.shape[d] < 10) {
+          counts.insert(static_cast<std::uint32_t>(tensor.type.shape[d]) + 1);
+        }
+      }
+    }
+  }
+  return counts.empty() ? counts : std::set{*counts.begin(), *counts.rbegin()};
+}
+
+void check_split(const device::Device& device, const Prepared& prepared, const std::string& axis, std::uint32_t count,
+                 Tolerance tolerance) {
   const graph::Graph graph = graph_of(prepared);
   const plan::Plan plan = plan_of({{"m", count}}, {{axis, {"m"}}});
-  runtime::Interpreter ranks(graph, partition::split(graph, plan), reference(), 1);
+  runtime::Interpreter ranks(graph, partition::split(graph, plan), device, 1);
   for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
     for (std::size_t i = 0; i < prepared.inputs.size(); ++i) {
       const device::TensorView part = ranks.rank(rank).input(0, operand_name(i));
@@ -69,7 +87,7 @@ void check_split(const Prepared& prepared, const std::string& axis, std::uint32_
 
   ranks.run("f", 1, true, scalars_of_tests());
 
-  const std::vector<Tensor> expected = run(reference(), prepared);
+  const std::vector<Tensor> expected = run(device, prepared);
   for (std::size_t o = 0; o < expected.size(); ++o) {
     Tensor whole = zeros(expected[o].type);
     std::vector<int> filled(whole.values.size(), 0);
@@ -77,23 +95,31 @@ void check_split(const Prepared& prepared, const std::string& axis, std::uint32_
       CHECK(gather_part(ranks.rank(rank).state(graph::StateId(o)), whole, filled));
     }
     CHECK(std::count(filled.begin(), filled.end(), 0) == 0);
-    CHECK(difference(whole, expected[o], {.of_largest = 1e-13}) == "");
+    CHECK(difference(whole, expected[o], tolerance) == "");
+  }
+}
+
+void check_splits(const Case& test, const std::string& axis, const std::set<std::uint32_t>& counts) {
+  const Prepared prepared = prepare(test);
+  for (const std::uint32_t count : counts) {
+    INFO(to_string(test) << ", axis " << axis << " over " << count);
+    check_split(reference(), prepared, axis, count, {.of_largest = 1e-13});
+    check_split(fast(), prepared, axis, count, {.of_largest = 2e-6 * test.condition});
   }
 }
 
 }  // namespace
 
-TEST_CASE("every op gives the same when an axis is split over 2 and 3 ranks", "[kernels]") {
+TEST_CASE("every op gives the same when an axis is split over 2 and 3 ranks, or more than it has indices",
+          "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {
         const Prepared prepared = prepare(test);
         for (const std::string& axis : axes_of(prepared)) {
-          for (const std::uint32_t count : {2U, 3U}) {
-            if (largest_operand(test) <= 200) {
-              INFO(to_string(test) << ", axis " << axis << " over " << count);
-              check_split(prepared, axis, count);
-            }
+          if (largest_operand(test) <= 200) {
+            check_splits(test, axis, {2, 3});
+            check_splits(test, axis, counts_with_empty_parts(prepared, axis));
           }
         }
       }
