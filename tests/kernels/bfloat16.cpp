@@ -78,6 +78,22 @@ bool normalises_one_element(const Case& test) {
   return test.op == "layer_norm_gradient_gain" && test.operands[0].type.shape.back() == 1;
 }
 
+/// The last of two shards of a factor, where the first has everything.
+Prepared without_indices(const Prepared& whole, graph::FactorId factor) {
+  Prepared part = whole;
+  const auto cut = [&](std::vector<Tensor>& tensors, const std::vector<std::vector<graph::FactorId>>& dims) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      for (std::size_t d = 0; d < dims[i].size(); ++d) {
+        const std::int64_t end = tensors[i].type.shape[d];
+        tensors[i] = dims[i][d] == factor ? slice(tensors[i], d, end, end) : tensors[i];
+      }
+    }
+  };
+  cut(part.inputs, whole.rule.inputs);
+  cut(part.outputs, whole.rule.outputs);
+  return part;
+}
+
 /// Calls check(case, prepared) for every case and typing of an op. Large cases are all bfloat16.
 template <typename Check>
 void for_each_typing(const graph::Op& op, const Check& check) {
@@ -106,6 +122,26 @@ TEST_CASE("bfloat16 operands and results, with the same bits on 1 and 3 threads"
           CHECK(typed_difference(found, expected, float_tolerance(test)) == "");
           const std::vector<Tensor> again = run(fast(), prepared, {.threads = 3, .kernel = &variant.kernel});
           CHECK(difference(again, found, bit_for_bit) == "");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("kernels of bfloat16 take parts that are empty", "[kernels]") {
+  for (const graph::Op* op : graph::all_ops()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case& test, const Prepared& prepared) {
+        for (const graph::FactorId factor : prepared.rule.factors.ids()) {
+          if (prepared.rule.factors[factor].kind == graph::FactorClass::whole) {
+            continue;
+          }
+          INFO("nothing of the factor " << prepared.rule.factors[factor].name);
+          const Prepared part = without_indices(prepared, factor);
+          const std::vector<Tensor> expected = unrounded(part);
+          for (const int threads : {1, 3}) {
+            CHECK(typed_difference(run(fast(), part, {.threads = threads}), expected, float_tolerance(test)) == "");
+          }
         }
       });
     }

@@ -127,9 +127,6 @@ void ConvProducts::run(const KernelCall& call) {
     copy_weights(call);
   }
   const std::int64_t items = sizes_.batch * sizes_.groups * rows_.count();
-  if (items == 0) {
-    return;  // a shard without results has no scratch either
-  }
   const int all = parts(call.threads.count());
   call.threads.run(all, [&](int part) {
     const std::size_t share = columns_bytes_ + product_bytes_;
