@@ -1,7 +1,7 @@
-# Installs everything into a new prefix, builds examples/plugins against it there as a third party would, runs a job over
-# what came out, and checks it.
+# Installs everything into a new prefix, builds examples/plugins and examples/programs against it there as a third party
+# would, runs jobs over what came out, and checks it.
 #
-# cmake -D build=… -D source=… -D work=… -D generator=… -D c=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
+# cmake -D build=… -D source=… -D programs=… -D work=… -D generator=… -D c=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -11,12 +11,15 @@ file(REMOVE_RECURSE "${work}")
 foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)
   run("${CMAKE_COMMAND}" --install "${build}" --component "${component}" --prefix "${work}/prefix")
 endforeach()
-run("${CMAKE_COMMAND}" -S "${source}" -B "${work}/build" -G "${generator}" "-DCMAKE_C_COMPILER=${c}" "-DCMAKE_CXX_COMPILER=${cxx}"
-  "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror"
-  "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Wno-restrict -Werror"
-  "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
-run("${CMAKE_COMMAND}" --build "${work}/build")
-run("${CMAKE_COMMAND}" --install "${work}/build")
+foreach(folder IN ITEMS "${source}" "${programs}")
+  cmake_path(GET folder FILENAME name)
+  run("${CMAKE_COMMAND}" -S "${folder}" -B "${work}/${name}" -G "${generator}" "-DCMAKE_C_COMPILER=${c}" "-DCMAKE_CXX_COMPILER=${cxx}"
+    "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror"
+    "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-restrict -Werror"
+    "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
+  run("${CMAKE_COMMAND}" --build "${work}/${name}" --parallel)
+  run("${CMAKE_COMMAND}" --install "${work}/${name}")
+endforeach()
 
 set(shardrun "${work}/prefix/${bindir}/shardrun")
 set(installed "${work}/prefix/${libdir}/shardrun/v1")
@@ -63,6 +66,17 @@ foreach(model IN ITEMS nearest swish)
   run("${shardrun}" run "${source}/nearest.ini" --set "model.name=${model}" --set "job.output=${work}/${model}")
 endforeach()
 require_as_planned("${source}/nearest.ini" "${work}/nearest")
+
+# Programs written as for one device. A check of those with many layers takes long.
+foreach(model IN ITEMS big_sin diffusion heat102 life logistic relu_network spring wave)
+  run("${shardrun}" plugins check "${installed}/shardrun_model_${model}.so")
+endforeach()
+foreach(program IN ITEMS big_sin diffusion heat102 life spring wave)
+  run("${shardrun}" verify "${programs}/${program}.ini")
+endforeach()
+foreach(strategy IN ITEMS dp tp zero3 pp)
+  run("${shardrun}" verify "${programs}/llama.ini" --set "job.strategy=${strategy}" --set "data.text=${source}/tcp_link.h")
+endforeach()
 
 # Replicas that meet every few steps, so in the last one, of which a run tells the bytes.
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_local_sgd.so")

@@ -20,7 +20,7 @@ file(WRITE "${work}/commands" "${CMAKE_MATCH_1}\n")
 set(ENV{HOME} "${work}")
 set(ENV{CMAKE_GENERATOR} "${generator}")
 set(ENV{CXX} "${cxx}")
-set(ENV{CXXFLAGS} "-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Wno-restrict -Werror")
+set(ENV{CXXFLAGS} "-Wall -Wextra -Wpedantic -Wconversion -Wno-restrict -Werror")
 unset(ENV{SHARDRUN_PLUGIN_PATH})
 run("${CMAKE_COMMAND}" -E chdir "${work}" sh -eu commands)
 
