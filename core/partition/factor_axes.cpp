@@ -35,8 +35,11 @@ const std::vector<graph::FactorId>* elementwise_factors(const graph::ShardingRul
 
 }  // namespace
 
-FactorAxes::FactorAxes(const graph::Node& node)
-    : rule_(node.rule),
+FactorAxes::FactorAxes(const graph::Function& function, const graph::Node& node, const mesh::Mesh& mesh)
+    : function_(function),
+      node_(node),
+      mesh_(mesh),
+      rule_(node.rule),
       shifts_(node.op->shifts),
       elementwise_(node.phase == graph::Phase::update ? elementwise_factors(node.rule) : nullptr),
       axes_(node.rule.factors.size()) {}
@@ -48,8 +51,7 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
       continue;
     }
     for (const AxisId axis : placement.dims[d]) {
-      const bool full = rule_.is_windowed(factor) && !axes_[factor].empty();
-      if (!full && used_.insert(axis).second) {
+      if (takes(factor, axis) && used_.insert(axis).second) {
         axes_[factor].push_back(axis);
       }
     }
@@ -61,14 +63,54 @@ void FactorAxes::follow(const std::vector<graph::FactorId>& dims, const Placemen
   }
 }
 
+bool FactorAxes::takes(graph::FactorId factor, AxisId axis) const {
+  std::vector<AxisId> axes = axes_[factor];
+  axes.push_back(axis);
+  return axes.size() == 1 || !rule_.is_windowed(factor) || (!shifts_ && !lacks(factor, axes));
+}
+
+bool FactorAxes::lacks(graph::FactorId factor, const std::vector<AxisId>& axes) const {
+  return std::ranges::any_of(rule_.windows, [&](const graph::WindowedDimension& read) {
+    return rule_.inputs[read.operand][read.dim] == factor && lacks(read, axes);
+  });
+}
+
+bool FactorAxes::lacks(const graph::WindowedDimension& read, const std::vector<AxisId>& axes) const {
+  const std::int64_t size = function_.values[node_.inputs[read.operand]].type.shape[read.dim];
+  Placement own = mesh::replicated(read.dim + 1);
+  own.dims[read.dim] = axes;
+  Placement read_part = own;
+  read_part.halos = {halo_of(read)};
+  mesh::Coordinates at(mesh_.axes.size(), 0);
+  const auto lacking = [&] {
+    const mesh::Interval has = interval_of(size, own, read.dim, mesh_, at);
+    const mesh::Interval reads = interval_of(size, read_part, read.dim, mesh_, at);
+    return reads.size() > 0 && (reads.begin < has.begin || reads.end > has.end);
+  };
+  const auto next = [&] {
+    return std::ranges::any_of(axes, [&](AxisId axis) {
+      at[axis] = (at[axis] + 1) % mesh_.size(axis);
+      return at[axis] != 0;
+    });
+  };
+  do {
+    if (lacking()) {
+      return true;
+    }
+  } while (next());
+  return false;
+}
+
+mesh::Halo FactorAxes::halo_of(const graph::WindowedDimension& read) const {
+  return {read.dim, read.window, rule_.factors[rule_.inputs[read.operand][read.dim]].size};
+}
+
 std::optional<Transition> FactorAxes::exchange() const {
   for (const graph::WindowedDimension& each : rule_.windows) {
     const graph::FactorId factor = rule_.inputs[each.operand][each.dim];
     if (shifts_ && !axes_[factor].empty()) {
-      return Transition{.kind = Transition::Kind::exchange,
-                        .axis = axes_[factor].front(),
-                        .dim = each.dim,
-                        .halo = {each.dim, each.window, rule_.factors[factor].size}};
+      return Transition{
+          .kind = Transition::Kind::exchange, .axis = axes_[factor].front(), .dim = each.dim, .halo = halo_of(each)};
     }
   }
   return std::nullopt;
@@ -77,12 +119,13 @@ std::optional<Transition> FactorAxes::exchange() const {
 Placement FactorAxes::of_operand(std::size_t operand) const {
   const std::size_t declared = std::min(operand, rule_.inputs.size() - 1);
   Placement placement = of(rule_.inputs[declared]);
-  for (std::size_t d = 0; !shifts_ && d < placement.dims.size(); ++d) {
-    const Window* window = rule_.window(declared, d);
-    if (window != nullptr && !placement.dims[d].empty()) {
-      placement.halos.push_back({d, *window, rule_.factors[rule_.inputs[declared][d]].size});
+  for (const graph::WindowedDimension& read : rule_.windows) {
+    const bool is_split = read.operand == declared && !placement.dims[read.dim].empty();
+    if (is_split && !shifts_ && lacks(read, placement.dims[read.dim])) {
+      placement.halos.push_back(halo_of(read));
     }
   }
+  std::ranges::sort(placement.halos);
   return placement;
 }
 

@@ -12,12 +12,14 @@ namespace shardrun::partition {
 /// The mesh axes that each factor of a node is split over.
 class FactorAxes {
  public:
-  /// REQUIRES: `node` outlives this. The kernels of an update do not depend on where their elements are in the tensor.
-  explicit FactorAxes(const graph::Node& node);
+  /// REQUIRES: the arguments outlive this. The kernels of an update do not depend on where their elements are in the
+  /// tensor.
+  FactorAxes(const graph::Function& function, const graph::Node& node, const mesh::Mesh& mesh);
 
   /// Gives each factor of `dims` the mesh axes that split it in `placement`. A factor is skipped if it may not be split
-  /// or already has axes; an axis is skipped if another factor has it. A windowed factor takes only the first axis,
-  /// because halos are exchanged along one axis. The flattened elements of an update may be split too.
+  /// or already has axes; an axis is skipped if another factor has it. A windowed factor takes more than one axis only
+  /// if its parts need no halo, because halos are exchanged along one axis. The flattened elements of an update may be
+  /// split too.
   void follow(const std::vector<graph::FactorId>& dims, const mesh::Placement& placement);
 
   [[nodiscard]] bool uses(mesh::AxisId axis) const { return used_.contains(axis); }
@@ -25,7 +27,8 @@ class FactorAxes {
   /// The transition that brings the halos, if the node's op shifts along a dimension that is split.
   [[nodiscard]] std::optional<Transition> exchange() const;
 
-  /// The placement in which the node reads an operand, with its halos, unless the node's op shifts.
+  /// The placement in which the node reads an operand, unless the node's op shifts. It has a halo where some rank's own
+  /// part lacks something that the rank reads.
   [[nodiscard]] mesh::Placement of_operand(std::size_t operand) const;
 
   /// The placement of a value with these factors.
@@ -35,6 +38,16 @@ class FactorAxes {
   [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
 
  private:
+  /// Whether some rank lacks a part of what it reads, if a windowed factor is split over these axes. Windows that lie
+  /// side by side often need no halo.
+  [[nodiscard]] bool lacks(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
+  [[nodiscard]] bool lacks(const graph::WindowedDimension& read, const std::vector<mesh::AxisId>& axes) const;
+  [[nodiscard]] bool takes(graph::FactorId factor, mesh::AxisId axis) const;
+  [[nodiscard]] mesh::Halo halo_of(const graph::WindowedDimension& read) const;
+
+  const graph::Function& function_;
+  const graph::Node& node_;
+  const mesh::Mesh& mesh_;
   const graph::ShardingRule& rule_;
   bool shifts_;
   /// The factors of every operand and result that is not a scalar, if these are all the same. Then the op works by

@@ -96,7 +96,7 @@ Parts parts_of(const Transition& transition, const std::vector<std::int64_t>& sh
       return {Collective::all_to_all, within(source, results()), within(result, sources(transition.from_dim)),
               !mesh::leads(source.shape, transition.dim), !mesh::leads(result.shape, transition.from_dim)};
     case Transition::Kind::exchange:
-      return halos(from.halos == to.halos ? transition.halo.window : Window{}, shape[transition.dim],
+      return halos(from.halos == to.halos ? transition.halo->window : Window{}, shape[transition.dim],
                    sources(transition.dim), results(), static_cast<std::size_t>(at[transition.axis]));
     default: return {};
   }

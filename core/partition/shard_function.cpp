@@ -83,7 +83,7 @@ class Sharder {
 
   void visit(const Node& node) {
     out_.begin(node);
-    FactorAxes factors(node);
+    FactorAxes factors(function_, node, placements_.mesh);
     follow_results(node, factors);
     std::vector<ValueId> operands;
     for (const ValueId id : node.inputs) {
@@ -145,38 +145,23 @@ class Sharder {
     return {varying.begin(), varying.end()};
   }
 
-  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too.
+  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too. What a rank has
+  /// whole it slices as it reads it; otherwise it has its part first, and halos are exchanged.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
+    const Placement from = out_.placement(operand);
     Placement part = to;
     part.halos.clear();
+    for (const mesh::Halo& halo : to.halos) {
+      const AxisId axis = to.dims[halo.dim].front();
+      if (!from.splits(axis) && !from.is_partial(axis)) {
+        part.dims[halo.dim].clear();
+      }
+    }
     const ValueId moved = out_.reshard(operand, part);
-    if (!out_.placement(operand).partial.empty() && to.partial.empty() && i < node.inputs.size() &&
-        current_[node.inputs[i]] == operand) {
+    if (!from.partial.empty() && to.partial.empty() && i < node.inputs.size() && current_[node.inputs[i]] == operand) {
       current_[node.inputs[i]] = moved;
     }
-    for (const mesh::Halo& halo : to.halos) {
-      if (is_missed(halo, out_.type(operand).shape[halo.dim], part)) {
-        part.halos.push_back(halo);
-      }
-    }
-    return out_.reshard(moved, std::move(part));
-  }
-
-  /// Whether some rank lacks a part of what it reads. Windows that lie side by side often need no halo.
-  [[nodiscard]] bool is_missed(const mesh::Halo& halo, std::int64_t size, const Placement& part) const {
-    const mesh::Mesh& mesh = placements_.mesh;
-    const AxisId axis = part.dims[halo.dim].front();
-    Placement widened = part;
-    widened.halos = {halo};
-    mesh::Coordinates at(mesh.axes.size(), 0);
-    for (; at[axis] < mesh.size(axis); ++at[axis]) {
-      const mesh::Interval own = interval_of(size, part, halo.dim, mesh, at);
-      const mesh::Interval read = interval_of(size, widened, halo.dim, mesh, at);
-      if (read.size() > 0 && (read.begin < own.begin || read.end > own.end)) {
-        return true;
-      }
-    }
-    return false;
+    return out_.reshard(moved, to);
   }
 
   /// `of_all`: what all results have in common, namely the sums in which they are partial as an operand is, and the

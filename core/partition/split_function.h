@@ -29,7 +29,7 @@ struct Link {
 /// One step from a placement to another along one mesh axis, or the halo exchange of an op that shifts its operand.
 struct Transition {
   enum class Kind : std::uint8_t {
-    slice,           ///< replicated → split on `dim`: sends nothing
+    slice,           ///< replicated → split on `dim`, with a halo if there is one: sends nothing
     all_reduce,      ///< partial → replicated
     reduce_scatter,  ///< partial → split on `dim`
     all_gather,      ///< split on `dim` → replicated
@@ -46,8 +46,8 @@ struct Transition {
   /// Number of a gather at use. Transitions with the same number gather the tensors of one unit together, while the
   /// unit before it is computed. −1: not a gather at use.
   std::int32_t gather = -1;
-  Link link = {};        ///< of send and receive
-  mesh::Halo halo = {};  ///< of exchange
+  Link link = {};                       ///< of send and receive
+  std::optional<mesh::Halo> halo = {};  ///< of exchange, and of a slice
 };
 
 [[nodiscard]] const char* to_string(Transition::Kind kind) noexcept;

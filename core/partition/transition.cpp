@@ -36,6 +36,12 @@ std::vector<std::size_t> splittable_dims(const Placement& from, const Placement&
   return dims;
 }
 
+/// What a dimension that becomes split is read with.
+std::optional<mesh::Halo> halo_along(const Placement& placement, std::size_t dim) {
+  const auto found = std::ranges::find(placement.halos, dim, &mesh::Halo::dim);
+  return found == placement.halos.end() ? std::nullopt : std::optional(*found);
+}
+
 }  // namespace
 
 const char* to_string(Transition::Kind kind) noexcept {
@@ -76,7 +82,7 @@ std::optional<Transition> next_transition(const Placement& from, const Placement
     if (now != wanted && is_prefix(now, wanted)) {
       const AxisId axis = wanted[now.size()];
       if (!from.splits(axis) && !from.is_partial(axis)) {
-        return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d};
+        return Transition{.kind = Transition::Kind::slice, .axis = axis, .dim = d, .halo = halo_along(to, d)};
       }
     }
   }
@@ -119,8 +125,17 @@ Placement after(const Transition& step, Placement placement) {
   const auto reduce = [&] {
     std::erase_if(placement.partial, [&](const Partial& each) { return each.axis == step.axis; });
   };
+  const auto widen = [&] {
+    if (step.halo) {
+      placement.halos.push_back(*step.halo);
+      std::ranges::sort(placement.halos);
+    }
+  };
   switch (step.kind) {
-    case Transition::Kind::slice: placement.along(step.dim).push_back(step.axis); break;
+    case Transition::Kind::slice:
+      placement.along(step.dim).push_back(step.axis);
+      widen();
+      break;
     case Transition::Kind::all_reduce: reduce(); break;
     case Transition::Kind::reduce_scatter:
       reduce();
@@ -133,7 +148,7 @@ Placement after(const Transition& step, Placement placement) {
       break;
     case Transition::Kind::send:
     case Transition::Kind::receive: break;
-    case Transition::Kind::exchange: placement.halos.push_back(step.halo); break;
+    case Transition::Kind::exchange: widen(); break;
     case Transition::Kind::hook: reduce(); break;
   }
   return placement;

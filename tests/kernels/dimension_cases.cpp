@@ -115,7 +115,10 @@ void add_moves(std::vector<Case>& cases) {
                                          {{4, 1, 5, 3}, {4, 5, 3}, "a b c"},
                                          {{4, 5, 3}, {4, 1, 5, 1, 3}, "a one b two c"},
                                          {{4, 6, 5}, {4, 2, 3, 5}, "batch heads head_dim x"},
-                                         {{4, 6}, {3, 8}, "a b"}};
+                                         {{4, 6}, {3, 8}, "a b"},
+                                         {{6, 6, 2}, {9, 4, 2}, "a b c"},
+                                         {{5, 4}, {10, 1, 2}, "a b c"},
+                                         {{2, 3, 4}, {4, 6}, "a b"}};
   for (const Reshape& r : reshapes) {
     const graph::Attributes attributes = {{"shape", r.to}, {"axes", r.axes}};
     cases.push_back({"reshape", attributes, {normal(r.from)}});

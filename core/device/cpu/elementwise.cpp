@@ -77,5 +77,5 @@ void broadcast_scalar(const KernelCall& call) {
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
 SHARDRUN_KERNELS(elementwise, {"add_n", {.run = by_type<add_n<float*>, add_n<Reals>>}}, {"constant", {.run = constant}},
-                 {"copy", {.run = copy}}, {"cast", {.run = cast}}, {"reshape", {.run = copy}},
+                 {"copy", {.run = copy}}, {"cast", {.run = cast}},
                  {"broadcast_scalar", {.run = by_type<broadcast_scalar<float*>, broadcast_scalar<Reals>>}})

@@ -1,5 +1,6 @@
 #include "core/device/cpu/vec.h"
 #include "core/device/cpu/views.h"
+#include "core/device/overlap.h"
 
 // Ops that copy boxes of elements. Integers are moved as float32 numbers are: bit by bit.
 
@@ -163,31 +164,47 @@ void transpose(const KernelCall& call) {
   copy_box(call, box, reals<Reals>(x), reals<Reals>(call.outputs[0]));
 }
 
-/// Copies `count` indices of dimension `dim`, from index `first` of `from` to index `place` of `to`.
-void copy_indices(const KernelCall& call, const TensorView& from, std::int64_t first, const TensorView& to,
-                  std::int64_t place, std::int64_t count) {
-  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
-  const std::int64_t inner = extent(from, dim + 1, from.rank);
+void copy_overlap(const KernelCall& call, const TensorView& from, const TensorView& to, const Overlap& overlap) {
   Box box;
-  box.add_outer(count * inner, 1, 1);
-  box.add_outer(extent(from, 0, dim), from.shape[dim] * inner, to.shape[dim] * inner);
-  if (count > 0 && inner > 0) {
-    copy_box(call, box, reals<Reals>(from) + first * inner, reals<Reals>(to) + place * inner);
+  std::int64_t strides[2] = {1, 1};
+  std::int64_t first[2] = {0, 0};
+  std::int64_t count = 1;
+  for (std::uint32_t d = overlap.rank; d-- > 0;) {
+    box.add_outer(overlap.sizes[d], strides[0], strides[1]);
+    first[0] += overlap.from_first[d] * strides[0];
+    first[1] += overlap.to_first[d] * strides[1];
+    strides[0] *= overlap.from_shape[d];
+    strides[1] *= overlap.to_shape[d];
+    count *= overlap.sizes[d];
+  }
+  if (count > 0) {
+    copy_box(call, box, reals<Reals>(from) + first[0], reals<Reals>(to) + first[1]);
   }
 }
 
+std::uint32_t changed_dimension(const KernelCall& call) {
+  return static_cast<std::uint32_t>(call.attributes.integer("dim"));
+}
+
+void reshape(const KernelCall& call) {
+  const Overlap all = reshaped_overlap(call.inputs[0], call.outputs[0]);
+  all.require_all();
+  copy_overlap(call, call.inputs[0], call.outputs[0], all);
+}
+
 void slice(const KernelCall& call) {
-  const std::int64_t begin = call.attributes.integer("begin");
-  copy_indices(call, call.inputs[0], begin, call.outputs[0], 0, call.attributes.integer("end") - begin);
+  const Overlap all =
+      shifted_overlap(call.inputs[0], call.outputs[0], changed_dimension(call), call.attributes.integer("begin"));
+  all.require_all();
+  copy_overlap(call, call.inputs[0], call.outputs[0], all);
 }
 
 void concatenate(const KernelCall& call) {
-  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
+  const std::uint32_t dim = changed_dimension(call);
   std::int64_t place = 0;
-  for (std::size_t i = 0; i < call.inputs.size(); ++i) {
-    const TensorView& x = call.inputs[i];
-    copy_indices(call, x, 0, call.outputs[0], place, x.shape[dim]);
-    place += x.shape[dim];
+  for (const TensorView& x : call.inputs) {
+    copy_overlap(call, x, call.outputs[0], shifted_overlap(x, call.outputs[0], dim, -place));
+    place += x.global[dim];
   }
 }
 
@@ -199,8 +216,7 @@ void pad(const KernelCall& call) {
   call.threads.split(y.elements(), grain, [=](std::int64_t begin, std::int64_t end) {
     vectors(begin, end, [=](auto at) { store(to, at, value); });
   });
-  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
-  copy_indices(call, x, 0, y, call.attributes.integer("low"), x.shape[dim]);
+  copy_overlap(call, x, y, shifted_overlap(x, y, changed_dimension(call), -call.attributes.integer("low")));
 }
 
 /// index: [L]   y: [L, V] = 1 where v is the index, else 0
@@ -239,6 +255,6 @@ void iota(const KernelCall& call) {
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(movement, {"transpose", {.run = transpose}}, {"slice", {.run = slice}},
+SHARDRUN_KERNELS(movement, {"transpose", {.run = transpose}}, {"reshape", {.run = reshape}}, {"slice", {.run = slice}},
                  {"concatenate", {.run = concatenate}}, {"pad", {.run = pad}}, {"one_hot", {.run = one_hot}},
                  {"iota", {.run = iota}})

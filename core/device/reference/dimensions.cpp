@@ -1,4 +1,7 @@
+#include <array>
+
 #include "core/device/elements.h"
+#include "core/device/overlap.h"
 #include "core/device/reference/offsets.h"
 #include "core/device/reference/views.h"
 
@@ -24,47 +27,62 @@ void transpose(const KernelCall& call) {
   }
 }
 
-/// The same elements in the same order.
-void reshape(const KernelCall& call) {
-  for (std::int64_t i = 0; i < call.inputs[0].elements(); ++i) {
-    move(call.inputs[0], i, call.outputs[0], i);
+/// Of an element in a part of this shape.
+std::int64_t offset_in(const std::array<std::int64_t, max_rank>& shape, const std::array<std::int64_t, max_rank>& first,
+                       const std::array<std::int64_t, max_rank>& index, std::uint32_t rank) {
+  std::int64_t offset = 0;
+  for (std::uint32_t d = 0; d < rank; ++d) {
+    offset = offset * shape[d] + first[d] + index[d];
+  }
+  return offset;
+}
+
+void copy_overlap(const TensorView& x, const TensorView& y, const Overlap& overlap) {
+  for (std::int64_t element = 0; element < overlap.elements(); ++element) {
+    std::array<std::int64_t, max_rank> index = {};
+    std::int64_t rest = element;
+    for (std::uint32_t d = overlap.rank; d-- > 0;) {
+      index[d] = rest % overlap.sizes[d];
+      rest /= overlap.sizes[d];
+    }
+    move(x, offset_in(overlap.from_shape, overlap.from_first, index, overlap.rank), y,
+         offset_in(overlap.to_shape, overlap.to_first, index, overlap.rank));
   }
 }
 
-/// y[o, place + i, k] = x[o, first + i, k] for i < count, i along dimension `dim`.
-void copy_indices(const KernelCall& call, const TensorView& x, std::int64_t first, std::int64_t place,
-                  std::int64_t count) {
-  const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
-  const TensorView& y = call.outputs[0];
-  const std::int64_t inner = extent(x, dim + 1, x.rank);
-  for (std::int64_t o = 0; o < extent(x, 0, dim); ++o) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t k = 0; k < inner; ++k) {
-        move(x, (o * x.shape[dim] + first + i) * inner + k, y, (o * y.shape[dim] + place + i) * inner + k);
-      }
-    }
-  }
+/// The same elements in the same order.
+void reshape(const KernelCall& call) {
+  const Overlap all = reshaped_overlap(call.inputs[0], call.outputs[0]);
+  all.require_all();
+  copy_overlap(call.inputs[0], call.outputs[0], all);
+}
+
+std::uint32_t changed_dimension(const KernelCall& call) {
+  return static_cast<std::uint32_t>(call.attributes.integer("dim"));
 }
 
 void slice(const KernelCall& call) {
-  const std::int64_t begin = call.attributes.integer("begin");
-  copy_indices(call, call.inputs[0], begin, 0, call.attributes.integer("end") - begin);
+  const Overlap all =
+      shifted_overlap(call.inputs[0], call.outputs[0], changed_dimension(call), call.attributes.integer("begin"));
+  all.require_all();
+  copy_overlap(call.inputs[0], call.outputs[0], all);
 }
 
 void concatenate(const KernelCall& call) {
+  const std::uint32_t dim = changed_dimension(call);
   std::int64_t place = 0;
   for (const TensorView& x : call.inputs) {
-    const std::int64_t size = x.shape[static_cast<std::size_t>(call.attributes.integer("dim"))];
-    copy_indices(call, x, 0, place, size);
-    place += size;
+    copy_overlap(x, call.outputs[0], shifted_overlap(x, call.outputs[0], dim, -place));
+    place += x.global[dim];
   }
 }
 
 void pad(const KernelCall& call) {
   const double value = call.attributes.real("value");
   for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) { reals(call.outputs[0])[i] = value; });
-  const std::int64_t size = call.inputs[0].shape[static_cast<std::size_t>(call.attributes.integer("dim"))];
-  copy_indices(call, call.inputs[0], 0, call.attributes.integer("low"), size);
+  copy_overlap(
+      call.inputs[0], call.outputs[0],
+      shifted_overlap(call.inputs[0], call.outputs[0], changed_dimension(call), -call.attributes.integer("low")));
 }
 
 /// y[l, v] = 1 if index[l] is v, else 0. A shard of v begins at its origin.

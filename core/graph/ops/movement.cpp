@@ -1,14 +1,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <set>
 
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
+#include "core/graph/regroup.h"
 
-// Ops that move elements: they keep every number as it is. Where a rule cannot keep a split, the dimension is whole.
+// Ops that move elements: they keep every number as it is.
 
 namespace shardrun::graph {
 namespace {
@@ -30,6 +32,9 @@ std::string factor_list(std::size_t count, std::size_t changed, const char* othe
   }
   return text;
 }
+
+/// Index i of the result is the operand's index i + shift.
+Window shifted_by(std::int64_t shift) { return {.first = shift, .last = shift}; }
 
 void set_size(ShardingRule& rule, std::string_view factor, std::int64_t size, std::string axis) {
   Factor& found = rule.factors[rule.find(factor)];
@@ -78,36 +83,6 @@ std::vector<std::string> words(const std::string& text) {
   return found;
 }
 
-/// Consecutive dimensions [from, from_end) of the operand that become [to, to_end) of the result.
-struct Regrouped {
-  std::size_t from;
-  std::size_t from_end;
-  std::size_t to;
-  std::size_t to_end;
-};
-
-/// The smallest groups. A dimension of one index that is added or removed is a group of its own.
-std::vector<Regrouped> regroup(const Dims& from, const Dims& to) {
-  std::vector<Regrouped> groups;
-  for (std::size_t i = 0, j = 0; i < from.size() || j < to.size();) {
-    Regrouped group{i, i, j, j};
-    const bool one_in_from = i < from.size() && from[i] == 1;
-    const bool one_in_to = j < to.size() && to[j] == 1;
-    if (one_in_from || one_in_to) {
-      i += one_in_from ? 1 : 0;
-      j += one_in_to ? 1 : 0;
-    } else {
-      for (std::int64_t in_from = from[i++], in_to = to[j++]; in_from != in_to;) {
-        in_from < in_to ? in_from *= from[i++] : in_to *= to[j++];
-      }
-    }
-    group.from_end = i;
-    group.to_end = j;
-    groups.push_back(group);
-  }
-  return groups;
-}
-
 /// The number of elements of a shape; nothing if it is none.
 std::optional<std::int64_t> count_of(const Dims& shape) {
   std::int64_t count = 1;
@@ -119,7 +94,19 @@ std::optional<std::int64_t> count_of(const Dims& shape) {
   return count;
 }
 
-/// A dimension that stays as it is keeps its split; the others are whole.
+std::int64_t product(const Dims& shape, std::size_t begin, std::size_t end) {
+  return std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(begin),
+                         shape.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{1}, std::multiplies<>());
+}
+
+/// Index i of a group's first dimension in the result is `to` elements of the group, and an index of its first
+/// dimension in the operand is `from` elements.
+Window compound_window(std::int64_t from, std::int64_t to) {
+  return {.stride = to, .divisor = from, .first = 1 - from, .last = to - 1};
+}
+
+/// A dimension that stays as it is keeps its split. Of a group of dimensions that becomes another one, the first
+/// dimension keeps its split, and the others are whole: the first one of the operand is read through a window.
 ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) {
   const Dims& to = attributes.integers("shape");
   const std::vector<std::string> axes = words(attributes.text("axes"));
@@ -132,24 +119,32 @@ ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) 
                                                        inputs.empty() ? "nothing" : to_string(inputs[0]),
                                                        fmt::join(to, ", "), attributes.text("axes")));
   }
+  const std::vector<Regrouped> groups = regroup(from, to);
   std::string operand;
   std::string result;
   std::string whole;
-  for (const Regrouped& group : regroup(from, to)) {
-    const bool kept = group.from_end - group.from == 1 && group.to_end - group.to == 1;
+  for (const Regrouped& group : groups) {
+    const bool is_split = group.from < group.from_end && group.to < group.to_end;
     for (std::size_t d = group.from; d < group.from_end; ++d) {
-      operand += fmt::format(" a{}", d);
-      whole += kept ? "" : fmt::format(" a{}", d);
+      const bool first = is_split && d == group.from;
+      operand += first ? fmt::format(" b{}", group.to) : fmt::format(" a{}", d);
+      whole += first ? "" : fmt::format(" a{}", d);
     }
     for (std::size_t d = group.to; d < group.to_end; ++d) {
-      result += kept ? fmt::format(" a{}", group.from) : fmt::format(" b{}", d);
-      whole += kept ? "" : fmt::format(" b{}", d);
+      result += fmt::format(" b{}", d);
+      whole += is_split && d == group.to ? "" : fmt::format(" b{}", d);
     }
   }
   ShardingRule rule = parse_rule(fmt::format("{}->{}", operand.empty() ? "." : operand, result.empty() ? "." : result),
                                  {.whole = whole});
-  for (std::size_t d = 0; d < to.size(); ++d) {
-    if (rule.find(fmt::format("b{}", d)).exists()) {
+  for (const Regrouped& group : groups) {
+    if (group.from < group.from_end && group.to < group.to_end && !group.is_kept()) {
+      add_window(
+          rule, inputs, 0, group.from,
+          compound_window(product(from, group.from + 1, group.from_end), product(to, group.to + 1, group.to_end)),
+          to[group.to]);
+    }
+    for (std::size_t d = group.to; d < group.to_end && !group.is_kept(); ++d) {
       set_size(rule, fmt::format("b{}", d), to[d], axes[d]);
     }
   }
@@ -168,7 +163,6 @@ ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inpu
   const std::int64_t dim = attributes.integer("dim");
   const auto changed = static_cast<std::size_t>(dim);
   std::string text;
-  std::string whole = "y";
   std::int64_t size = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     require_dimension("concatenate", inputs, i, dim);
@@ -177,16 +171,19 @@ ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inpu
                   fmt::format("op concatenate: {} and {} cannot stand in one tensor: cast one of them",
                               to_string(inputs[0]), to_string(inputs[i])));
     }
-    text += (i == 0 ? "" : ",") + factor_list(rank(inputs, i), changed, fmt::format("x{}", i).c_str());
-    whole += fmt::format(" x{}", i);
+    text += (i == 0 ? "" : ",") + factor_list(rank(inputs, i), changed, "y");
     size += inputs[i].shape[changed];
   }
   if (inputs.empty()) {
     throw Error(ErrorCode::shape_mismatch, "op concatenate needs an operand");
   }
-  ShardingRule rule =
-      parse_rule(fmt::format("{}->{}", text, factor_list(rank(inputs, 0), changed, "y")), {.whole = whole});
-  set_size(rule, "y", size, inputs[0].axes[changed]);
+  ShardingRule rule = parse_rule(fmt::format("{}->{}", text, factor_list(rank(inputs, 0), changed, "y")));
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    add_window(rule, inputs, i, changed, shifted_by(-begin), size);
+    begin += inputs[i].shape[changed];
+  }
+  rule.factors[rule.find("y")].axis = inputs[0].axes[changed];
   rule.dtypes = {inputs[0].dtype};
   rule.linearity = is_real(inputs[0].dtype) ? Linearity::together : Linearity::none;
   return rule;
@@ -208,12 +205,13 @@ ValueId concatenate_gradient(FunctionBuilder& builder, const GradientRequest& re
 // slice: indices `begin` to `end`, without the latter, of dimension `dim`. pad: `low` and `high` elements `value`
 // before and after those of dimension `dim`.
 
-ShardingRule resized(std::string_view op, const Attributes& attributes, const Operands& inputs, std::int64_t size) {
+/// Index i of the result's dimension, which has `size`, is the operand's index i + shift.
+ShardingRule resized(std::string_view op, const Attributes& attributes, const Operands& inputs, std::int64_t shift,
+                     std::int64_t size) {
   const auto dim = static_cast<std::size_t>(attributes.integer("dim"));
   const std::size_t a = rank(inputs, 0);
-  ShardingRule rule =
-      parse_rule(fmt::format("{}->{}", factor_list(a, dim, "x"), factor_list(a, dim, "y")), {.whole = "x y"});
-  set_size(rule, "y", size, inputs[0].axes[dim]);
+  ShardingRule rule = parse_rule(fmt::format("{}->{}", factor_list(a, dim, "y"), factor_list(a, dim, "y")));
+  add_window(rule, inputs, 0, dim, shifted_by(shift), size);
   if (size <= 0) {
     throw Error(ErrorCode::shape_mismatch, fmt::format("op {}: nothing of dimension {} is left", op, dim));
   }
@@ -229,7 +227,7 @@ ShardingRule slice_rule(const Attributes& attributes, const Operands& inputs) {
     throw Error(ErrorCode::shape_mismatch, fmt::format("op slice: {} has no indices {} to {} along dimension {}",
                                                        to_string(inputs[0]), begin, end, dim));
   }
-  return moving(resized("slice", attributes, inputs, end - begin), inputs);
+  return moving(resized("slice", attributes, inputs, begin, end - begin), inputs);
 }
 
 ValueId slice_gradient(FunctionBuilder& builder, const GradientRequest& request) {
@@ -251,7 +249,8 @@ ShardingRule pad_rule(const Attributes& attributes, const Operands& inputs) {
   if (low < 0 || high < 0) {
     throw Error(ErrorCode::shape_mismatch, fmt::format("op pad: {} and {} elements cannot be added", low, high));
   }
-  ShardingRule rule = resized("pad", attributes, inputs, inputs[0].shape[static_cast<std::size_t>(dim)] + low + high);
+  ShardingRule rule =
+      resized("pad", attributes, inputs, -low, inputs[0].shape[static_cast<std::size_t>(dim)] + low + high);
   return attributes.real("value") == 0 ? linear_in(std::move(rule), {0}) : rule;
 }
 
@@ -272,7 +271,9 @@ const RegisterOp transpose(
      .example = {.attributes = {{"order", std::vector<std::int64_t>{0, 2, 1}}}, .operands = {example({2, 3, 4})}}});
 const RegisterOp reshape(
     {.name = "reshape",
-     .help = "the elements of x in the same order, with other dimensions; those that stay keep their split",
+     .help =
+         "the elements of x in the same order, with other dimensions; those that stay, and the first of those that are "
+         "merged or taken apart, keep their split",
      .attributes = {AttributeSpec::integers("shape", "the sizes of the result"),
                     AttributeSpec::text("axes", "the names of its axes")},
      .rule = reshape_rule,
