@@ -108,6 +108,27 @@ TEST_CASE("an op that is declared badly is refused with the plugin and the op", 
   CHECK_THAT(own_op_error("no_example"), Contains("its example: ") && Contains("factor"));
 }
 
+TEST_CASE("an op that reads windows has a size from all of them, and counts what they read", "[plugins]") {
+  static_cast<void>(open_own_op("windows"));
+  graph::Graph graph;
+  graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
+  const auto call = [&](std::int64_t pairs, std::int64_t singles) {
+    const graph::ValueId x = builder.input("x" + std::to_string(pairs), conformance::type_of({pairs}));
+    const graph::ValueId y = builder.input("y" + std::to_string(pairs), conformance::type_of({singles}));
+    return builder.call("own_op_windows.scaled", {x, y}, {{"factor", 1.0}});
+  };
+  CHECK(builder.type(call(5, 3)).shape == std::vector<std::int64_t>{3});
+  CHECK_THAT(error_of([&] { static_cast<void>(call(6, 4)); }),
+             Contains("op 'scaled' of model 'own_op_windows'") &&
+                 Contains("the windows of the rule '2i[0..1], i[0..0] -> i' give the factor 'i' 3 and 4 indices"));
+  const graph::Op& op = graph::find_op("own_op_windows.scaled");
+  CHECK(to_string(op.example.operands[0]) == "f32[i 3]");
+  // Of a shard of 2 results: it reads one element more than they have, and the windows are no matter of sizes.
+  const std::vector<graph::TensorType> operands = {conformance::type_of({7}), conformance::type_of({2})};
+  const std::vector<graph::TensorType> results = {conformance::type_of({2})};
+  CHECK(flops(op, {op.example.attributes, operands, results}) == 2 * 2 * 2);
+}
+
 TEST_CASE("an op that gets other operands than its rule has says so", "[plugins]") {
   static_cast<void>(open_own_op("sound"));
   graph::Graph graph;
