@@ -117,7 +117,9 @@ TEST_CASE("a model without data is trained to the rest of its chain, on one to t
   const TemporaryFolder folder;
   for (const char* ranks : {"1", "2", "3"}) {
     INFO(ranks);
-    run_job(folder.path(), "run", example("spring"), {std::string("job.ranks=") + ranks, "job.output=out"});
+    const Ended ended =
+        run_job(folder.path(), "run", example("spring"), {std::string("job.ranks=") + ranks, "job.output=out"});
+    CHECK_THAT(ended.out, Catch::Contains(" samples/s"));
     const std::vector<float> height = read_states(folder / "out/weights.safetensors").at("height");
     REQUIRE(height.size() == 4);
     // Spring i carries the weights below it, 0.045 each.
