@@ -64,6 +64,28 @@ foreach(model IN ITEMS nearest swish)
 endforeach()
 require_as_planned("${source}/nearest.ini" "${work}/nearest")
 
+# An engine in C, and those in C++, which equal a model.
+run("${CMAKE_COMMAND}" -S "${source}/../engines" -B "${work}/engines" -G "${generator}" "-DCMAKE_CXX_COMPILER=${cxx}"
+  "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wno-missing-field-initializers -Wno-restrict -Werror"
+  "-DCMAKE_PREFIX_PATH=${work}/prefix" "-DCMAKE_INSTALL_PREFIX=${work}/prefix" "-DCMAKE_INSTALL_LIBDIR=${libdir}")
+run("${CMAKE_COMMAND}" --build "${work}/engines")
+run("${CMAKE_COMMAND}" --install "${work}/engines")
+# Arrays of bytes, the text of a file: samples of six values, and labels.
+foreach(name IN ITEMS x y)
+  set(width 1)
+  set(shape "(64,)")
+  if(name STREQUAL x)
+    set(width 6)
+    set(shape "(64, 6)")
+  endif()
+  run(sh -c "( printf '\\223NUMPY\\001\\000\\166\\000%-117s\\n' \"{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }\" && head -c $((64 * ${width})) '${source}/tcp_link.h' ) > '${work}/${name}.npy'")
+endforeach()
+foreach(engine IN ITEMS by_hand tensor_parallel)
+  run("${shardrun}" plugins check "${installed}/shardrun_engine_${engine}.so")
+  run("${shardrun}" verify "${source}/../engines/train.ini" --set "job.engine=${engine}" --set "plugins.path=${installed}"
+    --set "data.arrays=${work}/x.npy,${work}/y.npy" --set train.loss=cross_entropy --set model.loss=cross_entropy)
+endforeach()
+
 # Replicas that meet every few steps, so in the last one, of which a run tells the bytes.
 run("${shardrun}" plugins check "${installed}/shardrun_strategy_local_sgd.so")
 run("${shardrun}" run "${source}/local_sgd.ini" --set "job.output=${work}/local_sgd")
