@@ -79,10 +79,6 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
 bool checked_labels(const job::Job& job, const JobEngine& engine) {
   const bool has_labels = engine.data.vocab > 0;
   const job::Loss loss = job.train.loss;
-  if (engine.data.features == 0) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: an engine is trained on arrays: set [data] arrays", job.where("data", "")));
-  }
   if (loss != job::Loss::automatic && (loss == job::Loss::cross_entropy) != has_labels) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [train] loss = {} needs {}, and the second of [data] arrays holds {}",
@@ -145,6 +141,10 @@ void require_model(const job::Job& job, std::string_view what) {
 }
 
 JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data) {
+  if (job.task == job::Task::train && data.features == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: an engine is trained on arrays: set [data] arrays", job.where("data", "")));
+  }
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,
                                .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
@@ -160,6 +160,14 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
       engine.parameters.push_back(engine.plugin.declare(request));
     } catch (const plugins::Invalid& invalid) {
       throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("job", "engine"), invalid.message()));
+    } catch (const Error& error) {
+      if (job.task != job::Task::infer || (request.features > 0 && request.outputs > 0)) {
+        throw;
+      }
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the engine is not told how many values samples and predictions have: set [infer] "
+                              "features and outputs, or a [job] checkpoint of a run that knew them. {}",
+                              job.where("infer", "features"), error.message()));
     }
   }
   require_whole_parameters(engine);

@@ -255,6 +255,12 @@ TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer w
   CHECK(ended.code == 2);
   CHECK(ended.err.find("[infer] features = 7, and '") != std::string::npos);
   CHECK(folder.run("infer", {"infer.features=6", "infer.outputs=2"}).code == 0);
+  write_file(folder.path() / "bare.ini",
+             "[job]\nengine = data_parallel\ntask = infer\n[plugins]\npath = " + std::string(SHARDRUN_EXAMPLE_ENGINES) +
+                 "\n[engine]\nhidden = 5\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+  const Ended bare = folder.run("bare");
+  CHECK(bare.code == 2);
+  CHECK(bare.err.find("set [infer] features and outputs, or a [job] checkpoint") != std::string::npos);
   const Ended of_model = folder.run("model", {"job.task=infer"});
   CHECK(of_model.code == 2);
   CHECK(of_model.err.find("[job] task = infer is for engines, and [job] engine is not set; set it") !=

@@ -265,6 +265,16 @@ TEST_CASE("what an engine has no use for is refused", "[engines]") {
   CHECK(ended.err.find(message) != std::string::npos);
 }
 
+TEST_CASE("an engine is trained on arrays", "[engines]") {
+  const EngineFolder folder;
+  write_file(folder.path() / "bare.ini",
+             "[job]\nengine = data_parallel\n[plugins]\npath = " + std::string(SHARDRUN_EXAMPLE_ENGINES) +
+                 "\n[engine]\nhidden = 5\n[train]\nsteps = 1\n");
+  const Ended ended = folder.run("bare");
+  CHECK(ended.code == 2);
+  CHECK(ended.err.find("an engine is trained on arrays: set [data] arrays") != std::string::npos);
+}
+
 TEST_CASE("settings of engines need an engine, and commands about plans a model", "[engines]") {
   const EngineFolder folder;
   CHECK(folder.run("model", {"engine.hidden=3"}).err.find("[engine] has no effect without [job] engine") !=
