@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/data/npy_stream.h"
+#include "core/metrics/human.h"
 #include "core/train/rank_task.h"
 #include "core/train/running_engine.h"
 
