@@ -139,9 +139,9 @@ TEST_CASE("streams may wait longer than the ranks' deadline", "[engines]") {
   // Nothing reads the predictions until the pipe is full and the deadline is past. A longer wait changes nothing.
   const Ended ended = run_script(
       folder.path(),
-      "mkfifo in out; \"$0\" infer.ini --set job.ranks=2 --set job.timeout=0.2 --set infer.from=- --set infer.to=- < "
+      "mkfifo in out; \"$0\" infer.ini --set job.ranks=2 --set job.timeout=1 --set infer.from=- --set infer.to=- < "
       "in "
-      "> out 2> err & exec 3> in 4< out; cat records.npy >&3 & exec 3>&-; sleep 2; cat <&4 > late.npy; wait");
+      "> out 2> err & exec 3> in 4< out; cat records.npy >&3 & exec 3>&-; sleep 4; cat <&4 > late.npy; wait");
   INFO(ended.err << read_file(folder.path() / "err"));
   require_predictions(read_file(folder.path() / "late.npy"), predicted(folder, values_of(records(3000))));
 }

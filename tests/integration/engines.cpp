@@ -238,7 +238,7 @@ TEST_CASE("an engine that fails may free arrays of messages that are under way",
 TEST_CASE("a message that never comes fails the job at its deadline", "[engines]") {
   const EngineFolder folder;
   write_probing(folder);
-  const Ended ended = folder.run("engine", mistaken(GENERATE("stuck", "polling"), "0.5"));
+  const Ended ended = folder.run("engine", mistaken(GENERATE("stuck", "polling"), "1"));
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK(ended.err.find("rank 1") != std::string::npos);
