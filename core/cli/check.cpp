@@ -10,6 +10,7 @@
 #include "core/cli/options.h"
 #include "core/compile/plugins.h"
 #include "plugins/conformance/conformance.h"
+#include "plugins/loader/engine.h"
 #include "plugins/loader/model.h"
 #include "plugins/loader/transport.h"
 
@@ -26,14 +27,7 @@ struct Subject {
 
 Subject subject_of(const std::string& word) {
   const std::filesystem::path path = std::filesystem::absolute(word).lexically_normal();
-  Subject subject{path, plugins::inspect(path)};
-  if (subject.manifest.kind == plugins::PluginKind::engine) {
-    throw Error(ErrorCode::usage, fmt::format("plugins check: {} is an engine, and the cases are for models, strategies "
-                                              "and transports; run a job of it on one rank and on several, and compare "
-                                              "the losses",
-                                              path.string()));
-  }
-  return subject;
+  return {path, plugins::inspect(path)};
 }
 
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
@@ -80,7 +74,7 @@ bool wants_own_launcher(const conformance::Finding& finding) {
   return finding.problem.find(conformance::only_own_launcher) != std::string::npos;
 }
 
-/// Refuses settings that are no options of a model, or not with this value.
+/// Refuses settings that are no options of a model or engine, or not with this value.
 template <class Refuse>
 void require_options(const std::vector<OptionSpec>& options, const std::vector<std::string>& settings,
                      const Refuse& refuse) {
@@ -111,10 +105,14 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
   };
   const plugins::Directories directories = compile::directories_of({subject.path.parent_path()});
   if (subject.manifest.kind == plugins::PluginKind::strategy) {
-    refuse(settings.front(), "only a transport or a model has options here");
+    refuse(settings.front(), "only a transport, a model or an engine has options here");
   }
   if (subject.manifest.kind == plugins::PluginKind::model) {
     require_options(plugins::Model::open(directories, subject.manifest.name).options(), settings, refuse);
+    return settings;
+  }
+  if (subject.manifest.kind == plugins::PluginKind::engine) {
+    require_options(plugins::Engine::open(directories, subject.manifest.name).options(), settings, refuse);
     return settings;
   }
   const plugins::Transport transport = plugins::Transport::load(directories, subject.manifest.name);
@@ -146,22 +144,23 @@ std::vector<std::string> settings_of(const Parsed& parsed, const Subject& subjec
 }
 
 int check(std::span<const std::string> words) {
-  const Parsed parsed = parse(
-      "plugins check", words,
-      {{.name = "case",
-        .value = "WORD",
-        .help = "run only cases with this word in their name (may be repeated)",
-        .repeated = true},
-       {.name = "set",
-        .value = "KEY=VALUE",
-        .help = "an option of the transport or model; NAME.KEY=VALUE: of a transport that it opens (may be repeated)",
-        .repeated = true},
-       {.name = "silence",
-        .value = "SECONDS",
-        .help = "a process that is silent for so long hangs (default 20 for a strategy, 90 for others)"},
-       {.name = "list", .help = "print the names of the cases; run none"},
-       {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
-      1, 1);
+  const Parsed parsed =
+      parse("plugins check", words,
+            {{.name = "case",
+              .value = "WORD",
+              .help = "run only cases with this word in their name (may be repeated)",
+              .repeated = true},
+             {.name = "set",
+              .value = "KEY=VALUE",
+              .help = "an option of the transport, model or engine; NAME.KEY=VALUE: of a transport that it opens (may "
+                      "be repeated)",
+              .repeated = true},
+             {.name = "silence",
+              .value = "SECONDS",
+              .help = "a process that is silent for so long hangs (default 20 for a strategy, 90 for others)"},
+             {.name = "list", .help = "print the names of the cases; run none"},
+             {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
+            1, 1);
   if (parsed.help_shown) {
     return 0;
   }

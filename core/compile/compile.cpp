@@ -101,8 +101,8 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
   }
 }
 
-/// From the model to the partition.
-void build_model(const job::Job& job, Compiled& compiled) {
+/// Sets the graph, and the rows of its calls.
+void add_graph(const job::Job& job, Compiled& compiled) {
   compiled.graph = build_graph(job, compiled);
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
   if (job.task == job::Task::train) {
@@ -110,6 +110,11 @@ void build_model(const job::Job& job, Compiled& compiled) {
     compiled.microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches);
     compiled.evaluation_rows = workload::evaluation_rows(training.eval_samples, training.eval_rows);
   }
+}
+
+/// From the model to the partition.
+void build_model(const job::Job& job, Compiled& compiled) {
+  add_graph(job, compiled);
   plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
@@ -198,6 +203,25 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);
+  return compiled;
+}
+
+Compiled compile_reference(const job::Job& job, const Compiled& engine) {
+  if (job.task != job::Task::train || job.model.name.empty()) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [job] engine = {}: an engine's training is compared with a model's: {}",
+                    job.where("job", "engine"), job.engine.name,
+                    job.task != job::Task::train ? "set [job] task = train" : "name it in the section [model]"));
+  }
+  Compiled compiled;
+  compiled.device = engine.device;
+  compiled.model = open_model(job);
+  compiled.settings.options = job.model.options;
+  compiled.settings.data = engine.settings.data;
+  compiled.dataset = engine.dataset;
+  add_graph(job, compiled);
+  require_parameters_of(compiled.graph, *engine.engine, job.where("model", ""));
   return compiled;
 }
 

@@ -54,6 +54,10 @@ struct Compiled {
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
+/// The model that an engine is compared with, as one device trains it on the engine's data: without a plan and
+/// programs. `engine`: of the job. Throws Error{job} if the job names no model, or its parameters are not the engine's.
+[[nodiscard]] Compiled compile_reference(const job::Job& job, const Compiled& engine);
+
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/base/error.h"
@@ -55,10 +55,16 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
                               "the same on all ranks",
                               engine, rank, text_of(part), other.rank, text_of(*other.part)));
     }
+    if (std::tie(other.part->decay, other.part->is_normal, other.part->initial) !=
+        std::tie(part.decay, part.is_normal, part.initial)) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("engine '{}': ranks {} and {} declare '{}' with different first values or weight decay",
+                              engine, other.rank, rank, part.name));
+    }
     if (is_same_part(*other.part, part)) {
       return;
     }
-    if (elements_of(part.shape) > 0 && overlap(*other.part, part)) {
+    if (elements_of(part.shape) > 0 && elements_of(other.part->shape) > 0 && overlap(*other.part, part)) {
       throw Error(ErrorCode::plugin, fmt::format("engine '{}': rank {} declares {}, and rank {} {}: parts are equal or "
                                                  "do not overlap",
                                                  engine, rank, text_of(part), other.rank, text_of(*other.part)));
@@ -69,46 +75,30 @@ void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t
   }
 }
 
-void require_whole_parameters(const JobEngine& engine) {
-  const std::string& name = engine.plugin.manifest().name;
-  std::map<std::string, std::vector<Held>> all;
-  for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
-    for (const EngineParameter& part : engine.parameters[rank]) {
-      add_part(all[part.name], part, rank, name);
-    }
-  }
-  if (all.empty()) {
-    throw Error(ErrorCode::plugin, fmt::format("engine '{}' declares no parameter on any rank", name));
-  }
-  for (const auto& [parameter, parts] : all) {
-    std::int64_t held = 0;
-    for (const Held& part : parts) {
-      held += elements_of(part.part->shape);
-    }
-    if (const std::int64_t whole = elements_of(parts.front().part->whole); held != whole) {
-      throw Error(ErrorCode::plugin,
-                  fmt::format("engine '{}': the ranks' parts of '{}' have {} of its {} elements: each "
-                              "element is held by a rank",
-                              name, parameter, held, whole));
-    }
-  }
-}
-
 /// Whether the targets are labels, for which the loss is cross-entropy.
 bool checked_labels(const job::Job& job, const JobEngine& engine) {
   const bool has_labels = engine.data.vocab > 0;
   const job::Loss loss = job.train.loss;
-  if (engine.data.features == 0) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: an engine is trained on arrays: set [data] arrays", job.where("data", "")));
-  }
   if (loss != job::Loss::automatic && (loss == job::Loss::cross_entropy) != has_labels) {
-    throw Error(ErrorCode::job, fmt::format("{}: [train] loss = {} needs {}, and the second of [data] arrays holds {}",
-                                            job.where("train", "loss"), has_labels ? "mse" : "cross_entropy",
-                                            has_labels ? "real-valued targets" : "integer labels",
-                                            has_labels ? "integer labels" : "real numbers"));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [train] loss = {} needs {}, and the second of [data] arrays holds {}",
+                            job.where("train", "loss"),
+                            has_labels ? loss == job::Loss::mse ? "mse" : "squared_error" : "cross_entropy",
+                            has_labels ? "real-valued targets" : "integer labels",
+                            has_labels ? "integer labels" : "real numbers"));
   }
   return has_labels;
+}
+
+/// All parameters, each with a part that says its whole shape.
+std::map<std::string, const EngineParameter*> wholes_of(const JobEngine& engine) {
+  std::map<std::string, const EngineParameter*> wholes;
+  for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
+    for (const EngineParameter& parameter : of_rank) {
+      wholes.emplace(parameter.name, &parameter);
+    }
+  }
+  return wholes;
 }
 
 graph::State state_of(const EngineParameter& parameter) {
@@ -151,6 +141,10 @@ void require_model(const job::Job& job, std::string_view what) {
 }
 
 JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data) {
+  if (job.task == job::Task::train && data.features == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: an engine is trained on arrays: set [data] arrays", job.where("data", "")));
+  }
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,
                                .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
@@ -166,6 +160,14 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
       engine.parameters.push_back(engine.plugin.declare(request));
     } catch (const plugins::Invalid& invalid) {
       throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("job", "engine"), invalid.message()));
+    } catch (const Error& error) {
+      if (job.task != job::Task::infer || (request.features > 0 && request.outputs > 0)) {
+        throw;
+      }
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: the engine is not told how many values samples and predictions have: set [infer] "
+                              "features and outputs, or a [job] checkpoint of a run that knew them. {}",
+                              job.where("infer", "features"), error.message()));
     }
   }
   require_whole_parameters(engine);
@@ -212,6 +214,9 @@ workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
   workload::EngineProgram program = parameters_of(engine);
   program.labels = checked_labels(job, engine);
   program.outputs = engine.request.outputs;
+  if (!program.labels && job.train.loss != job::Loss::squared_error) {
+    program.loss_scale = 2.0 / static_cast<double>(program.outputs);  // the mean is over the values of a sample too
+  }
   program.batch = job.data.batch;
   program.eval_samples = eval_samples;
   program.optimizer = optimizer;
@@ -231,16 +236,76 @@ workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
   return program;
 }
 
-checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine) {
-  std::map<std::string, std::vector<std::int64_t>> wholes;
-  for (const std::vector<EngineParameter>& of_rank : engine.parameters) {
-    for (const EngineParameter& parameter : of_rank) {
-      wholes[parameter.name] = parameter.whole;
+void require_whole_parameters(const JobEngine& engine) {
+  const std::string& name = engine.plugin.manifest().name;
+  std::map<std::string, std::vector<Held>> all;
+  for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
+    for (const EngineParameter& part : engine.parameters[rank]) {
+      add_part(all[part.name], part, rank, name);
     }
   }
+  if (all.empty()) {
+    throw Error(ErrorCode::plugin, fmt::format("engine '{}' declares no parameter on any rank", name));
+  }
+  for (const auto& [parameter, parts] : all) {
+    std::int64_t held = 0;
+    for (const Held& part : parts) {
+      held += elements_of(part.part->shape);
+    }
+    if (const std::int64_t whole = elements_of(parts.front().part->whole); held != whole) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("engine '{}': the ranks' parts of '{}' have {} of its {} elements: each "
+                              "element is held by a rank",
+                              name, parameter, held, whole));
+    }
+  }
+}
+
+void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, const std::string& where) {
+  const auto refuse = [&](const std::string& name, const std::string& why) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: the model {} and the engine {} are to have the same parameters: '{}' {}", where,
+                            graph.model, engine.plugin.manifest().name, name, why));
+  };
+  std::map<std::string, const EngineParameter*> wholes = wholes_of(engine);
+  for (const graph::State& state : graph.states) {
+    if (state.kind != graph::StateKind::parameter) {
+      continue;
+    }
+    const auto found = wholes.find(state.name);
+    if (found == wholes.end()) {
+      refuse(state.name, "is the model's alone");
+    }
+    if (found->second->whole != state.type.shape) {
+      refuse(state.name, fmt::format("is [{}] in the model and [{}] in the engine", fmt::join(state.type.shape, ", "),
+                                     fmt::join(found->second->whole, ", ")));
+    }
+    if (found->second->decay != state.decay) {
+      refuse(state.name, "has weight decay in one of them only");
+    }
+    wholes.erase(found);
+  }
+  if (!wholes.empty()) {
+    refuse(wholes.begin()->first, "is the engine's alone");
+  }
+}
+
+std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine, const graph::Graph& graph,
+                                                         graph::StateId state) {
+  const graph::State& described = graph.states[state];
+  const std::string& name =
+      described.of_parameter.exists() ? graph.states[described.of_parameter].name : described.name;
+  const auto found = std::ranges::find(engine.own(), name, &EngineParameter::name);
+  if (found == engine.own().end()) {
+    return {{.origin = {}, .shape = {}}, {}};  // a metric
+  }
+  return {{.origin = found->origin, .shape = found->shape}, found->whole};
+}
+
+checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine) {
   std::vector<checkpoint::TensorInfo> tensors;
-  for (const auto& [name, shape] : wholes) {
-    tensors.push_back({name, checkpoint::DType::f32, shape});
+  for (const auto& [name, parameter] : wholes_of(engine)) {
+    tensors.push_back({name, checkpoint::DType::f32, parameter->whole});
   }
   const checkpoint::Metadata metadata = {
       {"format", "pt"},

@@ -11,6 +11,7 @@
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/job/job.h"
+#include "core/mesh/placement.h"
 #include "core/workload/engine.h"
 #include "plugins/loader/engine.h"
 
@@ -37,6 +38,12 @@ void require_model(const job::Job& job, std::string_view what);
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
 [[nodiscard]] JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data);
 
+/// Throws Error{job} at `where` unless the graph has the parameters of the engine, with their whole shapes and decay.
+void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, const std::string& where);
+
+/// Throws Error{plugin} where the ranks' parts overlap, leave gaps, or disagree about the whole.
+void require_whole_parameters(const JobEngine& engine);
+
 /// What [infer] or the checkpoint says of the sizes of samples and predictions. Throws Error{job} if they disagree.
 [[nodiscard]] workload::DataShape inferred_shape(const job::Job& job);
 
@@ -47,6 +54,10 @@ void require_model(const job::Job& job, std::string_view what);
 [[nodiscard]] workload::EngineProgram program_of(const job::Job& job, const JobEngine& engine,
                                                  workload::OptimizerSettings optimizer, std::int64_t eval_rows,
                                                  std::int64_t eval_samples);
+
+/// Where a state of `graph`, which is the rank's, lies in the whole, and the whole's shape: its parameter's place.
+[[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
+                                                                       const graph::Graph& graph, graph::StateId state);
 
 /// The file of the whole parameters. What it is of is said in it: the section [engine].
 [[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);

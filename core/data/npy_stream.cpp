@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cmath>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -19,9 +23,28 @@ namespace {
 constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
+/// Waits until a read or write does not block. Returns false if `waiting` ended the wait.
+bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting) {
+  constexpr int interval_ms = 100;
+  pollfd polled{.fd = file.get(), .events = event, .revents = 0};
+  while (::poll(&polled, 1, interval_ms) <= 0) {
+    if (!waiting()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// A pipe that can be written to takes so many bytes without blocking; a file takes all.
+std::size_t most_at_once(const files::FileDescriptor& file) {
+  struct stat status = {};
+  return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? SIZE_MAX : PIPE_BUF;
+}
+
 }  // namespace
 
-NpyReader::NpyReader(files::FileDescriptor file, std::string name) : file_(std::move(file)), name_(std::move(name)) {}
+NpyReader::NpyReader(files::FileDescriptor file, std::string name, Waiting waiting)
+    : file_(std::move(file)), name_(std::move(name)), waiting_(std::move(waiting)) {}
 
 void NpyReader::refuse_record(const std::string& why) const {
   throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, name_, why));
@@ -33,6 +56,10 @@ std::size_t NpyReader::fill_to(std::size_t bytes) {
               buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
     end_ -= std::exchange(begin_, 0);
     buffer_.resize(std::max(buffer_.size(), end_ + read_size));
+    if (!await_stream(file_, POLLIN, waiting_)) {
+      is_at_end_ = true;
+      break;
+    }
     const ssize_t count = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
     if (count < 0 && errno != EINTR) {
       throw files::system_error("read", name_, errno);
@@ -96,10 +123,10 @@ std::optional<NpyRecord> NpyReader::next() {
   is_lost_ = true;
   const NpyHeader header = [&] {
     try {
-      return parse_npy_header(bytes, head, "the array");
-    } catch (const Error& error) {
+      return parse_npy_header(bytes, head, fmt::format("record {} of {}", number_, name_));
+    } catch (const Error&) {
       take(1);  // so that its own magic is not the next record's
-      refuse_record(error.message());
+      throw;
     }
   }();
   take(header.data_offset);
@@ -121,6 +148,12 @@ std::optional<NpyRecord> NpyReader::next() {
   return record;
 }
 
+NpyWriter::NpyWriter(files::FileDescriptor file, std::string name, Waiting waiting)
+    : file_(std::move(file)),
+      name_(std::move(name)),
+      waiting_(std::move(waiting)),
+      most_at_once_(most_at_once(file_)) {}
+
 void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const float> values) {
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
                                    fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
@@ -131,7 +164,12 @@ void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const fl
   record += {'\x01', '\x00', static_cast<char>(header.size() & 0xFFU), static_cast<char>(header.size() >> 8U)};
   record += header;
   record.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  files::write_all(file_, std::as_bytes(std::span(record)), path_);
+  for (std::span<const std::byte> rest = std::as_bytes(std::span(record)); !rest.empty() && !is_ended_;) {
+    is_ended_ = !await_stream(file_, POLLOUT, waiting_);
+    const std::span<const std::byte> now = rest.first(is_ended_ ? 0 : std::min(rest.size(), most_at_once_));
+    files::write_all(file_, now, name_);
+    rest = rest.subspan(now.size());
+  }
 }
 
 }  // namespace shardrun::data

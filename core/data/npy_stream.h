@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,12 +22,15 @@ struct NpyRecord {
 /// The most bytes of a record's values.
 inline constexpr std::uint64_t most_record_bytes = std::uint64_t{1} << 30U;
 
+/// Called ten times a second while a stream has no bytes, or takes none. False ends the reading or writing.
+using Waiting = std::function<bool()>;
+
 /// Reads arrays from a file or pipe that has one .npy after the other, as numpy.save writes them to one open file. It
 /// keeps one record in memory.
 class NpyReader {
  public:
   /// `name`: of the stream, for messages.
-  NpyReader(files::FileDescriptor file, std::string name);
+  NpyReader(files::FileDescriptor file, std::string name, Waiting waiting);
 
   /// The next record, its values as float32; nothing at the end. Throws Error{data} for a malformed one, with its
   /// number. The next call then reads the record after it: where its end is not known, the bytes up to the next
@@ -46,6 +49,7 @@ class NpyReader {
 
   files::FileDescriptor file_;
   std::string name_;
+  Waiting waiting_;
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
@@ -57,14 +61,19 @@ class NpyReader {
 /// Writes arrays one after the other.
 class NpyWriter {
  public:
-  NpyWriter(files::FileDescriptor file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
+  /// `name`: of the stream, for messages.
+  NpyWriter(files::FileDescriptor file, std::string name, Waiting waiting);
 
-  /// Returns when the stream has taken the whole record. Throws Error{io}.
+  /// Returns when the stream has taken the whole record, or the writing was ended, after which it takes nothing more.
+  /// Throws Error{io}.
   void write(const std::vector<std::int64_t>& shape, std::span<const float> values);
 
  private:
   files::FileDescriptor file_;
-  std::filesystem::path path_;
+  std::string name_;
+  Waiting waiting_;
+  std::size_t most_at_once_;
+  bool is_ended_ = false;
 };
 
 }  // namespace shardrun::data

@@ -24,7 +24,7 @@ enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
 enum class Malformed { stop, skip };
-enum class Loss { automatic, mse, cross_entropy };
+enum class Loss { automatic, mse, squared_error, cross_entropy };
 
 struct MeshAxis {
   std::string name;

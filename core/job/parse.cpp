@@ -113,7 +113,10 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   if (job.task == Task::iterate) {
     refuse_at(job.where("job", "task"), "[job] task = iterate is for models, and [job] engine is set; remove one");
   }
-  for (const char* const unread : {"model", "strategy", "sharding"}) {
+  if (reading.raw.find(section.name) != nullptr) {
+    read_model(reading, section);
+  }
+  for (const char* const unread : {"strategy", "sharding"}) {
     if (const RawSection* const given = reading.raw.find(unread)) {
       reading.job.given.push_back({unread, "", "", given->where});
     }

@@ -53,7 +53,9 @@ Section plugins_section() {
 Section model_section() {
   return {
       .name = "model",
-      .help = "What is computed. The other keys are the options of the named model.",
+      .help =
+          "What is computed. The other keys are the options of the named model. With [job] engine: the model that "
+          "'shardrun verify' compares the engine with; then the section may be left out, and a run does not use it.",
       .settings = {{{.name = "name",
                      .type = text,
                      .help = "The model.",
@@ -272,7 +274,6 @@ const Rules& rules() {
       .of_models = {{"job", "strategy"},
                     {"job", "trace"},
                     {"mesh", ""},
-                    {"model", ""},
                     {"data", "text"},
                     {"data", "tokens"},
                     {"train", "remat"},

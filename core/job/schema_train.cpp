@@ -193,9 +193,11 @@ Section train_section() {
       {{.name = "loss",
         .type = choice,
         .default_value = "auto",
-        .choices = {"auto", "mse", "cross_entropy"},
-        .help = "The loss of an engine's predictions. mse: the mean of their squared differences from real targets; "
-                "cross_entropy: of logits and integer labels; auto: the one that suits the targets.",
+        .choices = {"auto", "mse", "squared_error", "cross_entropy"},
+        .help =
+            "The loss of an engine's predictions. mse: the mean of their squared differences from real targets; "
+            "squared_error: half the sum of a sample's, and its mean over the samples; cross_entropy: of logits and "
+            "integer labels; auto: mse or cross_entropy, as suits the targets.",
         .choice_aliases = {{"mean_squared_error", "mse"}}},
        into(&Job::train, &TrainSettings::loss)});
   section.settings.push_back(

@@ -90,10 +90,8 @@ ArrayCollectives::ArrayCollectives(Collectives* collectives, std::uint32_t rank,
 }
 
 void ArrayCollectives::end() noexcept {
-  const bool is_under_way = std::ranges::any_of(
-      messages_, [](const auto& each) { return each.second.header.has_value() || each.second.data.has_value(); });
-  if (is_under_way) {
-    collectives_->abort("the engine has ended with messages under way");
+  if (collectives_ != nullptr && collectives_->has_once()) {
+    collectives_->abort("the engine has ended with operations under way");
     collectives_->drop_once();
   }
 }
@@ -108,9 +106,15 @@ std::vector<std::int64_t> ArrayCollectives::shape_of(const Facts& facts) {
   return {facts.shape.begin(), facts.shape.begin() + facts.dimensions};
 }
 
+/// After an error the transport may still use the buffers, which the caller is about to free.
 void ArrayCollectives::run(plugins::OpRequest op) {
   op.flags = SR_OP_FLAG_BLOCKING;
-  collectives_->finish_once(collectives_->start_once(group_, std::move(op)));
+  try {
+    collectives_->finish_once(collectives_->start_once(group_, std::move(op)));
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 std::vector<ArrayCollectives::Facts> ArrayCollectives::compare(const Facts& own) {

@@ -42,8 +42,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// Each number becomes the sum of the ranks'.
   void add_up(std::span<double> numbers);
 
-  /// Ends what is under way, with an error for the other ranks. Afterwards nothing uses the engine's memory.
-  void end() noexcept;
+  void end() noexcept override;
 
   /// Throws Error{plugin} if a message was started and not waited for.
   void require_no_messages() const;
@@ -65,9 +64,10 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::uint32_t peer = 0;
     bool is_send = false;
     Facts facts;
-    bool has_header = false;  ///< a receive has got `facts`
-    plugins::ArrayView array;
+    bool has_header = false;                   ///< a receive has got `facts`
+    plugins::ArrayView array;                  ///< the engine's
     const plugins::MakeArray* make = nullptr;  ///< of a receive that does not know its array yet
+    std::vector<std::byte> bytes;  ///< what is moved: an engine that fails may free its array before the transport ends
     std::optional<Collectives::Handle> header;
     std::optional<Collectives::Handle> data;
     bool is_complete = false;
@@ -85,6 +85,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
   [[nodiscard]] Collectives::Handle start_part(const Message& message, std::uint64_t count, void* data,
                                                std::uint64_t bytes, std::uint32_t dtype);
   void start_data(Message& message);
+  /// Gives a received array to the engine.
+  static void deliver(const Message& message);
   /// Goes on with a message as far as it can, or, if it `waits`, to its end.
   void advance(Message& message, bool waits);
   bool finished(std::optional<Collectives::Handle>& part, bool waits);

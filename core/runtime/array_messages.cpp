@@ -4,6 +4,7 @@
 #include <shardrun/transport.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -56,8 +57,15 @@ Collectives::Handle ArrayCollectives::start_part(const Message& message, std::ui
 void ArrayCollectives::start_data(Message& message) {
   if (message.array.elements() > 0) {
     message.data =
-        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.array.address,
-                   message.array.bytes(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
+        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.bytes.data(),
+                   message.bytes.size(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
+  }
+}
+
+void ArrayCollectives::deliver(const Message& message) {
+  void* const to = message.make != nullptr ? (*message.make)(message.array) : message.array.address;
+  if (!message.bytes.empty()) {
+    std::memcpy(to, message.bytes.data(), message.bytes.size());
   }
 }
 
@@ -66,6 +74,10 @@ std::uint64_t ArrayCollectives::start_send(std::uint32_t to, const plugins::Arra
   const std::uint64_t number =
       add_message({.peer = to, .is_send = true, .facts = facts_of(message_call, array), .array = array});
   Message& message = messages_.at(number);
+  if (array.elements() > 0) {
+    const auto* const first = static_cast<const std::byte*>(array.address);
+    message.bytes.assign(first, first + array.bytes());
+  }
   message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
   start_data(message);
   return number;
@@ -103,7 +115,6 @@ void ArrayCollectives::advance(Message& message, bool waits) {
     const plugins::ArrayView sent{.element = message.facts.element, .shape = shape_of(message.facts)};
     if (message.make != nullptr) {
       message.array = sent;
-      message.array.address = (*message.make)(sent);
     } else if (sent.element != message.array.element || sent.shape != message.array.shape) {
       throw Error(
           ErrorCode::plugin,
@@ -111,6 +122,7 @@ void ArrayCollectives::advance(Message& message, bool waits) {
                       fmt::join(sent.shape, ", "), sent.element == SR_ELEMENT_F32 ? "f32" : "i32",
                       fmt::join(message.array.shape, ", "), message.array.element == SR_ELEMENT_F32 ? "f32" : "i32"));
     }
+    message.bytes.resize(message.array.bytes());
     start_data(message);
   }
   message.is_complete = finished(message.header, waits) && finished(message.data, waits);
@@ -152,6 +164,9 @@ void ArrayCollectives::wait(std::uint64_t number) {
     Message& message = messages_.at(number);
     static_cast<void>(advance_earlier(number, message, true));
     advance(message, true);
+  }
+  if (const Message& message = messages_.at(number); !message.is_send) {
+    deliver(message);
   }
   messages_.erase(number);
 }

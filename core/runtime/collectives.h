@@ -62,6 +62,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
   /// Waits and frees it. Throws its error.
   void finish_once(Handle op);
+  /// Whether there is one that has not ended with finish_once().
+  [[nodiscard]] bool has_once() const noexcept { return !once_.empty(); }
   /// Frees those that are under way. REQUIRES: abort() was called.
   void drop_once() noexcept { once_.clear(); }
 

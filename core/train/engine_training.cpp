@@ -144,7 +144,7 @@ void EngineTraining::microbatch(const Samples& samples, bool is_first) {
   backward({.shape = {rows, engine_.request.outputs}, .address = gradient.bytes().data()}, is_first);
 }
 
-StepResult EngineTraining::step(std::int64_t step) {
+double EngineTraining::differentiate(std::int64_t step) {
   std::int64_t first = step * job_.data.batch;
   bool is_first = true;
   for (const std::int64_t rows : workload::microbatch_rows(job_.data.batch, job_.data.microbatches)) {
@@ -152,24 +152,33 @@ StepResult EngineTraining::step(std::int64_t step) {
     first += rows;
   }
   std::vector<double> norm_squared = {squares_of_gradients()};
-  StepResult result{.loss = loss_of_all(norm_squared), .learning_rate = learning_rate(job_.train, step)};
+  const double loss = loss_of_all(norm_squared);
+  write_scalar("norm_squared", norm_squared[0]);
+  return loss;
+}
+
+double EngineTraining::update(std::int64_t step) {
+  executor_.run(executor_.find(graph::Role::once),
+                {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step)});
+  return read_scalar("gradient_norm");
+}
+
+StepResult EngineTraining::step(std::int64_t step) {
+  StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
   if (!std::isfinite(result.loss)) {
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss of the engine's predictions is {}. The parameters are those of the step "
                             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
                             step + 1, std::isnan(result.loss) ? "NaN" : "infinite"));
   }
-  if (!std::isfinite(norm_squared[0])) {
+  if (const double norm_squared = read_scalar("norm_squared"); !std::isfinite(norm_squared)) {
     throw Error(
         ErrorCode::numerics,
         fmt::format("step {}: the loss is {}, but the norm of the gradients is {}{}. A smaller [train] "
                     "learning_rate or a longer warmup may help",
-                    step + 1, result.loss, std::isnan(norm_squared[0]) ? "NaN" : "infinite", first_bad_gradient()));
+                    step + 1, result.loss, std::isnan(norm_squared) ? "NaN" : "infinite", first_bad_gradient()));
   }
-  write_scalar("norm_squared", norm_squared[0]);
-  executor_.run(executor_.find(graph::Role::once),
-                {.seed = job_.seed, .step = step, .learning_rate = result.learning_rate});
-  result.gradient_norm = read_scalar("gradient_norm");
+  result.gradient_norm = update(step);
   return result;
 }
 
@@ -191,8 +200,9 @@ double EngineTraining::squares_of_gradients() {
   return read_scalar("norm_squared");
 }
 
-/// Returns the loss of the batch, and adds up `more` over the ranks. The losses of ranks with parts of the batch add
-/// up. Ranks with the whole batch have the same loss, as far as they have predictions.
+/// Returns the loss of the batch, which the state `loss` gets too, and adds up `more` over the ranks. The losses of
+/// ranks with parts of the batch add up. Ranks with the whole batch have the same loss, as far as they have
+/// predictions.
 double EngineTraining::loss_of_all(std::vector<double>& more) {
   more.push_back(has_losses_ ? read_scalar("loss") : 0);
   more.push_back(has_losses_ ? 1 : 0);
@@ -205,7 +215,9 @@ double EngineTraining::loss_of_all(std::vector<double>& more) {
   if (ranks == 0) {
     throw Error(ErrorCode::plugin, fmt::format("engine '{}': no rank has predictions", job_.engine.name));
   }
-  return engine_.plugin.takes_whole_batch() ? sum / ranks : sum;
+  const double loss = engine_.plugin.takes_whole_batch() ? sum / ranks : sum;
+  write_scalar("loss", loss);
+  return loss;
 }
 
 std::optional<double> EngineTraining::evaluate(

@@ -23,6 +23,8 @@ class EngineTraining final : public Trainer {
 
   void initialize() override;
   [[nodiscard]] StepResult step(std::int64_t step) override;
+  [[nodiscard]] double differentiate(std::int64_t step) override;
+  [[nodiscard]] double update(std::int64_t step) override;
   /// Throws Error{plugin} if the engine has messages for which it has not waited.
   bool finish() override;
   [[nodiscard]] std::optional<double> evaluate(

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/data/npy_stream.h"
+#include "core/metrics/human.h"
 #include "core/train/rank_task.h"
 #include "core/train/running_engine.h"
 
@@ -20,6 +21,10 @@ namespace {
 
 using plugins::ArrayView;
 using plugins::MakeArray;
+
+// What the first rank sends in place of a record.
+const ArrayView end_of_records{.element = SR_ELEMENT_I32, .shape = {0}};
+const ArrayView stream_waits{.element = SR_ELEMENT_I32, .shape = {0, 0}};
 
 /// A copy of a descriptor of this process, or the file.
 files::FileDescriptor open_stream(const std::filesystem::path& path, int standard, int flags) {
@@ -65,9 +70,44 @@ class InferTask : private RankTask, private plugins::EngineRecords {
     if (!is_first()) {
       return;
     }
+    const data::Waiting waiting = [this] { return wait_on(); };
     reader_.emplace(open_stream(job_.infer.from, settings_.standard_input, O_RDONLY),
-                    job::is_standard(job_.infer.from) ? "standard input" : job_.infer.from.string());
-    writer_.emplace(open_stream(job_.infer.to, settings_.standard_output, O_WRONLY | O_CREAT | O_TRUNC), job_.infer.to);
+                    job::is_standard(job_.infer.from) ? "standard input" : job_.infer.from.string(), waiting);
+    writer_.emplace(open_stream(job_.infer.to, settings_.standard_output, O_WRONLY | O_CREAT | O_TRUNC),
+                    job::is_standard(job_.infer.to) ? "standard output" : job_.infer.to.string(), waiting);
+  }
+
+  /// A stream may wait for longer than other ranks wait for this one. Returns false if all are asked to stop.
+  bool wait_on() {
+    if (signal_ == 0) {
+      std::vector<float> none;
+      static_cast<void>(share(stream_waits, none));
+      signal_ = stopped();
+    }
+    return signal_ == 0;
+  }
+
+  /// Gives what the first rank sends to all ranks.
+  ArrayView share(const std::optional<ArrayView>& sent, std::vector<float>& values) {
+    ArrayView whole;
+    ranks_->broadcast(sent, 0, [&](const ArrayView& like) {
+      whole = like;
+      values.resize(static_cast<std::size_t>(like.elements()));
+      return values.data();
+    });
+    return whole;
+  }
+
+  /// On the other ranks: what the first sends once its stream does not wait, or the end if all are asked to stop.
+  ArrayView hear(std::vector<float>& values) {
+    while (signal_ == 0) {
+      ArrayView sent = share(std::nullopt, values);
+      if (sent.element != stream_waits.element || sent.shape != stream_waits.shape) {
+        return sent;
+      }
+      signal_ = stopped();
+    }
+    return end_of_records;
   }
 
   [[nodiscard]] bool is_first() const { return compiled_.engine->request.rank == 0; }
@@ -82,6 +122,9 @@ class InferTask : private RankTask, private plugins::EngineRecords {
         }
         return record;
       } catch (const Error& malformed) {
+        if (signal_ != 0) {
+          return std::nullopt;
+        }
         if (malformed.code() != ErrorCode::data || job_.infer.malformed == job::Malformed::stop) {
           throw;
         }
@@ -102,23 +145,21 @@ class InferTask : private RankTask, private plugins::EngineRecords {
     }
   }
 
-  /// The end of the records is an array of integers. So is a stop, which all ranks have heard.
+  /// A stop is an end, which all ranks have heard.
   bool next(const MakeArray& make) override {
     signal_ = signal_ != 0 ? signal_ : stopped();
     now_at("inferring", records_ + 1);
     std::optional<data::NpyRecord> record;
-    ArrayView sent{.element = SR_ELEMENT_I32, .shape = {0}};
+    ArrayView sent = end_of_records;
     if (is_first() && signal_ == 0 && (record = read())) {
       sent = {.shape = record->shape, .address = record->values.data()};
     }
+    if (signal_ != 0) {
+      return false;
+    }
     std::vector<float> values;
-    ArrayView whole;
-    ranks_->broadcast(is_first() ? std::optional(sent) : std::nullopt, 0, [&](const ArrayView& like) {
-      whole = like;
-      values.resize(static_cast<std::size_t>(like.elements()));
-      return values.data();
-    });
-    if (whole.element == SR_ELEMENT_I32) {
+    const ArrayView whole = is_first() ? share(sent, values) : hear(values);
+    if (whole.element == end_of_records.element) {
       return false;
     }
     const std::int64_t width = whole.shape.back();
@@ -147,27 +188,39 @@ class InferTask : private RankTask, private plugins::EngineRecords {
       return values.data();
     };
     if (compiled_.engine->plugin.takes_whole_batch()) {
-      ranks_->broadcast(predictions, first_with(predictions), make);
+      ranks_->broadcast(predictions, first_with(predictions, pending_.front().rows), make);
     } else {
       ranks_->all_gather(predictions, 0, make);
     }
     const Pending record = pending_.front();
     pending_.pop_front();
     ++records_;
-    if (whole.shape.size() != 2 || whole.shape[0] != record.rows) {
-      throw Error(ErrorCode::plugin, fmt::format("the predictions of record {} are [{}], expected [{}, outputs]",
-                                                 records_, fmt::join(whole.shape, ", "), record.rows));
+    const std::int64_t outputs = compiled_.engine->request.outputs;
+    if (whole.shape.size() != 2 || whole.shape[0] != record.rows || (outputs > 0 && whole.shape[1] != outputs)) {
+      throw Error(ErrorCode::plugin, fmt::format("the predictions of record {} are [{}], expected [{}, {}]", records_,
+                                                 fmt::join(whole.shape, ", "), record.rows,
+                                                 outputs > 0 ? fmt::format("{}", outputs) : "outputs"));
     }
     if (is_first()) {
       writer_->write(record.is_sample ? std::vector{whole.shape[1]} : whole.shape, values);
       tell_progress();
     }
+    await_writing();
   }
 
-  /// The first rank whose predictions have elements.
-  std::uint32_t first_with(const ArrayView& predictions) {
+  /// The stream has taken the predictions, on all ranks.
+  void await_writing() {
+    std::vector<float> none;
+    if (signal_ == 0) {
+      static_cast<void>(is_first() ? share(end_of_records, none) : hear(none));
+    }
+  }
+
+  /// The first rank with predictions for so many rows. Those for no rows have no elements.
+  std::uint32_t first_with(const ArrayView& predictions, std::int64_t rows) {
+    const bool is_of_none = rows == 0 && predictions.shape.size() == 2;
     std::vector<double> has(compiled_.engine->request.world_size);
-    has[compiled_.engine->request.rank] = predictions.elements() > 0 ? 1 : 0;
+    has[compiled_.engine->request.rank] = predictions.elements() > 0 || is_of_none ? 1 : 0;
     ranks_->add_up(has);
     const auto found = std::find(has.begin(), has.end(), 1.0);
     return found == has.end() ? 0 : static_cast<std::uint32_t>(found - has.begin());

@@ -70,9 +70,12 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
     finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal);
   } catch (const Error& error) {
     record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
-    finish(executor, "failed", shardrun::exit_code(error.code()));
+    // An engine's code and its records are met only once the job runs: they fail it, which is not bad usage.
+    const bool is_late = compiled_.engine != nullptr && shardrun::exit_code(error.code()) == 2;
+    const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
+    finish(executor, "failed", shardrun::exit_code(failure.code()));
     failed = record_.summary;
-    throw;
+    throw failure;
   }
   show_profile(executor);
   return record_.summary;

@@ -1,8 +1,11 @@
 #include "core/train/requirements.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -112,11 +115,33 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   if (const std::filesystem::path from = checkpoint::saved_state_file(job); !metrics::has_name_of_state(from)) {
     inputs.emplace_back("[iterate] from", from);
   }
+  inputs.emplace_back("[job] checkpoint", job.checkpoint);
+  if (job.task == job::Task::infer) {
+    inputs.emplace_back("[infer] from", job.infer.from);
+  }
   std::error_code none;
   const std::filesystem::path& measured = job.cluster.measured;
   inputs.emplace_back("[cluster] measured",
                       std::filesystem::is_directory(measured, none) ? metrics::trace_path(measured) : measured);
   return inputs;
+}
+
+/// What [infer] reads is there, and is not what it writes.
+void require_streams(const job::Job& job) {
+  const auto refuse = [&](const char* key, const std::string& what) {
+    throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
+  };
+  std::error_code none;
+  const std::filesystem::path& from = job.infer.from;
+  const std::filesystem::path& to = job.infer.to;
+  if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
+    refuse("from", fmt::format("{}: it cannot be read: {}", metrics::human_path(from), std::strerror(errno)));
+  }
+  for (const std::filesystem::path& read : {from, job.checkpoint, std::filesystem::path(job.file)}) {
+    if (std::filesystem::equivalent(read, to, none)) {
+      refuse("to", fmt::format("{} is a file that the job reads: choose another", metrics::human_path(to)));
+    }
+  }
 }
 
 /// A run replaces files in its folder and removes those of older runs, but never files that the user put there.
@@ -160,12 +185,15 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
                                           std::int64_t ranks_here) {
   require_device(job, *compiled.device);
   require_own_folder(job);
+  if (job.task == job::Task::infer) {
+    require_streams(job);
+  }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: training this model needs data: set [data] text, tokens or arrays", job.where("data", "")));
+    throw Error(ErrorCode::job, fmt::format("{}: training this model needs data: set [data] text, tokens or arrays",
+                                            job.where("data", "")));
   }
   return notices_of(job, compiled, forecast, ranks_here, limits);
 }

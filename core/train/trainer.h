@@ -28,11 +28,20 @@ class Trainer {
   ///  - if loss or gradients are not finite;
   ///  - if the loss is negative, but its op is never negative.
   [[nodiscard]] virtual StepResult step(std::int64_t step) = 0;
+
+  // The two parts of a step, for a caller that checks the results itself. The states `loss` and `gradient_norm` then
+  // have what they return.
+
+  /// Returns the loss of the step's batch.
+  [[nodiscard]] virtual double differentiate(std::int64_t step) = 0;
+  /// Returns the gradient's norm.
+  [[nodiscard]] virtual double update(std::int64_t step) = 0;
+
   /// Ends the training. Returns whether that changed a state.
   virtual bool finish() = 0;
-  /// Mean loss over all windows of the validation part; nothing if there are none. `now_at` is called at the start of
-  /// each batch, with its number from 1 and the number of batches. If it returns false, the evaluation ends with
-  /// nothing.
+  /// Mean loss over all windows of the validation part, also in the state `loss`; nothing if there are none. `now_at`
+  /// is called at the start of each batch, with its number from 1 and the number of batches. If it returns false, the
+  /// evaluation ends with nothing.
   [[nodiscard]] virtual std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
   /// Compares what several ranks hold copies of. Throws Error{numerics} on all ranks. `step`: number of steps done.

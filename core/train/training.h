@@ -38,11 +38,9 @@ class Training final : public Trainer {
   /// After an error about the loss, the parameters are those before the step.
   [[nodiscard]] StepResult step(std::int64_t step) override;
 
-  // The two parts of a step, for a caller that checks the results itself: differentiate() returns the loss, update()
-  // the gradient's norm. update() also runs the strategy's hook after_step if it is due, and always after the job's
-  // last step.
-  [[nodiscard]] double differentiate(std::int64_t step);
-  [[nodiscard]] double update(std::int64_t step);
+  [[nodiscard]] double differentiate(std::int64_t step) override;
+  /// Also runs the strategy's hook after_step if it is due, and always after the job's last step.
+  [[nodiscard]] double update(std::int64_t step) override;
 
   [[nodiscard]] bool anywhere(bool here) const override { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
 

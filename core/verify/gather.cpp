@@ -45,7 +45,7 @@ void add_part(const Part& part, const graph::State& state, std::int32_t rank, Wh
                                  whole.values[at], whole.first[at], value, rank);
     }
   }
-  whole.boxes.push_back(part.box);
+  whole.boxes[static_cast<std::size_t>(rank)] = part.box;
 }
 
 void check_coverage(const graph::State& state, const Whole& whole, Difference& replica) {
@@ -90,8 +90,10 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
       const graph::State& state = graph.states[s];
       if (!gathered[s]) {
         const auto elements = static_cast<std::size_t>(graph::element_count(state.type));
-        gathered[s] = Whole{
-            .values = std::vector<double>(elements), .first = std::vector<std::int32_t>(elements, -1), .boxes = {}};
+        const std::vector<std::int64_t> zeros(state.type.shape.size());
+        gathered[s] = Whole{.values = std::vector<double>(elements),
+                            .first = std::vector<std::int32_t>(elements, -1),
+                            .boxes = std::vector<mesh::Box>(static_cast<std::size_t>(ranks), {zeros, zeros})};
         replicas[s] = {.tensor = state.name, .what = What::replica, .step = step + 1};
       }
       add_part(*snapshot.parts[s], state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);

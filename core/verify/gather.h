@@ -15,7 +15,7 @@ namespace shardrun::verify {
 struct Whole {
   std::vector<double> values;       ///< zero if no rank has the element
   std::vector<std::int32_t> first;  ///< per element, the first rank that has it; -1: none
-  std::vector<mesh::Box> boxes;     ///< per rank
+  std::vector<mesh::Box> boxes;     ///< per rank; without elements where a rank has no part
 };
 
 using Gathered = IdVector<graph::StateId, std::optional<Whole>>;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 #include "core/compile/compile.h"
 #include "core/workload/program.h"
 #include "core/runtime/executor.h"
+#include "core/train/engine_training.h"
 #include "core/train/launched.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
@@ -72,16 +74,22 @@ class Recorder {
         link_(link),
         meter_(meter),
         instruction_work_(compiled.programs, meter),
-        stop_signal_(std::move(stop_signal)) {}
+        stop_signal_(std::move(stop_signal)) {
+    if (compiled.engine != nullptr) {
+      place_of_ = [&](graph::StateId id) { return compile::place_of(*compiled.engine, compiled.graph, id); };
+    }
+  }
 
   /// The signal that asked to stop before all was recorded, or 0.
   int train(Extent extent) {
-    train::Training training(job_, compiled_);
+    const std::unique_ptr<train::Trainer> trainer = make_trainer();
+    train::Trainer& training = *trainer;
     runtime::Executor& executor = training.executor();
     const std::vector<std::size_t> evaluation =
         extent.evaluates ? executor.find_calls(workload::evaluate_function, compiled_.evaluation_rows)
                          : std::vector<std::size_t>();
     begin(extent.steps, evaluation, executor);
+    training.initialize();
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
@@ -94,7 +102,7 @@ class Recorder {
         return signal;
       }
     }
-    if (!evaluation.empty()) {
+    if (extent.evaluates && compiled_.dataset->evaluation_samples() > 0) {
       at("validation");
       instruction_work_.follow(evaluation);
       (void)training.evaluate();
@@ -107,6 +115,7 @@ class Recorder {
   int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     begin(extent.steps, {}, executor);
+    checkpoint::initialize_states(job_, compiled_.graph, executor);
     const std::size_t program = executor.find(graph::Role::once);
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
@@ -127,14 +136,20 @@ class Recorder {
 
   [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
 
-  /// Connects the ranks, gives every state its first values and tells the meter how much work there is.
+  [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer() const {
+    if (compiled_.engine != nullptr) {
+      return std::make_unique<train::EngineTraining>(job_, compiled_, link_);
+    }
+    return std::make_unique<train::Training>(job_, compiled_);
+  }
+
+  /// Connects the ranks and tells the meter how much work there is.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
     if (link_ != nullptr) {
       link_->connect(executor);
     }
-    checkpoint::initialize_states(job_, compiled_.graph, executor);
-    if (meter_ == nullptr) {
-      return;
+    if (meter_ == nullptr || compiled_.engine != nullptr) {
+      return;  // what an engine computes is not known
     }
     std::int64_t work = 0;
     for (const std::size_t program : compile::programs_of_step(compiled_, compiled_.programs)) {
@@ -174,7 +189,7 @@ class Recorder {
   }
 
   void write(std::int64_t step, Moment moment, const runtime::Executor& executor) {
-    write_snapshot(job_.output, step, moment, rank(), compiled_.graph, executor);
+    write_snapshot(job_.output, step, moment, rank(), compiled_.graph, executor, place_of_);
   }
 
   const job::Job& job_;
@@ -183,6 +198,7 @@ class Recorder {
   Meter* meter_;
   InstructionWork instruction_work_;
   std::function<int()> stop_signal_;
+  PlaceOf place_of_;  ///< of an engine's parts
 };
 
 int record(Recorder& recorder, const job::Job& job, Extent extent) {
@@ -223,14 +239,12 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
       {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
 }
 
-/// Compares the snapshots in `folder` with the reference; nothing if a signal asked to stop.
-Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, compile::Compiled& compiled,
+/// Compares the snapshots in `folder` with the reference; nothing if a signal asked to stop. `compiled`: of the model.
+Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, const compile::Compiled& compiled,
                          const JobSettings& verified, const Selection& selection, bool evaluates,
                          const std::function<int()>& stop_signal) {
   job::Job alone = job;
   alone.threads = 0;  // the ranks have ended: the reference has all cores
-  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
-  compiled.graph = compile::graph_without_remat(job, compiled);
   Workload workload = workload_of(job, compiled);
   if (!evaluates) {
     workload.evaluation_rows.clear();
@@ -238,7 +252,7 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
   try {
     Meter meter(verified.run.progress, "comparing with the reference");
     return verify_snapshots(workload, {.folder = folder,
-                                       .ranks = compiled.partition.placements.mesh.ranks(),
+                                       .ranks = job.ranks,
                                        .steps = verified.steps,
                                        .threads = compile::threads_of(alone, 1),
                                        .selection = selection,
@@ -256,16 +270,20 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const train::RunSettings& settings = verified.run;
-  compile::require_model(job, "float64 reference");
   compile::Compiled compiled = compile::compile(job);
+  std::optional<compile::Compiled> of_model;
+  if (compiled.engine != nullptr) {
+    of_model = compile::compile_reference(job, compiled);
+  }
+  compile::Compiled& reference = of_model ? *of_model : compiled;
   if (const auto stopped = train::stopped_before_start(settings)) {
     return {.summary = *stopped};
   }
   train::require_runnable(job, compiled, job.ranks);
   train::require_launchable(job, compiled);
   require_one_model(job, compiled);
-  const Selection selection = select(compiled.graph, verified.tensors);
-  const graph::StateId loss = compiled.graph.find_state("loss");
+  const Selection selection = select(reference.graph, verified.tensors);
+  const graph::StateId loss = reference.graph.find_state("loss");
   const bool evaluates = loss.exists() && is_selected(selection, loss);
   train::check_data(compiled);
   train::load_data(compiled);
@@ -281,7 +299,9 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
     return outcome;
   }
   outcome.summary.status = "finished";
-  outcome.report = compare_snapshots(folder.path(), job, compiled, verified, selection, evaluates, stop_signal);
+  // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
+  reference.graph = compile::graph_without_remat(job, reference);
+  outcome.report = compare_snapshots(folder.path(), job, reference, verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";
     outcome.summary.exit_code = 128 + signal;

@@ -1,7 +1,12 @@
 #include "core/verify/reference.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/device/host_tensor.h"
 #include "core/partition/partition.h"
@@ -25,10 +30,31 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
 }
 
 void Reference::initialize() {
-  if (workload_.job != nullptr) {
-    checkpoint::initialize_states(*workload_.job, workload_.graph, executor_);
-  } else {
-    runtime::initialize(workload_.graph, workload_.seed, executor_);
+  if (workload_.job == nullptr) {
+    return runtime::initialize(workload_.graph, workload_.seed, executor_);
+  }
+  checkpoint::initialize_states(*workload_.job, workload_.graph, executor_);
+  if (!workload_.job->checkpoint.empty()) {
+    load_parameters(checkpoint::SafetensorsFile(workload_.job->checkpoint));
+  }
+}
+
+/// As the engine is to do it, which has found all tensors to be F32.
+void Reference::load_parameters(const checkpoint::SafetensorsFile& file) {
+  for (const graph::StateId id : workload_.graph.states.ids()) {
+    const graph::State& parameter = workload_.graph.states[id];
+    if (parameter.kind != graph::StateKind::parameter) {
+      continue;
+    }
+    const checkpoint::Tensor* const tensor = file.find(parameter.name);
+    if (tensor == nullptr || tensor->info.shape != parameter.type.shape) {
+      throw Error(ErrorCode::job,
+                  fmt::format("'{}' has no tensor '{}' [{}], so the reference cannot begin with it",
+                              file.path().string(), parameter.name, fmt::join(parameter.type.shape, ", ")));
+    }
+    std::vector<float> values(tensor->bytes.size() / sizeof(float));
+    file.read(*tensor, 0, std::as_writable_bytes(std::span(values)));
+    std::ranges::copy(values, state(id).begin());
   }
 }
 

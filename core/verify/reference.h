@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "core/checkpoint/safetensors.h"
 #include "core/runtime/executor.h"
 #include "core/verify/meter.h"
 #include "core/verify/workload.h"
@@ -37,6 +38,7 @@ class Reference {
 
  private:
   void run(const Call& call);
+  void load_parameters(const checkpoint::SafetensorsFile& file);
 
   /// REQUIRES: `programs` are of the workload's graph, on one rank.
   Reference(const Workload& workload, const partition::Programs& programs, std::function<bool()> stops, Meter* meter);

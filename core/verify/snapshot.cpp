@@ -140,7 +140,7 @@ std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::in
 }
 
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
-                    const graph::Graph& graph, const runtime::Executor& executor) {
+                    const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of) {
   std::vector<device::HostTensor> parts;  // what `tensors` refer to
   std::vector<checkpoint::Tensor> tensors;
   checkpoint::Metadata places;
@@ -150,8 +150,9 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
       const device::HostTensor& part = parts.emplace_back(executor.queue(), executor.state(id), device::Access::read);
       const auto dtype =
           std::ranges::find(file_types, part.view().dtype, &decltype(file_types)::value_type::first)->second;
-      tensors.push_back({{state.name, dtype, executor.part(id).part_shape()}, part.bytes()});
-      places[state.name] = place_text(executor.part(id), state.type.shape);
+      const auto [box, whole] = place_of ? place_of(id) : std::pair(executor.part(id), state.type.shape);
+      tensors.push_back({{state.name, dtype, box.part_shape()}, part.bytes()});
+      places[state.name] = place_text(box, whole);
     }
   }
   checkpoint::write_safetensors(snapshot_path(folder, step, moment, rank), tensors, places);
@@ -163,7 +164,7 @@ Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, M
   Snapshot snapshot;
   snapshot.parts.resize(graph.states.size());
   for (const graph::StateId id : graph.states.ids()) {
-    if (belongs_to(graph.states[id].kind, moment)) {
+    if (belongs_to(graph.states[id].kind, moment) && file.find(graph.states[id].name) != nullptr) {
       snapshot.parts[id] = read_part(file, graph.states[id]);
     }
   }

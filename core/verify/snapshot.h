@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/graph/graph.h"
@@ -40,12 +42,16 @@ struct Snapshot {
 [[nodiscard]] std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                                   std::int64_t rank);
 
+/// Where a rank's part of a state lies, and the shape of the whole. Empty: as the executor and the graph say.
+using PlaceOf = std::function<std::pair<mesh::Box, std::vector<std::int64_t>>(graph::StateId state)>;
+
 /// Writes a rank's snapshot as a safetensors file. Its metadata has the place of each part and the whole shape. Throws
 /// Error{io}.
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
-                    const graph::Graph& graph, const runtime::Executor& executor);
+                    const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of = {});
 
-/// Throws Error{io} if there is no such file, Error{data} if it is not of this graph.
+/// A state that the file lacks has no part. Throws Error{io} if there is no such file, Error{data} if it is not of this
+/// graph.
 [[nodiscard]] Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment,
                                      std::int64_t rank, const graph::Graph& graph);
 

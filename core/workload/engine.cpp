@@ -32,11 +32,10 @@ ValueId add_row_losses(FunctionBuilder& builder, const EngineProgram& engine, st
   return builder.call("token_loss", {highest, terms[0], terms[1]}, {}, "losses");
 }
 
-/// A row's squared error is half its squared distance; the mean is over the values of a row too.
 ValueId add_engine_loss(FunctionBuilder& builder, const EngineProgram& engine, std::int64_t rows, std::int64_t samples,
                         ValueId predictions) {
   const ValueId losses = add_row_losses(builder, engine, rows, predictions);
-  const double scale = (engine.labels ? 1.0 : 2.0 / static_cast<double>(engine.outputs)) / static_cast<double>(samples);
+  const double scale = engine.loss_scale / static_cast<double>(samples);
   const ValueId loss = builder.call("sum_all", {losses}, {{"scale", scale}}, "loss");
   builder.write(builder.graph().find_state("loss"), loss, StateWrite::Mode::accumulate);
   return loss;

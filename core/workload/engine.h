@@ -20,9 +20,10 @@ struct EngineProgram {
     bool counts = true;
   };
   std::vector<Parameter> parameters;
-  bool labels = false;                        ///< cross-entropy of integer labels, otherwise the mean squared error
-  std::int64_t outputs = 1;                   ///< values in a prediction
-  std::int64_t batch = 1;                     ///< samples of a step, over all ranks
+  bool labels = false;       ///< cross-entropy of integer labels, otherwise a squared error
+  double loss_scale = 1;     ///< of a sample's loss, which is its cross-entropy or half its squared distance
+  std::int64_t outputs = 1;  ///< values in a prediction
+  std::int64_t batch = 1;    ///< samples of a step, over all ranks
   std::vector<std::int64_t> microbatch_rows;  ///< numbers of rows of this rank that occur; none is 0
   std::int64_t eval_samples = 0;              ///< of one whole evaluation
   std::vector<std::int64_t> evaluation_rows;

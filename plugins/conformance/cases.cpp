@@ -35,6 +35,12 @@ std::vector<ModelCase> model_cases() {
   return cases;
 }
 
+std::vector<EngineCase> engine_cases() {
+  std::vector<EngineCase> cases;
+  add_engine_cases(cases);
+  return cases;
+}
+
 namespace {
 
 template <class Cases>
@@ -54,6 +60,9 @@ std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
   }
   if (kind == plugins::PluginKind::model) {
     return infos_of(model_cases());
+  }
+  if (kind == plugins::PluginKind::engine) {
+    return infos_of(engine_cases());
   }
   std::vector<CaseInfo> infos;
   for (const Case& each : transport_cases()) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/conformance/engine_member.h"
 #include "plugins/conformance/member.h"
 #include "plugins/conformance/model_member.h"
 #include "plugins/conformance/strategy_member.h"
@@ -42,6 +43,13 @@ struct ModelCase {
   std::uint32_t ranks = model_members;
 };
 
+/// The same for engines.
+struct EngineCase {
+  std::string name;
+  std::function<void(EngineMember&)> run;
+  std::uint32_t ranks = engine_members;
+};
+
 // One function for each file of cases.
 void add_collective_cases(std::vector<Case>& cases);
 void add_group_cases(std::vector<Case>& cases);
@@ -63,10 +71,13 @@ void add_model_cases(std::vector<ModelCase>& cases);
 void add_op_cases(std::vector<ModelCase>& cases);
 void add_training_cases(std::vector<ModelCase>& cases);
 
+void add_engine_cases(std::vector<EngineCase>& cases);
+
 /// All cases; those with the same world are adjacent.
 [[nodiscard]] std::vector<Case> transport_cases();
 [[nodiscard]] std::vector<StrategyCase> strategy_cases();
 [[nodiscard]] std::vector<ModelCase> model_cases();
+[[nodiscard]] std::vector<EngineCase> engine_cases();
 [[nodiscard]] std::vector<CaseInfo> case_infos(plugins::PluginKind kind);
 
 }  // namespace shardrun::conformance

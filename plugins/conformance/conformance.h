@@ -31,14 +31,14 @@ struct CheckOptions {
   /// The command that calls run_member with the words appended to it.
   std::vector<std::string> member_command;
   CaseWords words = {};
-  /// "key=value" for an option of the transport or model, or a size of a model's data; "NAME.key=value" for one of the
+  /// "key=value" for an option of the transport, model or engine, or a size of data; "NAME.key=value" for one of the
   /// transport NAME that a transport opens.
   std::vector<std::string> settings = {};
   std::int64_t silence_s = 0;  ///< without a sign of life for this long, processes hang; 0: a default for the kind
   std::function<void(const Finding&)> report = {};  ///< called with each finding as soon as it is known
 };
 
-/// Whether a setting of a model is a size of data, "data.features=784". Throws Error{usage} for an impossible size.
+/// Whether a setting of a model or engine is a size of data, "data.features=784". Throws Error{usage} for an impossible size.
 [[nodiscard]] bool is_data_setting(const std::string& setting);
 
 /// The names of the cases for plugins of a kind.

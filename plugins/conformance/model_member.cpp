@@ -13,6 +13,7 @@
 #include "core/compile/model.h"
 #include "core/options/options.h"
 #include "plugins/conformance/conformance.h"
+#include "plugins/conformance/small_options.h"
 #include "plugins/loader/find.h"
 
 namespace shardrun::conformance {
@@ -47,50 +48,6 @@ workload::TrainingSettings training(const plugins::Model& model) {
           .optimizer = {.weight_decay = 0.1, .clip = 1}};
 }
 
-/// Values for options that have no default. `number`: of integers, where they may be that.
-OptionValues required_options(const plugins::Model& model, std::int64_t number) {
-  OptionValues values;
-  for (const OptionSpec& option : model.options()) {
-    if (option.default_value || option.optional) {
-      continue;
-    }
-    const double low = option.minimum.value_or(0);
-    const double high = option.maximum.value_or(low + 1);
-    switch (option.type) {
-      case OptionType::integer:
-        values.set(option.name,
-                   static_cast<std::int64_t>(std::clamp(static_cast<double>(number), low, std::max(low, high))));
-        break;
-      case OptionType::real: values.set(option.name, (low + high) / 2); break;
-      case OptionType::boolean: values.set(option.name, false); break;
-      default: values.set(option.name, option.choices.empty() ? std::string("a") : option.choices.front());
-    }
-  }
-  return values;
-}
-
-/// What may be set so that the model accepts the job: sizes, and each choice.
-std::vector<OptionValues> candidates(const plugins::Model& model, const OptionValues& given) {
-  std::vector<OptionValues> all;
-  for (const std::int64_t number : {4, 2, 8, 3, 1, 16}) {
-    OptionValues values = required_options(model, number);
-    for (const OptionValues::Entry& entry : given.entries()) {
-      values.set(entry.name, entry.value);
-    }
-    all.push_back(values);
-    for (const OptionSpec& option : model.options()) {
-      for (const std::string& choice : option.choices) {
-        OptionValues chosen = values;
-        if (!given.has(option.name)) {
-          chosen.set(option.name, choice);
-          all.push_back(std::move(chosen));
-        }
-      }
-    }
-  }
-  return all;
-}
-
 /// The number of "data.features=784". Throws Error{usage} for none.
 std::int64_t size_from(const std::string& setting) {
   const std::string text = setting.substr(std::min(setting.find('=') + 1, setting.size()));
@@ -121,7 +78,7 @@ ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data,
   std::string refusal;
   for (const workload::DataShape& shape : shapes_of(data)) {
     job.settings.data = with_settings(shape, settings);
-    for (OptionValues& options : candidates(model, given)) {
+    for (OptionValues& options : small_options(model.options(), given)) {
       job.settings.options = std::move(options);
       try {
         (void)build_graph(model, job);
@@ -138,18 +95,6 @@ ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data,
                   "options by --set KEY=VALUE, and sizes of the data by --set data.features=N, data.outputs=N "
                   "or data.vocab=N",
                   job.name, refusal));
-}
-
-OptionValues given_options(const plugins::Model& model, const std::vector<std::string>& settings) {
-  OptionValues values;
-  for (const std::string& setting : settings) {
-    const std::string key = setting.substr(0, setting.find('='));
-    if (is_data_setting(setting)) {
-      continue;
-    }
-    values.set(key, read_option(model.options(), key, setting.substr(key.size() + 1)));
-  }
-  return values;
 }
 
 }  // namespace
@@ -213,7 +158,7 @@ const std::vector<ModelJob>& ModelMember::jobs() {
   if (!jobs_.empty()) {
     return jobs_;
   }
-  const OptionValues given = given_options(model(), settings_);
+  const OptionValues given = given_options(model().options(), settings_);
   const auto add = [&](const char* name, bool trains, std::uint32_t data) {
     jobs_.push_back(accepted(model(), {name, trains, {}}, data, given, settings_));
   };

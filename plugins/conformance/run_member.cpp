@@ -60,6 +60,9 @@ void go_through_kind(Store& store, const MemberWords& words, std::string& before
   } else if (words.kind == plugins::PluginKind::strategy) {
     StrategyMember member(store, words.directories, words.plugin, words.rank);
     go_through(strategy_cases(), member, words, before);
+  } else if (words.kind == plugins::PluginKind::engine) {
+    EngineMember member(store, words.directories, words.plugin, words.rank, words.settings);
+    go_through(engine_cases(), member, words, before);
   } else {
     ModelMember member(store, words.directories, words.plugin, words.rank, words.settings);
     go_through(model_cases(), member, words, before);

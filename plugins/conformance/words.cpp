@@ -34,8 +34,8 @@ std::vector<std::size_t> numbers(std::string_view text) {
 }
 
 plugins::PluginKind kind(std::string_view text) {
-  for (const plugins::PluginKind each :
-       {plugins::PluginKind::strategy, plugins::PluginKind::transport, plugins::PluginKind::model}) {
+  for (const plugins::PluginKind each : {plugins::PluginKind::strategy, plugins::PluginKind::transport,
+                                         plugins::PluginKind::model, plugins::PluginKind::engine}) {
     if (text == to_string(each)) {
       return each;
     }

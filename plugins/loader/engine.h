@@ -60,6 +60,9 @@ class EngineRanks {
   virtual void all_to_all(const ArrayView& array, std::uint32_t axis, const MakeArray& make) = 0;
   /// `array`: nothing if the engine gave none.
   virtual void broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) = 0;
+  /// Ends what is under way, with an error for the other ranks. Afterwards nothing uses the engine's memory, and
+  /// nothing else is called.
+  virtual void end() noexcept = 0;
 };
 
 /// The records of an engine that infers: sr_records. Each throws Error.

@@ -73,14 +73,26 @@ MakeArray maker_from(const sr_array_maker* given, std::string_view what) {
   };
 }
 
-/// A failure's text goes to the plugin, its code and rank stay here.
+/// An array with its elements.
+static ArrayView filled_array(const sr_array* given) {
+  ArrayView array = array_from(given, "the array");
+  if (array.address == nullptr && array.elements() > 0) {
+    refuse_with(fmt::format("the array [{}] has no data", fmt::join(array.shape, ", ")));
+  }
+  return array;
+}
+
+/// A failure's text goes to the plugin, its code and rank stay here. After it the engine frees arrays of messages that
+/// are under way, so these end, and every later call fails too.
 template <class Act>
 std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::string_view function, Act act) noexcept {
   Table& table = *static_cast<Table*>(self);
   try {
     try {
-      act(table);
-      return SR_OK;
+      if (!table.failure_) {
+        act(table);
+        return SR_OK;
+      }
     } catch (const Error& failure) {
       if (!table.failure_) {
         table.failure_ = Error(failure.code(), fmt::format("{}: {}", function, failure.message()), failure.awaited());
@@ -90,6 +102,7 @@ std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::st
         table.failure_ = Error(ErrorCode::internal, fmt::format("{}: {}", function, failure.what()));
       }
     }
+    table.ranks_.end();
     write_text(error, table.failure_->message());
   } catch (...) {
     // Out of memory: the failure has no text.
@@ -107,12 +120,12 @@ EngineInstance::Table::Table(EngineRanks& ranks) : ranks_(ranks) {
   };
   table_.start_send = [](void* self, std::uint32_t to, const sr_array* array, std::uint64_t* message, sr_error* error) {
     return run(self, error, "send",
-               [&](EngineRanks& ranks_of) { *message = ranks_of.start_send(to, array_from(array, "the array")); });
+               [&](EngineRanks& ranks_of) { *message = ranks_of.start_send(to, filled_array(array)); });
   };
   table_.start_receive = [](void* self, std::uint32_t from, const sr_array* array, std::uint64_t* message,
                             sr_error* error) {
     return run(self, error, "receive",
-               [&](EngineRanks& ranks_of) { *message = ranks_of.start_receive(from, array_from(array, "the array")); });
+               [&](EngineRanks& ranks_of) { *message = ranks_of.start_receive(from, filled_array(array)); });
   };
   table_.test = [](void* self, std::uint64_t message, sr_error* error) {
     bool complete = false;
@@ -127,32 +140,30 @@ EngineInstance::Table::Table(EngineRanks& ranks) : ranks_(ranks) {
   };
   table_.all_gather = [](void* self, const sr_array* array, std::uint32_t axis, const sr_array_maker* result,
                          sr_error* error) {
-    return run(self, error, "all_gather", [&](EngineRanks& to) {
-      to.all_gather(array_from(array, "the array"), axis, maker_from(result, "its result"));
-    });
+    return run(self, error, "all_gather",
+               [&](EngineRanks& to) { to.all_gather(filled_array(array), axis, maker_from(result, "its result")); });
   };
   table_.all_reduce = [](void* self, const sr_array* array, std::uint32_t reduction, const sr_array_maker* result,
                          sr_error* error) {
     return run(self, error, "all_reduce", [&](EngineRanks& to) {
-      to.all_reduce(array_from(array, "the array"), reduction, maker_from(result, "its result"));
+      to.all_reduce(filled_array(array), reduction, maker_from(result, "its result"));
     });
   };
   table_.reduce_scatter = [](void* self, const sr_array* array, std::uint32_t axis, std::uint32_t reduction,
                              const sr_array_maker* result, sr_error* error) {
     return run(self, error, "reduce_scatter", [&](EngineRanks& to) {
-      to.reduce_scatter(array_from(array, "the array"), axis, reduction, maker_from(result, "its result"));
+      to.reduce_scatter(filled_array(array), axis, reduction, maker_from(result, "its result"));
     });
   };
   table_.all_to_all = [](void* self, const sr_array* array, std::uint32_t axis, const sr_array_maker* result,
                          sr_error* error) {
-    return run(self, error, "all_to_all", [&](EngineRanks& to) {
-      to.all_to_all(array_from(array, "the array"), axis, maker_from(result, "its result"));
-    });
+    return run(self, error, "all_to_all",
+               [&](EngineRanks& to) { to.all_to_all(filled_array(array), axis, maker_from(result, "its result")); });
   };
   table_.broadcast = [](void* self, const sr_array* array, std::uint32_t root, const sr_array_maker* result,
                         sr_error* error) {
     return run(self, error, "broadcast", [&](EngineRanks& to) {
-      to.broadcast(array == nullptr ? std::nullopt : std::optional(array_from(array, "the array")), root,
+      to.broadcast(array == nullptr ? std::nullopt : std::optional(filled_array(array)), root,
                    maker_from(result, "its result"));
     });
   };
@@ -168,7 +179,7 @@ sr_records EngineInstance::Table::records_table(EngineRecords& records) {
                    [&](Table& to) { *found = to.records_->next(maker_from(record, "its record")) ? 1 : 0; });
   };
   table.write = [](void* self, const sr_array* predictions, sr_error* error) {
-    return run_any(self, error, "write", [&](Table& to) { to.records_->write(array_from(predictions, "the array")); });
+    return run_any(self, error, "write", [&](Table& to) { to.records_->write(filled_array(predictions)); });
   };
   return table;
 }

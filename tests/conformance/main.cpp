@@ -37,8 +37,8 @@ int check(const plugins::Directories& directories, const std::string& only, cons
   std::size_t plugins = 0;
   std::size_t findings = 0;
   std::size_t problems = 0;
-  for (const plugins::PluginKind kind :
-       {plugins::PluginKind::strategy, plugins::PluginKind::transport, plugins::PluginKind::model}) {
+  for (const plugins::PluginKind kind : {plugins::PluginKind::strategy, plugins::PluginKind::transport,
+                                         plugins::PluginKind::model, plugins::PluginKind::engine}) {
     for (const std::string& name : plugins::plugin_names(directories, kind)) {
       if (!only.empty() && name != only) {
         continue;

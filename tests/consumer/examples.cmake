@@ -1,5 +1,5 @@
-# Installs everything into a new prefix, builds examples/plugins and examples/programs against it there as a third party
-# would, runs jobs over what came out, and checks it.
+# Installs everything into a new prefix, builds examples/plugins, examples/programs and examples/engines against it there
+# as a third party would, runs jobs over what came out, and checks it.
 #
 # cmake -D build=… -D source=… -D programs=… -D work=… -D generator=… -D c=… -D cxx=… -D libdir=… -D bindir=… -P examples.cmake
 
@@ -11,7 +11,7 @@ file(REMOVE_RECURSE "${work}")
 foreach(component IN ITEMS shardrun_sdk shardrun_plugins shardrun)
   run("${CMAKE_COMMAND}" --install "${build}" --component "${component}" --prefix "${work}/prefix")
 endforeach()
-foreach(folder IN ITEMS "${source}" "${programs}")
+foreach(folder IN ITEMS "${source}" "${programs}" "${source}/../engines")
   cmake_path(GET folder FILENAME name)
   run("${CMAKE_COMMAND}" -S "${folder}" -B "${work}/${name}" -G "${generator}" "-DCMAKE_C_COMPILER=${c}" "-DCMAKE_CXX_COMPILER=${cxx}"
     "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror"
@@ -76,6 +76,23 @@ foreach(program IN ITEMS big_sin diffusion heat102 life spring wave)
 endforeach()
 foreach(strategy IN ITEMS dp tp zero3 pp)
   run("${shardrun}" verify "${programs}/llama.ini" --set "job.strategy=${strategy}" --set "data.text=${source}/tcp_link.h")
+endforeach()
+
+# An engine in C, and those in C++, which equal a model.
+# Arrays of bytes, the text of a file: samples of six values, and labels.
+foreach(name IN ITEMS x y)
+  set(width 1)
+  set(shape "(64,)")
+  if(name STREQUAL x)
+    set(width 6)
+    set(shape "(64, 6)")
+  endif()
+  run(sh -c "( printf '\\223NUMPY\\001\\000\\166\\000%-117s\\n' \"{'descr': '|u1', 'fortran_order': False, 'shape': ${shape}, }\" && head -c $((64 * ${width})) '${source}/tcp_link.h' ) > '${work}/${name}.npy'")
+endforeach()
+foreach(engine IN ITEMS by_hand tensor_parallel)
+  run("${shardrun}" plugins check "${installed}/shardrun_engine_${engine}.so")
+  run("${shardrun}" verify "${source}/../engines/train.ini" --set "job.engine=${engine}" --set "plugins.path=${installed}"
+    --set "data.arrays=${work}/x.npy,${work}/y.npy" --set train.loss=cross_entropy --set model.loss=cross_entropy)
 endforeach()
 
 # Replicas that meet every few steps, so in the last one, of which a run tells the bytes.

@@ -249,7 +249,7 @@ TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
   CHECK_THAT(refused({}), Contains("plugins check: expected FILE"));
   CHECK_THAT(refused({sound, "--jsn"}), Contains("did you mean '--json'?"));
   CHECK_THAT(refused({sound, "--set", "chunk=1"}),
-             Contains("--set chunk=1: only a transport or a model has options here"));
+             Contains("--set chunk=1: only a transport, a model or an engine has options here"));
   const std::string mlp = SHARDRUN_PLUGINS "/shardrun_model_mlp.so";
   CHECK_THAT(refused({mlp, "--set", "hidden"}), Contains("--set hidden: expected KEY=VALUE"));
   CHECK_THAT(refused({mlp, "--set", "hiden=4"}),

@@ -152,6 +152,22 @@ using Array = BasicArray<float>;
 using IntArray = BasicArray<std::int32_t>;
 
 /// Arrays by name.
-using Arrays = std::map<std::string, Array>;
+class Arrays : public std::map<std::string, Array> {
+ public:
+  using std::map<std::string, Array>::map;
+
+  /// Throws std::out_of_range with the names that there are.
+  [[nodiscard]] const Array& at(const std::string& name) const {
+    const auto found = find(name);
+    if (found == end()) {
+      std::string names;
+      for (const auto& each : *this) {
+        names += (names.empty() ? "" : ", ") + each.first;
+      }
+      throw std::out_of_range("there is no array '" + name + "'; there are: " + (names.empty() ? "none" : names));
+    }
+    return found->second;
+  }
+};
 
 }  // namespace shardrun::sdk

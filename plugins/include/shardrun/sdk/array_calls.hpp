@@ -80,6 +80,8 @@ class Maker {
 class Future {
  public:
   Future(const sr_ranks* ranks, std::vector<std::uint64_t> messages) : ranks_(ranks), messages_(std::move(messages)) {}
+  Future(Future&&) = default;
+  Future& operator=(Future&&) = default;
 
   /// Whether wait() would return at once.
   [[nodiscard]] bool ready() {

@@ -77,8 +77,8 @@ class ShardedEngine {
 
   /// Sends an array to a rank. May return only when that rank receives it.
   template <class T>
-  void send(const BasicArray<T>& src, int dst) {
-    Future({ranks_, {start_send(src, dst)}}).wait();
+  void send(int dst, const BasicArray<T>& src) {
+    Future(ranks_, {start_send(src, dst)}).wait();
   }
 
   /// The next array from a rank.
@@ -98,12 +98,17 @@ class ShardedEngine {
   Future send_async(const BasicArray<T>&& src, int target_device_id) = delete;  // it would be gone before it is sent
 
   /// As above, where every rank sends: `dst` gets what another rank sends here. That rank is as far behind this one as
-  /// the target is ahead: 2 * device_id - target_device_id, modulo num_devices; or `source_device_id`.
+  /// the target is ahead: 2 * device_id - target_device_id, modulo num_devices; or `source_device_id`. Where both are
+  /// this rank, as with one rank, `dst` is a copy.
   template <class T>
   [[nodiscard]] Future send_async(const BasicArray<T>& src, BasicArray<T>& dst, int target_device_id,
                                   std::optional<int> source_device_id = std::nullopt) {
     const int n = num_devices();
     const int source = source_device_id.value_or((((2 * device_id() - target_device_id) % n) + n) % n);
+    if (source == device_id() && target_device_id == source) {
+      BasicArray<T>::over(dst.data(), dst.shape()) = src;
+      return {ranks_, {}};
+    }
     const std::uint64_t sent = start_send(src, target_device_id);
     const sr_array to = detail::raw_array(dst);
     std::uint64_t received = 0;

@@ -55,7 +55,8 @@ typedef struct sr_array_maker {
 ///
 /// All ranks call the collectives in one order. Each collective compares its arguments between the ranks first: where
 /// they do not fit together, it fails on all ranks and names two that differ. Every function has [job] timeout as its
-/// deadline, and returns SR_OK or an error with its reason. After an error the job fails, whatever the engine returns.
+/// deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it, messages under
+/// way end, and the job fails, whatever the engine returns.
 ///
 /// An array that is cut in parts along an axis has one part for each rank, in order. Parts differ by at most one index;
 /// the larger ones come first. With one rank every collective returns its array.
@@ -66,7 +67,7 @@ typedef struct sr_ranks {
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*barrier)(void* self, sr_error* error);
-  /// Starts to send to another rank. The array stays unchanged until `wait`. Messages from one rank to another arrive
+  /// Starts to send to another rank. The array stays unchanged until `wait`, or an error. Messages from one rank to another arrive
   /// in the order in which they were started. `*message` is never 0.
   int32_t (*start_send)(void* self, uint32_t to, const sr_array* array, uint64_t* message, sr_error* error);
   /// Receives a message of this element type and shape into the array, which belongs to the message until `wait`.

@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tests/integration/engine_folder.h"
+#include "tests/support/catch.h"
+
+// Engines that predict records.
+
+using namespace shardrun::test;
+
+namespace {
+
+/// Record i: of one sample, or of several.
+std::string record(int i) {
+  const int rows = i % 4;
+  const std::string shape = rows == 0 ? "(6,)" : "(" + std::to_string(rows) + ", 6)";
+  std::string bytes;
+  for (int value = 0; value < std::max(rows, 1) * features_of_sample; ++value) {
+    const float x = static_cast<float>((i * 31 + value * 7) % 100) / 50.0F - 1.0F;
+    bytes.append(reinterpret_cast<const char*>(&x), sizeof x);
+  }
+  return array_file("<f4", shape, bytes);
+}
+
+std::string records(int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) {
+    all += record(i);
+  }
+  return all;
+}
+
+/// Trains an engine on one device and writes `infer.ini`, which uses its weights.
+void write_inference(const EngineFolder& folder) {
+  REQUIRE(folder.run("engine").code == 0);
+  write_file(folder.path() / "infer.ini",
+             "[job]\nengine = data_parallel\ntask = infer\noutput = infer\ncheckpoint = engine/weights.safetensors\n"
+             "[plugins]\npath = " +
+                 std::string(SHARDRUN_EXAMPLE_ENGINES) +
+                 "\n[engine]\nhidden = 5\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+}
+
+/// The numbers of a stream of .npy records. Their headers end in a newline at a multiple of 64.
+std::vector<float> values_of(const std::string& stream) {
+  std::vector<float> values;
+  for (std::size_t at = 0; at < stream.size();) {
+    if (stream.compare(at, 6, "\x93NUMPY") != 0) {
+      FAIL("no array begins at byte " << at);
+    }
+    const std::size_t end = stream.find('\n', at) + 1;
+    const std::size_t next = std::min(stream.find("\x93NUMPY", end), stream.size());
+    std::vector<float> of_record((next - end) / sizeof(float));
+    std::memcpy(of_record.data(), stream.data() + end, next - end);
+    values.insert(values.end(), of_record.begin(), of_record.end());
+    at = next;
+  }
+  return values;
+}
+
+/// What the network of the weights predicts: two values for each sample.
+std::vector<float> predicted(const EngineFolder& folder, const std::vector<float>& samples_in) {
+  const std::string file = read_file(folder.path() / "engine/weights.safetensors");
+  std::vector<float> weights(40);
+  std::memcpy(weights.data(), file.data() + file.size() - 160, 160);
+  std::vector<float> result;
+  for (std::size_t sample = 0; sample < samples_in.size(); sample += features_of_sample) {
+    float y[2] = {0, 0};
+    for (std::size_t h = 0; h < 5; ++h) {
+      float z = 0;
+      for (std::size_t f = 0; f < features_of_sample; ++f) {
+        z += samples_in[sample + f] * weights[f * 5 + h];
+      }
+      for (std::size_t o = 0; o < 2; ++o) {
+        y[o] += std::max(z, 0.0F) * weights[30 + h * 2 + o];
+      }
+    }
+    result.insert(result.end(), {y[0], y[1]});
+  }
+  return result;
+}
+
+void require_predictions(const std::string& stream, const std::vector<float>& expected) {
+  const std::vector<float> found = values_of(stream);
+  REQUIRE(found.size() == expected.size());
+  float worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    worst = std::max(worst, std::abs(found[i] - expected[i]));
+  }
+  CHECK(worst < 1e-5F);
+}
+
+}  // namespace
+
+TEST_CASE("engines predict records in order, from files and pipes", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  const auto [engine, ranks, count] = GENERATE(table<std::string, std::string, int>({
+      {"tensor_parallel", "2", 10000},
+      {"data_parallel", "1", 1000},
+      {"data_parallel", "3", 1000},
+      {"zero3", "3", 1000},
+      {"pipeline", "3", 1000},
+  }));
+  const std::string stream = records(count);
+  write_file(folder.path() / "records.npy", stream);
+  const Ended ended = folder.run("infer", {"job.engine=" + engine, "job.ranks=" + ranks});
+  INFO(engine << " on " << ranks << ": " << ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string finished = "finished after " + std::to_string(count) + " records";
+  CHECK(ended.out.find(finished) != std::string::npos);
+  require_predictions(read_file(folder.path() / "predictions.npy"), predicted(folder, values_of(stream)));
+  const Ended piped = run_script(folder.path(), "cat records.npy | \"$0\" infer.ini --set job.engine=" + engine +
+                                                    " --set job.ranks=" + ranks +
+                                                    " --set infer.from=- --set infer.to=- | cat > piped.npy");
+  INFO(piped.err);
+  CHECK(piped.err.find(finished) != std::string::npos);
+  CHECK(read_file(folder.path() / "piped.npy") == read_file(folder.path() / "predictions.npy"));
+}
+
+TEST_CASE("a record without samples has predictions without rows, and a wrong shape is named", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", record(1) + array_file("<f4", "(0, 6)", "") + record(2));
+  const std::string engine = GENERATE("data_parallel", "pipeline");
+  const Ended ended = folder.run("infer", {"job.engine=" + engine, "job.ranks=2"});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(read_file(folder.path() / "predictions.npy").find("(0, 2)") != std::string::npos);
+  const Ended wrong = folder.run("infer", {"job.engine=faulty", "engine.fault=width", "job.ranks=2"});
+  CHECK(wrong.code == 1);
+  CHECK(wrong.err.find("the predictions of record 1 are [1, 3], expected [1, 2]") != std::string::npos);
+}
+
+TEST_CASE("streams may wait longer than the ranks' deadline", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", records(3000));
+  // Nothing reads the predictions until the pipe is full and the deadline is past. A longer wait changes nothing.
+  const Ended ended = run_script(
+      folder.path(),
+      "mkfifo in out; \"$0\" infer.ini --set job.ranks=2 --set job.timeout=1 --set infer.from=- --set infer.to=- < "
+      "in "
+      "> out 2> err & exec 3> in 4< out; cat records.npy >&3 & exec 3>&-; sleep 4; cat <&4 > late.npy; wait");
+  INFO(ended.err << read_file(folder.path() / "err"));
+  require_predictions(read_file(folder.path() / "late.npy"), predicted(folder, values_of(records(3000))));
+}
+
+TEST_CASE("a stop is heard while a stream waits", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", record(1));
+  const std::string ranks = GENERATE("1", "2");
+  const Ended ended = run_script(
+      folder.path(), "mkfifo in; exec 3<> in; \"$0\" infer.ini --set job.ranks=" + ranks +
+                         " --set infer.from=- --set infer.to=- < in > first.npy 2> err & pid=$!; cat records.npy >&3; "
+                         "until test -s first.npy; do :; done; kill -TERM $pid; wait $pid; echo ended with $?");
+  INFO(ended.err << read_file(folder.path() / "err"));
+  CHECK(ended.out.find("ended with 143") != std::string::npos);
+}
+
+TEST_CASE("what infer reads has to be there, and is not overwritten", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", record(1));
+  const auto refusal = [&](const std::string& setting) {
+    const Ended ended = folder.run("infer", {setting});
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK(refusal("infer.from=none.npy").find("none.npy: it cannot be read: No such file") != std::string::npos);
+  CHECK(refusal("infer.to=records.npy").find("records.npy is a file that the job reads") != std::string::npos);
+  CHECK(refusal("infer.to=infer.ini").find("infer.ini is a file that the job reads") != std::string::npos);
+  CHECK(refusal("job.output=engine").find("which [job] checkpoint names") != std::string::npos);
+  CHECK(read_file(folder.path() / "records.npy") == record(1));
+}
+
+TEST_CASE("the memory of ten thousand records is that of a thousand", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  const auto memory_for = [&](int count) {
+    write_file(folder.path() / "records.npy", records(count));
+    REQUIRE(folder.run("infer").code == 0);
+    const boost::json::object summary = read_json(folder.path() / "infer/summary.json");
+    CHECK(summary.at("steps").to_number<int>() == count);
+    return summary.at("ranks").as_array().at(0).as_object().at("private_bytes").to_number<double>();
+  };
+  const double of_few = memory_for(1000);
+  CHECK((sanitized || memory_for(10000) < of_few + 262144));  // a record is 72 bytes, the stream 1.2 MB
+}
+
+TEST_CASE("a malformed record is named by its number, and skipped or fatal", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  struct Malformed {
+    std::string bytes;
+    std::string message;
+  };
+  const std::string good = record(1);
+  const auto [bytes, message] = GENERATE_COPY(values<Malformed>({
+      {"no array at all", "record 3 of "},
+      {array_file("<f4", "(1, 5)", std::string(20, '\0')),
+       "record 3: its shape is [1, 5], expected [6] or [samples, 6]"},
+      {array_file("<f4", "(1, 6)", std::string(20, '\0') + "\xff\xff\xff\x7f"), "a value is NaN or infinite"},
+      {array_file("|O", "(1, 6)", std::string(24, '\0')), "record 3 of "},
+      {good.substr(0, 40), "record 3 of "},
+  }));
+  write_file(folder.path() / "records.npy", record(1) + record(2) + bytes + record(3));
+  const Ended stopped = folder.run("infer", {"job.ranks=2"});
+  INFO(stopped.err);
+  CHECK(stopped.code == 1);
+  CHECK(stopped.err.find(message) != std::string::npos);
+  const Ended skipped = folder.run("infer", {"job.ranks=2", "infer.malformed=skip"});
+  INFO(skipped.err << skipped.out);
+  CHECK(skipped.code == 0);
+  CHECK(skipped.out.find("skipped: ") != std::string::npos);
+  CHECK(skipped.out.find(message) != std::string::npos);
+  require_predictions(read_file(folder.path() / "predictions.npy"),
+                      predicted(folder, values_of(record(1) + record(2) + record(3))));
+}
+
+TEST_CASE("a record that is cut short is named", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  const std::string last = record(2);
+  write_file(folder.path() / "records.npy", record(1) + last.substr(0, last.size() - 4));
+  const Ended ended = folder.run("infer");
+  INFO(ended.err);
+  CHECK(ended.code == 1);
+  CHECK(ended.err.find("record 2 of ") != std::string::npos);
+  CHECK(ended.err.find("it is cut short: 44 of its 48 bytes are there") != std::string::npos);
+}
+
+TEST_CASE("a record is predicted before the next one comes", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", record(1));
+  const std::string ranks = GENERATE("1", "2");
+  // The second record is written only once the first one's predictions have come.
+  const Ended ended =
+      run_script(folder.path(),
+                 "mkfifo in out; \"$0\" infer.ini --set job.ranks=" + ranks +
+                     " --set infer.from=- --set infer.to=- < in > out 2> err & exec 3> in 4< out; cat records.npy >&3; "
+                     "head -c 136 <&4 > first.npy; cat records.npy >&3; exec 3>&-; cat <&4 > second.npy; wait");
+  INFO(ended.err << read_file(folder.path() / "err"));
+  CHECK(read_file(folder.path() / "first.npy").size() == 136);
+  CHECK(read_file(folder.path() / "second.npy") == read_file(folder.path() / "first.npy"));
+}
+
+TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer without an engine", "[engines]") {
+  const EngineFolder folder;
+  write_inference(folder);
+  write_file(folder.path() / "records.npy", record(1));
+  const Ended ended = folder.run("infer", {"infer.features=7"});
+  CHECK(ended.code == 2);
+  CHECK(ended.err.find("[infer] features = 7, and '") != std::string::npos);
+  CHECK(folder.run("infer", {"infer.features=6", "infer.outputs=2"}).code == 0);
+  write_file(folder.path() / "bare.ini",
+             "[job]\nengine = data_parallel\ntask = infer\n[plugins]\npath = " + std::string(SHARDRUN_EXAMPLE_ENGINES) +
+                 "\n[engine]\nhidden = 5\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+  const Ended bare = folder.run("bare");
+  CHECK(bare.code == 2);
+  CHECK(bare.err.find("set [infer] features and outputs, or a [job] checkpoint") != std::string::npos);
+  const Ended of_model = folder.run("model", {"job.task=infer"});
+  CHECK(of_model.code == 2);
+  CHECK(of_model.err.find("[job] task = infer is for engines, and [job] engine is not set; set it") !=
+        std::string::npos);
+}
