@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -27,12 +28,18 @@ constexpr std::size_t read_size = std::size_t{1} << 16U;
 bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting) {
   constexpr int interval_ms = 100;
   pollfd polled{.fd = file.get(), .events = event, .revents = 0};
-  while (::poll(&polled, 1, interval_ms) <= 0) {
+  for (;;) {
+    const int ready = ::poll(&polled, 1, interval_ms);
+    if (ready > 0) {
+      return true;
+    }
+    if (ready < 0 && errno != EINTR) {
+      throw std::system_error(errno, std::generic_category(), "poll");
+    }
     if (!waiting()) {
       return false;
     }
   }
-  return true;
 }
 
 /// A pipe that can be written to takes so many bytes without blocking; a file takes all.

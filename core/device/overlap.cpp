@@ -71,12 +71,11 @@ Overlap shifted_overlap(const TensorView& x, const TensorView& y, std::uint32_t 
 
 Overlap reshaped_overlap(const TensorView& x, const TensorView& y) {
   Overlap overlap;
-  for (const graph::Regrouped& group : graph::regroup(whole_shape(x), whole_shape(y))) {
-    const bool is_one_index = group.from == group.from_end || group.to == group.to_end;
-    if (!is_one_index) {
+  graph::for_each_group(whole_shape(x), whole_shape(y), [&](const graph::Regrouped& group) {
+    if (group.has_both()) {
       add(overlap, joined(x, group.from, group.from_end), joined(y, group.to, group.to_end));
     }
-  }
+  });
   return overlap;
 }
 

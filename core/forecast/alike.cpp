@@ -61,7 +61,7 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
     for (const auto& [shape, placement] : parts) {
       for (std::size_t d = 0; d < shape.size(); ++d) {
         if (!placement.dims[d].empty()) {
-          sizes.push_back(mesh::shard_of(shape[d], placement.dims[d], mesh, at).size());
+          sizes.push_back(mesh::interval_of(shape[d], placement, d, mesh, at).size());
         }
       }
       if (!placement.flat.empty()) {

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace shardrun::graph {
 
@@ -14,11 +13,31 @@ struct Regrouped {
   std::size_t to;
   std::size_t to_end;
 
+  /// Otherwise it is a dimension of one index that is added or removed.
+  [[nodiscard]] bool has_both() const noexcept { return from < from_end && to < to_end; }
   [[nodiscard]] bool is_kept() const noexcept { return from_end - from == 1 && to_end - to == 1; }
 };
 
-/// The smallest groups. A dimension of one index that is added or removed is a group of its own. REQUIRES: both shapes
-/// have the same number of elements, at least one.
-[[nodiscard]] std::vector<Regrouped> regroup(std::span<const std::int64_t> from, std::span<const std::int64_t> to);
+/// Calls `visit` with the smallest groups, in order. REQUIRES: both shapes have the same number of elements, at least
+/// one.
+template <typename Visit>
+void for_each_group(std::span<const std::int64_t> from, std::span<const std::int64_t> to, const Visit& visit) {
+  for (std::size_t i = 0, j = 0; i < from.size() || j < to.size();) {
+    Regrouped group{i, i, j, j};
+    const bool one_in_from = i < from.size() && from[i] == 1;
+    const bool one_in_to = j < to.size() && to[j] == 1;
+    if (one_in_from || one_in_to) {
+      i += one_in_from ? 1 : 0;
+      j += one_in_to ? 1 : 0;
+    } else {
+      for (std::int64_t in_from = from[i++], in_to = to[j++]; in_from != in_to;) {
+        in_from < in_to ? in_from *= from[i++] : in_to *= to[j++];
+      }
+    }
+    group.from_end = i;
+    group.to_end = j;
+    visit(group);
+  }
+}
 
 }  // namespace shardrun::graph

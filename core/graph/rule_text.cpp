@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "core/graph/rule_words.h"
@@ -198,12 +199,19 @@ std::vector<TensorType> typical_operands(std::string_view text,
       }
     }
   }
+  const auto size_of_windows = [&](const std::string& name) {
+    std::int64_t multiple = 1;
+    for (const auto& [i, factor, window] : written.windows) {
+      multiple = factor == name ? std::lcm(multiple, window.divisor) : multiple;
+    }
+    return (size(name) + multiple - 1) / multiple * multiple;
+  };
   std::vector<TensorType> operands;
   for (const Words& words : written.operands) {
     TensorType& type = operands.emplace_back();
     for (const std::string& word : words) {
       for (const std::string& name : expanded(word, groups, text)) {
-        type.shape.push_back(size(name));
+        type.shape.push_back(size_of_windows(name));
         type.axes.push_back(name);
       }
     }

@@ -153,7 +153,7 @@ class Sharder {
     part.halos.clear();
     for (const mesh::Halo& halo : to.halos) {
       const AxisId axis = to.dims[halo.dim].front();
-      if (!from.splits(axis) && !from.is_partial(axis)) {
+      if (from.dims[halo.dim].empty() && !from.splits(axis) && from.partial.empty()) {
         part.dims[halo.dim].clear();
       }
     }

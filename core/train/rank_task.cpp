@@ -75,6 +75,9 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
     const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
     finish(executor, "failed", shardrun::exit_code(failure.code()));
     failed = record_.summary;
+    if (!is_late) {
+      throw;
+    }
     throw failure;
   }
   show_profile(executor);

@@ -138,7 +138,7 @@ void require_streams(const job::Job& job) {
     refuse("from", fmt::format("{}: it cannot be read: {}", metrics::human_path(from), std::strerror(errno)));
   }
   for (const std::filesystem::path& read : {from, job.checkpoint, std::filesystem::path(job.file)}) {
-    if (std::filesystem::equivalent(read, to, none)) {
+    if (!job::is_standard(read) && !job::is_standard(to) && std::filesystem::equivalent(read, to, none)) {
       refuse("to", fmt::format("{} is a file that the job reads: choose another", metrics::human_path(to)));
     }
   }

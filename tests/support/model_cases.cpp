@@ -4,6 +4,7 @@
 
 #include "core/compile/model.h"
 #include "core/device/elements.h"
+#include "core/graph/builder.h"
 #include "tests/support/evaluate.h"
 
 namespace shardrun::test {
@@ -129,6 +130,31 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
 
 namespace {
 
+/// Elements that move between shapes. The rows of `grid` are not those of `cells`: ranks with one row of `cells` read
+/// one or two rows of `grid`.
+ModelCase moving_case() {
+  ModelCase model{.name = "moving"};
+  const auto add = [&](const char* name, std::vector<std::int64_t> shape, std::vector<std::string> axes) {
+    return model.graph.states.push_back({.name = name,
+                                         .type = {graph::DType::f32, std::move(shape), std::move(axes)},
+                                         .kind = graph::StateKind::field});
+  };
+  const graph::StateId grid = add("grid", {3, 4}, {"row", "column"});
+  const graph::StateId cells = add("cells", {4, 3}, {"x", "y"});
+  graph::FunctionBuilder f(model.graph, "iterate", graph::Role::once, 0);
+  using Shape = std::vector<std::int64_t>;
+  const graph::ValueId moved =
+      f.call("reshape", {f.state("grid")}, {{"shape", Shape{4, 3}}, {"axes", std::string("x y")}}, "moved");
+  const graph::ValueId twice = f.call("concatenate", {f.state("cells"), moved}, {{"dim", std::int64_t{0}}}, "twice");
+  const graph::ValueId part = f.call(
+      "slice", {twice}, {{"dim", std::int64_t{0}}, {"begin", std::int64_t{3}}, {"end", std::int64_t{7}}}, "part");
+  f.write(cells, f.call("add", {moved, part}, {}, "sum"), graph::StateWrite::Mode::assign);
+  f.write(grid, f.call("reshape", {part}, {{"shape", Shape{3, 4}}, {"axes", std::string("row column")}}, "back"),
+          graph::StateWrite::Mode::assign);
+  f.finish();
+  return model;
+}
+
 std::vector<ModelCase> build_model_cases() {
   std::vector<ModelCase> cases = training_cases(graph::Remat::none);
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
@@ -150,6 +176,8 @@ std::vector<ModelCase> build_model_cases() {
   }
   cases.push_back(
       {.name = "sin", .graph = workload::build_iteration(find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
+  cases.push_back(moving_case());
+  cases.push_back(moving_case());
   return cases;
 }
 

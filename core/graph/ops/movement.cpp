@@ -119,26 +119,26 @@ ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) 
                                                        inputs.empty() ? "nothing" : to_string(inputs[0]),
                                                        fmt::join(to, ", "), attributes.text("axes")));
   }
-  const std::vector<Regrouped> groups = regroup(from, to);
+  std::vector<Regrouped> groups;
+  for_each_group(from, to, [&](const Regrouped& group) { groups.push_back(group); });
   std::string operand;
   std::string result;
   std::string whole;
   for (const Regrouped& group : groups) {
-    const bool is_split = group.from < group.from_end && group.to < group.to_end;
     for (std::size_t d = group.from; d < group.from_end; ++d) {
-      const bool first = is_split && d == group.from;
+      const bool first = group.has_both() && d == group.from;
       operand += first ? fmt::format(" b{}", group.to) : fmt::format(" a{}", d);
       whole += first ? "" : fmt::format(" a{}", d);
     }
     for (std::size_t d = group.to; d < group.to_end; ++d) {
       result += fmt::format(" b{}", d);
-      whole += is_split && d == group.to ? "" : fmt::format(" b{}", d);
+      whole += group.has_both() && d == group.to ? "" : fmt::format(" b{}", d);
     }
   }
   ShardingRule rule = parse_rule(fmt::format("{}->{}", operand.empty() ? "." : operand, result.empty() ? "." : result),
                                  {.whole = whole});
   for (const Regrouped& group : groups) {
-    if (group.from < group.from_end && group.to < group.to_end && !group.is_kept()) {
+    if (group.has_both() && !group.is_kept()) {
       add_window(
           rule, inputs, 0, group.from,
           compound_window(product(from, group.from + 1, group.from_end), product(to, group.to + 1, group.to_end)),
@@ -166,6 +166,10 @@ ShardingRule concatenate_rule(const Attributes& attributes, const Operands& inpu
   std::int64_t size = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     require_dimension("concatenate", inputs, i, dim);
+    if (rank(inputs, i) != rank(inputs, 0)) {
+      throw Error(ErrorCode::shape_mismatch, fmt::format("op concatenate: {} and {} differ in more than dimension {}",
+                                                         to_string(inputs[0]), to_string(inputs[i]), dim));
+    }
     if (is_real(inputs[i].dtype) != is_real(inputs[0].dtype)) {
       throw Error(ErrorCode::shape_mismatch,
                   fmt::format("op concatenate: {} and {} cannot stand in one tensor: cast one of them",

@@ -10,6 +10,7 @@
 using namespace shardrun;
 using namespace shardrun::graph;
 using namespace shardrun::test;
+using Catch::Contains;
 
 namespace {
 
@@ -186,4 +187,24 @@ TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
           static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}}));
         }) == "1: op layer_norm has 3 results where one is taken");
   CHECK(error_of([&] { differentiate(builder, x); }) == "1: the loss of function f is not a scalar: f32[a0 2, a1 5]");
+}
+
+TEST_CASE("shapes that do not fit together are refused", "[graph]") {
+  Graph graph;
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
+  const ValueId matrix = builder.input("x", type_of({2, 3}));
+  const ValueId line = builder.input("line", type_of({4}));
+  const auto refused = [&](const char* op, const std::vector<ValueId>& operands, const Attributes& attributes) {
+    return error_of([&] { static_cast<void>(builder.call(op, operands, attributes)); });
+  };
+  using Sizes = std::vector<std::int64_t>;
+  CHECK_THAT(refused("concatenate", {matrix, line}, {{"dim", std::int64_t{0}}}),
+             Contains("op concatenate: f32[a0 2, a1 3] and f32[a0 4] differ in more than dimension 0"));
+  CHECK_THAT(refused("concatenate", {matrix, builder.input("wide", type_of({2, 4}))}, {{"dim", std::int64_t{0}}}),
+             Contains("factor 'a1' is 3 in an earlier operand and 4 in operand 1"));
+  CHECK_THAT(refused("reshape", {matrix}, {{"shape", Sizes{4}}, {"axes", std::string("a")}}),
+             Contains("op reshape: f32[a0 2, a1 3] cannot become [4]"));
+  CHECK_THAT(refused("slice", {line}, {{"dim", std::int64_t{0}}, {"begin", std::int64_t{1}}, {"end", std::int64_t{5}}}),
+             Contains("has no indices 1 to 5 along dimension 0"));
+  CHECK_THAT(refused("transpose", {matrix}, {{"order", Sizes{0, 0}}}), Contains("must name each of 2 dimensions once"));
 }

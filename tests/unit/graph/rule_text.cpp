@@ -102,6 +102,6 @@ TEST_CASE("typical operands fit a rule", "[graph]") {
   CHECK(to_string(operands[1]) == "f32[k 2, d 3]");
   CHECK(to_string(operands[2]) == "f32[]");
   const std::vector<TensorType> windowed = typical_operands("2d[0..1] x[-1..1], d/2[-1..0] -> d x", size);
-  CHECK(to_string(windowed[0]) == "f32[d 5, x 2]");
+  CHECK(to_string(windowed[0]) == "f32[d 7, x 2]");  // d has 4 indices: one index of the other operand makes two
   CHECK(to_string(windowed[1]) == "f32[d 2]");
 }
