@@ -84,6 +84,27 @@ bool classify(Contraction& made) {
   return true;
 }
 
+/// Moves outer letters of the result to the batch until it lies as matrices, if these are large enough.
+void split_result(Contraction& made) {
+  constexpr std::int64_t large_product = 1 << 18;
+  constexpr std::int64_t large_side = 16;
+  Contraction split = made;
+  for (const char letter : made.tensors[2].letters) {
+    if (split.tensors[2].matrix(split.rows, split.columns)) {
+      made = split;
+      return;
+    }
+    std::erase(split.rows, letter);
+    std::erase(split.columns, letter);
+    split.batch += has(split.batch, letter) ? "" : std::string(1, letter);
+    const std::int64_t m = made.tensors[0].count(split.rows);
+    const std::int64_t n = made.tensors[1].count(split.columns);
+    if (std::min(m, n) < large_side || m * n * made.tensors[0].count(made.inner) < large_product) {
+      return;
+    }
+  }
+}
+
 /// The tensor as a matrix, copied so that it lies as one if it does not.
 Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows, const std::string& columns) {
   const Lettered& tensor = made.tensors[number];
@@ -136,6 +157,7 @@ Contraction::Contraction(const graph::OpShape& shape) {
   if (!products) {
     return;
   }
+  split_result(*this);
   const std::optional<Operand> result = tensors[2].matrix(rows, columns);
   if (result && result->transposed) {
     std::swap(tensors[0], tensors[1]);
