@@ -84,7 +84,17 @@ void add_einsums(std::vector<Case>& cases) {
                                            {"aib,bjc->cjia", {5, 4, 6}, {6, 3, 7}},
                                            {"ijx,jk->ik", {3, 4, 2}, {4, 5}},
                                            {"ij,jkx->i", {3, 4}, {4, 5, 2}},
-                                           {"ix,jx->xij", {9, 4}, {11, 4}}};
+                                           {"ix,jx->xij", {9, 4}, {11, 4}},
+                                           {"be,beh->beh", {5, 2}, {5, 2, 67}},
+                                           {"beh,beh->be", {5, 2, 67}, {5, 2, 67}},
+                                           {"bhe,be->bhe", {5, 67, 2}, {5, 2}},
+                                           {"bhs,bsh->bs", {3, 19, 35}, {3, 35, 19}},
+                                           {"bh,bh->h", {130, 35}, {130, 35}},
+                                           {"i,i->i", {9001}, {9001}},
+                                           {"i,i->", {9001}, {9001}},
+                                           {"bi,bj->bij", {3, 17}, {3, 130}},
+                                           {"beh,bd->edh", {90, 2, 65}, {90, 49}},
+                                           {"bd,beh->hde", {90, 49}, {90, 65, 3}}};
   for (const EinsumCase& c : einsums) {
     cases.push_back({"einsum", {{"spec", c.spec}}, {normal(c.a), normal(c.b)}});
   }

@@ -69,7 +69,8 @@ Tensor by_loop(const Expression& of, const Tensor& a, const Tensor& b, Tensor re
   for (const auto& [letter, size] : of.sizes) {
     at[letter] = 0;
   }
-  for (bool more = true; more;) {
+  const bool empty = std::ranges::any_of(of.sizes, [](const auto& letter) { return letter.second == 0; });
+  for (bool more = !empty; more;) {
     result.values[index_of(of.letters.result, of, at)] +=
         a.values[index_of(of.letters.a, of, at)] * b.values[index_of(of.letters.b, of, at)];
     more = false;
@@ -133,6 +134,23 @@ TEST_CASE("300 random expressions equal a loop over all indices", "[kernels]") {
     check_expression(random, expression, graph::DType::f32);
     if (number % 3 == 0) {
       check_expression(random, expression, graph::DType::bf16);
+    }
+  }
+}
+
+TEST_CASE("an einsum of an empty shard adds nothing", "[kernels]") {
+  Random random(21);
+  for (const char* text : {"be,beh->beh", "beh,beh->be", "be,beh->h", "bh,hb->", "beh,bh->eb", "beh,bd->edh"}) {
+    for (const char empty : {'b', 'e', 'h'}) {
+      Expression expression{.letters = graph::parse_einsum(text), .sizes = {{'b', 70}, {'d', 20}, {'e', 3}, {'h', 21}}};
+      std::erase_if(expression.sizes, [&](const auto& letter) {
+        return (expression.letters.a + expression.letters.b).find(letter.first) == std::string::npos;
+      });
+      if (expression.sizes.contains(empty)) {
+        expression.sizes[empty] = 0;
+      }
+      INFO(text << " without " << empty);
+      check_expression(random, expression, graph::DType::f32);
     }
   }
 }

@@ -48,15 +48,6 @@ std::int64_t Lettered::count(const std::string& some) const {
   return product;
 }
 
-std::int64_t Lettered::offset(const std::string& some, std::int64_t number) const {
-  std::int64_t sum = 0;
-  for (auto letter = some.rbegin(); letter != some.rend(); ++letter) {
-    sum += number % size(*letter) * stride(*letter);
-    number /= size(*letter);
-  }
-  return sum;
-}
-
 std::optional<Operand> Lettered::matrix(const std::string& rows, const std::string& columns) const {
   const std::optional<std::int64_t> down = joint_stride(*this, rows);
   const std::optional<std::int64_t> across = joint_stride(*this, columns);
@@ -93,6 +84,27 @@ bool classify(Contraction& made) {
   return true;
 }
 
+/// Moves outer letters of the result to the batch until it lies as matrices, if these are large enough.
+void split_result(Contraction& made) {
+  constexpr std::int64_t large_product = 1 << 18;
+  constexpr std::int64_t large_side = 16;
+  Contraction split = made;
+  for (const char letter : made.tensors[2].letters) {
+    if (split.tensors[2].matrix(split.rows, split.columns)) {
+      made = split;
+      return;
+    }
+    std::erase(split.rows, letter);
+    std::erase(split.columns, letter);
+    split.batch += has(split.batch, letter) ? "" : std::string(1, letter);
+    const std::int64_t m = made.tensors[0].count(split.rows);
+    const std::int64_t n = made.tensors[1].count(split.columns);
+    if (std::min(m, n) < large_side || m * n * made.tensors[0].count(made.inner) < large_product) {
+      return;
+    }
+  }
+}
+
 /// The tensor as a matrix, copied so that it lies as one if it does not.
 Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows, const std::string& columns) {
   const Lettered& tensor = made.tensors[number];
@@ -102,16 +114,33 @@ Operand as_matrix(Contraction& made, std::size_t number, const std::string& rows
     made.copied[number] = true;
     const std::string letters = made.batch + rows + columns;
     std::vector<std::int64_t> shape;
+    std::string present;
     for (const char letter : letters) {
-      shape.push_back(tensor.size(letter));
+      if (has(tensor.letters, letter)) {
+        present += letter;
+        shape.push_back(tensor.size(letter));
+      }
     }
-    made.packed[number] = Lettered(letters, tensor.dtype, shape);
+    made.packed[number] = Lettered(present, tensor.dtype, shape);
     matrix = made.packed[number].matrix(rows, columns);
   }
   return *matrix;
 }
 
 }  // namespace
+
+std::int64_t Contraction::size(char letter) const {
+  return tensors[has(tensors[0].letters, letter) ? 0 : 1].size(letter);
+}
+
+std::int64_t Contraction::offset(std::size_t tensor, std::int64_t number) const {
+  std::int64_t sum = 0;
+  for (auto letter = batch.rbegin(); letter != batch.rend(); ++letter) {
+    sum += number % size(*letter) * packed[tensor].stride(*letter);
+    number /= size(*letter);
+  }
+  return sum;
+}
 
 Contraction::Contraction(const graph::OpShape& shape) {
   const graph::Einsum einsum = graph::parse_einsum(shape.attributes.text("spec"));
@@ -122,25 +151,21 @@ Contraction::Contraction(const graph::OpShape& shape) {
   if (!classify(*this)) {
     return;
   }
-  const std::int64_t m = tensors[0].count(rows);
-  const std::int64_t n = tensors[1].count(columns);
   const std::int64_t k = tensors[0].count(inner);
-  products = m * n * k >= small_product && (m > 1 || n > 1) && (k > 1 || (m > 1 && n > 1));
+  const std::int64_t results = tensors[0].count(rows) * tensors[1].count(columns);
+  products = results * k >= small_product && results > 1 && k > 1;
   if (!products) {
     return;
   }
+  split_result(*this);
   const std::optional<Operand> result = tensors[2].matrix(rows, columns);
   if (result && result->transposed) {
     std::swap(tensors[0], tensors[1]);
     std::swap(rows, columns);
     swapped = true;
   }
-  product = {swapped ? n : m,
-             swapped ? m : n,
-             k,
-             as_matrix(*this, 0, rows, inner),
-             as_matrix(*this, 1, inner, columns),
-             as_matrix(*this, 2, rows, columns)};
+  product = {tensors[0].count(rows),           tensors[1].count(columns),           k,
+             as_matrix(*this, 0, rows, inner), as_matrix(*this, 1, inner, columns), as_matrix(*this, 2, rows, columns)};
 }
 
 }  // namespace shardrun::device::cpu

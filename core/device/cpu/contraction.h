@@ -27,8 +27,6 @@ struct Lettered {
   [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that it lacks
   [[nodiscard]] std::int64_t count(const std::string& some) const;
   [[nodiscard]] std::int64_t elements() const { return count(letters); }
-  /// Where element `number` of the indices of some letters lies, the last one innermost.
-  [[nodiscard]] std::int64_t offset(const std::string& some, std::int64_t number) const;
   /// As a matrix whose rows are the indices of `rows`, or nothing: its elements do not lie as in one.
   [[nodiscard]] std::optional<Operand> matrix(const std::string& rows, const std::string& columns) const;
 };
@@ -38,13 +36,17 @@ struct Lettered {
 struct Contraction {
   explicit Contraction(const graph::OpShape& shape);
 
+  [[nodiscard]] std::int64_t size(char letter) const;
+  /// Where the matrix of index `number` of the batch begins in packed[tensor].
+  [[nodiscard]] std::int64_t offset(std::size_t tensor, std::int64_t number) const;
+
   std::array<Lettered, 3> tensors;  ///< a, b and the result
   std::string summed;               ///< letters that the result lacks
   bool products = false;
   // Of products:
-  std::string batch;
-  std::string rows;      ///< letters of a and the result
-  std::string columns;   ///< letters of b and the result
+  std::string batch;     ///< letters of the result
+  std::string rows;      ///< other letters of a and the result
+  std::string columns;   ///< other letters of b and the result
   std::string inner;     ///< letters of a and b
   bool swapped = false;  ///< `a` is the op's second operand, and tensors[0] is too
   std::array<bool, 3> copied = {};

@@ -1,20 +1,24 @@
 #include <string_view>
 
 #include "core/device/cpu/blocks.h"
+#include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/variant.h"
 
 namespace shardrun::device::cpu {
 
-// blocks.cpp is compiled for each instruction set and defines one in each.
+// blocks.cpp and element_nest.cpp are compiled for each instruction set and define these in each.
 namespace baseline {
 extern const BlockLoops loops_of_blocks;
-}
+extern const NestRunner nest_runner;
+}  // namespace baseline
 namespace v3 {
 extern const BlockLoops loops_of_blocks;
-}
+extern const NestRunner nest_runner;
+}  // namespace v3
 namespace v4 {
 extern const BlockLoops loops_of_blocks;
-}
+extern const NestRunner nest_runner;
+}  // namespace v4
 
 namespace {
 
@@ -50,13 +54,14 @@ RegisterVariants::RegisterVariants(std::initializer_list<Variant> variants) {
   }
 }
 
-const BlockLoops& block_loops() noexcept {
 #if defined(SHARDRUN_KERNEL_X86_LEVELS)
-  if (machine_level() >= 3) {
-    return machine_level() >= 4 ? v4::loops_of_blocks : v3::loops_of_blocks;
-  }
+#define SHARDRUN_OF_MACHINE(name) (machine_level() >= 4 ? v4::name : machine_level() >= 3 ? v3::name : baseline::name)
+#else
+#define SHARDRUN_OF_MACHINE(name) (baseline::name)
 #endif
-  return baseline::loops_of_blocks;
-}
+
+const BlockLoops& block_loops() noexcept { return SHARDRUN_OF_MACHINE(loops_of_blocks); }
+
+void run_nest(const ElementNest& nest, const KernelCall& call) { SHARDRUN_OF_MACHINE(nest_runner)(nest, call); }
 
 }  // namespace shardrun::device::cpu

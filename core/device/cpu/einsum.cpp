@@ -3,84 +3,88 @@
 #include <memory>
 
 #include "core/device/cpu/contraction.h"
+#include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/prepared_product.h"
-#include "core/device/cpu/views.h"
 #include "core/device/host_device.h"
 #include "core/device/queue.h"
+#include "core/device/threads.h"
 
 namespace shardrun::device::cpu {
 namespace {
 
-using namespace SHARDRUN_KERNEL_VARIANT;
-
-/// Loops over some letters, the last one innermost, and where the elements of a and b lie.
-struct LetterLoops {
-  LetterLoops(const Contraction& of, const std::string& letters) : count(letters.size()) {
-    const auto& [a, b, y] = of.tensors;
-    for (std::size_t i = 0; i < count; ++i) {
-      sizes[i] = a.letters.find(letters[i]) == std::string::npos ? b.size(letters[i]) : a.size(letters[i]);
-      a_strides[i] = a.stride(letters[i]);
-      b_strides[i] = b.stride(letters[i]);
-      total *= sizes[i];
+/// Adds a loop around the others. One that continues the loop before it becomes part of it.
+void add_outer(NestLoops& nest, const NestLoop& loop) {
+  if (loop.size == 1) {
+    return;
+  }
+  if (nest.count > 0) {
+    NestLoop& last = nest.loops[nest.count - 1];
+    if (loop.a == last.size * last.a && loop.b == last.size * last.b && loop.y == last.size * last.y) {
+      last.size *= loop.size;
+      return;
     }
   }
-  void add_offsets(std::int64_t number, std::int64_t& in_a, std::int64_t& in_b) const {
-    for (std::size_t i = count; i-- > 0;) {
-      in_a += number % sizes[i] * a_strides[i];
-      in_b += number % sizes[i] * b_strides[i];
-      number /= sizes[i];
-    }
+  nest.loops[nest.count++] = loop;
+}
+
+NestLoops loops_over(const Contraction& of, const std::string& letters) {
+  const auto& [a, b, y] = of.tensors;
+  NestLoops nest;
+  for (auto letter = letters.rbegin(); letter != letters.rend(); ++letter) {
+    add_outer(nest, {.size = of.size(*letter), .a = a.stride(*letter), .b = b.stride(*letter), .y = y.stride(*letter)});
   }
+  return nest;
+}
 
-  std::size_t count;
-  std::int64_t total = 1;
-  std::array<std::int64_t, 2 * max_rank> sizes = {};  // operands of max_rank dimensions each
-  std::array<std::int64_t, 2 * max_rank> a_strides = {};
-  std::array<std::int64_t, 2 * max_rank> b_strides = {};
-};
+/// Whether vectors of a loop's iterations are consecutive elements of each tensor, or one element of it.
+bool has_vectors(const NestLoop& loop, bool sums) {
+  return loop.a + loop.b > 0 && loop.a <= 1 && loop.b <= 1 && (sums || loop.y == 1);
+}
 
-/// An einsum that is not worth a product of matrices: element by element of the result.
-class ElementLoops {
- public:
-  explicit ElementLoops(const Contraction& contraction)
-      : kept_(contraction, contraction.tensors[2].letters),
-        outer_(contraction, contraction.summed.substr(0, std::max<std::size_t>(contraction.summed.size(), 1) - 1)),
-        inner_(contraction, contraction.summed.substr(outer_.count)) {}
+/// How fast a nest is whose vectors run along this loop. A vector of strided elements takes as long as `penalty`
+/// vectors of consecutive ones.
+std::int64_t worth_as_vectors(const NestLoop& loop, bool sums) {
+  constexpr std::int64_t longest_vector = 16;
+  constexpr std::int64_t penalty = 8;
+  return std::min(loop.size, longest_vector) * (has_vectors(loop, sums) ? penalty : 1);
+}
 
-  void run(const KernelCall& call) const {
-    const auto a = reals<Reals>(call.inputs[0]);
-    const auto b = reals<Reals>(call.inputs[1]);
-    const auto y = reals<Reals>(call.outputs[0]);
-    const std::int64_t work = outer_.total * inner_.total;
-    call.threads.split(kept_.total, row_grain(work), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        double sum = call.accumulate ? static_cast<double>(get(y, i)) : 0;
-        for (std::int64_t r = 0; r < outer_.total; ++r) {
-          std::int64_t in_a = 0;
-          std::int64_t in_b = 0;
-          kept_.add_offsets(i, in_a, in_b);
-          outer_.add_offsets(r, in_a, in_b);
-          sum += inner_sum(a + in_a, b + in_b);
-        }
-        put(y, i, static_cast<float>(sum));
+/// An einsum that is not worth a product of matrices.
+ElementNest element_nest(const Contraction& of) {
+  ElementNest nest = {.kept = loops_over(of, of.tensors[2].letters), .summed = loops_over(of, of.summed)};
+  NestLoops* from = nullptr;
+  int chosen = 0;
+  for (NestLoops* loops : {&nest.kept, &nest.summed}) {
+    const bool sums = loops == &nest.summed;
+    for (int i = 0; i < loops->count; ++i) {
+      if (from == nullptr || worth_as_vectors(loops->loops[i], sums) > worth_as_vectors(nest.vectors, nest.sums)) {
+        from = loops;
+        chosen = i;
+        nest.vectors = loops->loops[i];
+        nest.sums = sums;
       }
-    });
-  }
-
- private:
-  [[nodiscard]] double inner_sum(Reals a, Reals b) const {
-    double sum = 0;
-    for (std::int64_t r = 0; r < inner_.total; ++r) {
-      sum +=
-          static_cast<double>(get(a, r * inner_.a_strides[0])) * static_cast<double>(get(b, r * inner_.b_strides[0]));
     }
-    return sum;
   }
-
-  LetterLoops kept_;
-  LetterLoops outer_;
-  LetterLoops inner_;  ///< the last of the summed letters
-};
+  if (from != nullptr) {
+    std::copy(from->loops + chosen + 1, from->loops + from->count, from->loops + chosen);
+    --from->count;
+  }
+  if (!has_vectors(nest.vectors, nest.sums)) {
+    nest.operands = ElementNest::Operands::strided;
+    return nest;
+  }
+  nest.swapped = nest.vectors.a == 0;
+  if (nest.swapped) {
+    std::swap(nest.vectors.a, nest.vectors.b);
+    for (NestLoops* loops : {&nest.kept, &nest.summed}) {
+      for (NestLoop& loop : loops->loops) {
+        std::swap(loop.a, loop.b);
+      }
+    }
+  }
+  nest.operands = nest.vectors.b == 0 ? ElementNest::Operands::a_consecutive : ElementNest::Operands::both_consecutive;
+  return nest;
+}
 
 /// An einsum as products of matrices.
 class Products {
@@ -137,8 +141,8 @@ class Products {
     const std::array<Operand*, 3> operands = {&product.a, &product.b, &product.c};
     for (std::size_t t = 0; t < 3; ++t) {
       const Lettered& packed = contraction_.packed[t];
-      const std::int64_t offset = packed.offset(contraction_.batch, number);
-      operands[t]->data = data[t] + static_cast<std::size_t>(offset) * graph::element_bytes(packed.dtype);
+      const auto offset = static_cast<std::size_t>(contraction_.offset(t, number));
+      operands[t]->data = data[t] + offset * graph::element_bytes(packed.dtype);
     }
     return product;
   }
@@ -192,10 +196,10 @@ class Products {
   bool touched_ = false;  ///< the scratch of products whose batch is shared
 };
 
-/// What an instruction keeps: one of both.
+/// What an instruction keeps.
 struct Prepared {
-  std::unique_ptr<Products> products;
-  std::unique_ptr<ElementLoops> loops;
+  std::unique_ptr<Products> products;  ///< null: the nest counts
+  ElementNest nest;
 };
 
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
@@ -204,7 +208,7 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   if (contraction.products) {
     prepared->products = std::make_unique<Products>(std::move(contraction));
   } else {
-    prepared->loops = std::make_unique<ElementLoops>(contraction);
+    prepared->nest = element_nest(contraction);
   }
   return prepared;
 }
@@ -216,7 +220,7 @@ std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
 
 void run(const KernelCall& call) {
   const auto& prepared = *static_cast<const Prepared*>(call.prepared);
-  prepared.products != nullptr ? prepared.products->run(call) : prepared.loops->run(call);
+  prepared.products != nullptr ? prepared.products->run(call) : run_nest(prepared.nest, call);
 }
 
 const RegisterKernel register_einsum("cpu", "einsum", {run, scratch_bytes, prepare});
