@@ -32,11 +32,22 @@ StateId metric(Graph& graph, const char* name) {
   return graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
+/// Until a function is finished, messages call it what the model calls it.
+constexpr const char* name_in_model = "loss";
+
 /// Adds a function that a model has written.
 void finish(FunctionBuilder& builder) {
   Graph& graph = builder.graph();
   builder.finish();
   graph.functions.back() = graph::without_unused(graph.functions.back());
+}
+
+void add_gradients(FunctionBuilder& builder, ValueId loss) {
+  try {
+    graph::differentiate(builder, loss);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("model {}: {}", builder.graph().model, error.message()));
+  }
 }
 
 /// The mean loss over `samples` is summed up in state `loss` call by call.
@@ -53,17 +64,19 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
 
 void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     const TrainingSettings& training) {
-  FunctionBuilder builder(graph, "micro", graph::Role::repeated, rows);
-  graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
+  FunctionBuilder builder(graph, name_in_model, graph::Role::repeated, rows);
+  add_gradients(builder, add_loss(builder, model, settings, rows, training.batch, true));
   finish(builder);
+  graph.functions.back().name = "micro";
   graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat, graph.layers);
 }
 
 void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     std::int64_t samples) {
-  FunctionBuilder builder(graph, std::string(evaluate_function), graph::Role::on_demand, rows);
+  FunctionBuilder builder(graph, name_in_model, graph::Role::on_demand, rows);
   add_loss(builder, model, settings, rows, samples, false);
   finish(builder);
+  graph.functions.back().name = evaluate_function;
 }
 
 Graph declare(const Model& model, const ModelSettings& settings) {
