@@ -8,6 +8,7 @@
 #include "core/cli/plan.h"
 #include "core/mesh/shards.h"
 #include "core/metrics/human.h"
+#include "core/workload/program.h"
 
 namespace shardrun::cli {
 namespace {
@@ -292,6 +293,9 @@ std::string head_text(const Planned& planned) {
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
                         metrics::human_bytes(bytes));
+  }
+  if (const std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
+    text += untrained + "\n";
   }
   text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
   return text + (planned.fit ? forecast::to_string(*planned.fit) + "\n" : "");

@@ -1,6 +1,7 @@
 #include "core/workload/program.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -140,6 +141,24 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
     graph::mix_precision(graph, *settings.mixed);
   }
   return graph;
+}
+
+std::string untrained_notice(const Graph& graph) {
+  std::set<StateId> trained;
+  for (const State& state : graph.states) {
+    if (state.kind == StateKind::gradient) {
+      trained.insert(state.of_parameter);
+    }
+  }
+  std::vector<std::string> untrained;
+  for (const StateId id : graph.states.ids()) {
+    if (!trained.empty() && graph.states[id].kind == StateKind::parameter && !trained.contains(id)) {
+      untrained.push_back(graph.states[id].name);
+    }
+  }
+  return untrained.empty()
+             ? ""
+             : fmt::format("parameters without a gradient keep their first values: {}", fmt::join(untrained, ", "));
 }
 
 std::int64_t losses_per_sample(const Graph& graph) {
