@@ -245,7 +245,9 @@ std::string timeline_text(const forecast::Forecast& forecast, std::size_t width)
 }
 
 std::string transients_text(const compile::Compiled& compiled) {
-  std::string text = "\nmemory of rank 0 without the states, by function; the least that any order of buffers needs\n";
+  std::string text =
+      "\nmemory of rank 0 without the states, by function: bytes, the fewest that any order of buffers needs, "
+      "and the busiest instruction\n";
   for (const partition::Program& program : compiled.programs.programs) {
     if (!program.counts) {
       continue;
