@@ -47,10 +47,13 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
   return boost::json::serialize(summary) + '\n';
 }
 
-void print_line(std::FILE* to, const conformance::Finding& finding) {
+/// `printed`: the findings before, whose problems are not printed again.
+void print_line(std::FILE* to, const conformance::Finding& finding, const std::vector<conformance::Finding>& printed) {
   fmt::print(to, "  {} {}\n", finding.problem.empty() ? "ok    " : "FAILED", finding.name);
   if (!finding.problem.empty()) {
-    fmt::print(to, "         {}\n", finding.problem);
+    const auto same = std::ranges::find(printed, finding.problem, &conformance::Finding::problem);
+    fmt::print(to, "         {}\n",
+               same == printed.end() ? finding.problem : fmt::format("the same as '{}'", same->name));
   }
   std::fflush(to);
 }
@@ -184,6 +187,7 @@ int check(std::span<const std::string> words) {
              manifest.abi_major, manifest.abi_minor, subject.path.string(), names.size(), names.size() == 1 ? "" : "s");
   std::fflush(screen);
   std::size_t problems = 0;
+  std::vector<conformance::Finding> printed;
   const std::vector<conformance::Finding> findings = conformance::check_plugin(
       compile::directories_of({subject.path.parent_path()}), manifest.kind, manifest.name,
       {.member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_name},
@@ -195,7 +199,8 @@ int check(std::span<const std::string> words) {
            return;  // said once, as the error
          }
          problems += finding.problem.empty() ? 0 : 1;
-         print_line(screen, finding);
+         print_line(screen, finding, printed);
+         printed.push_back(finding);
        }});
   if (std::ranges::any_of(findings, wants_own_launcher)) {
     throw Error(ErrorCode::usage,

@@ -97,11 +97,11 @@ int generate(std::span<const std::string> words) {
   const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
   const checkpoint::TrainedModel trained =
       checkpoint::read_model(file, compile::models_in(directories_of_run(parsed.positional[0])));
+  const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
 
-  const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(file, graph, executor);

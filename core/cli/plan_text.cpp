@@ -8,6 +8,7 @@
 #include "core/cli/plan.h"
 #include "core/mesh/shards.h"
 #include "core/metrics/human.h"
+#include "core/workload/program.h"
 
 namespace shardrun::cli {
 namespace {
@@ -244,7 +245,9 @@ std::string timeline_text(const forecast::Forecast& forecast, std::size_t width)
 }
 
 std::string transients_text(const compile::Compiled& compiled) {
-  std::string text = "\nmemory of rank 0 without the states, by function; the least that any order of buffers needs\n";
+  std::string text =
+      "\nmemory of rank 0 without the states, by function: bytes, the fewest that any order of buffers needs, "
+      "and the busiest instruction\n";
   for (const partition::Program& program : compiled.programs.programs) {
     if (!program.counts) {
       continue;
@@ -292,6 +295,9 @@ std::string head_text(const Planned& planned) {
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
                         metrics::human_bytes(bytes));
+  }
+  if (const std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
+    text += untrained + "\n";
   }
   text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
   return text + (planned.fit ? forecast::to_string(*planned.fit) + "\n" : "");

@@ -60,12 +60,12 @@ workload::Model model_of(plugins::Model plugin) {
                         .options = plugin.options(),
                         .takes_data = plugin.data() != 0};
   model.declare = [plugin](graph::Graph& graph, const workload::ModelSettings& settings) {
+    require_data(plugin, settings);
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
   };
   if (plugin.has("loss")) {
     model.losses = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
                             bool training) {
-      require_data(plugin, settings);
       return placing(settings,
                      [&] { return plugin.write_function(builder, request_of(settings), "loss", rows, training); });
     };

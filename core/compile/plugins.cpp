@@ -100,13 +100,13 @@ plugins::Directories directories_of(const std::vector<std::filesystem::path>& co
 
 job::SchemaProviders schema_providers() {
   return {
-      .model_options = [](std::string_view name,
-                          const std::vector<std::filesystem::path>& path) -> std::optional<std::vector<OptionSpec>> {
-        const std::optional<workload::Model> model = models_in(directories_of(path)).find(std::string(name));
-        return model ? std::optional(model->options) : std::nullopt;
+      .model_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
+        return plugins::Model::open(directories_of(job.plugins.path), name).options();
       },
       .model_names =
-          [](const std::vector<std::filesystem::path>& path) { return models_in(directories_of(path)).names(); },
+          [](const job::Job& job) {
+            return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::model);
+          },
       .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Strategy::open(directories_of(job.plugins.path), name).options();
       },
@@ -133,12 +133,7 @@ job::SchemaProviders schema_providers() {
 }
 
 workload::Model open_model(const job::Job& job) {
-  std::optional<workload::Model> model = models_in(directories_of(job.plugins.path)).find(job.model.name);
-  if (!model) {
-    throw Error(ErrorCode::plugin,
-                fmt::format("the model plugin '{}' has gone since the job was read", job.model.name));
-  }
-  return *std::move(model);
+  return model_of(plugins::Model::open(directories_of(job.plugins.path), job.model.name));
 }
 
 plugins::Strategy open_strategy(const job::Job& job) {

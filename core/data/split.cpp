@@ -14,8 +14,9 @@ std::int64_t training_count(std::int64_t count, double fraction, std::string_vie
   }
   const auto training = static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(count)));
   if (training == 0) {
-    throw Error(ErrorCode::data, fmt::format("'{}' has {} elements, of which [data] split = {} leaves none to train on",
-                                             source, count, fraction));
+    throw Error(ErrorCode::data,
+                fmt::format("'{}': [data] split = {} of its {} samples or tokens leaves none to train on", source,
+                            fraction, count));
   }
   return training;
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "core/base/suggest.h"
 
 namespace shardrun::graph {
 namespace {
@@ -60,7 +61,12 @@ void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes&
   for (const auto& [name, value] : attributes.entries()) {
     const auto spec = std::ranges::find(specs, name, &AttributeSpec::name);
     if (spec == specs.end()) {
-      refuse(name, "is none that the op takes");
+      std::vector<std::string> known;
+      for (const AttributeSpec& each : specs) {
+        known.push_back(each.name);
+      }
+      refuse(name, fmt::format("is none that the op takes{}; it takes {}", did_you_mean(name, known),
+                               known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
     }
     check_value(*spec, value);
   }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -9,6 +11,15 @@
 
 namespace shardrun::graph {
 namespace {
+
+/// Why nothing is differentiated through an op.
+std::string without_gradient(const std::string& op) {
+  constexpr std::string_view suffix = "_gradient";
+  const std::string_view first =
+      op.ends_with(suffix) ? std::string_view(op).substr(0, op.size() - suffix.size()) : std::string_view();
+  return fmt::format("the op {} has no gradient{}", op,
+                     first.empty() ? "" : fmt::format("; second derivatives of {} are not offered", first));
+}
 
 /// Reverse-mode differentiation of the function built so far (Griewank & Walther 2008, section 3.2).
 class Differentiation {
@@ -90,9 +101,10 @@ class Differentiation {
   void seed(ValueId scalar) {
     const Function& function = builder_.function();
     if (!builder_.type(scalar).shape.empty()) {
-      throw Error(
-          states_ ? ErrorCode::internal : ErrorCode::shape_mismatch,
-          fmt::format("the loss of function {} is not a scalar: {}", function.name, to_string(builder_.type(scalar))));
+      const std::string type = to_string(builder_.type(scalar));
+      throw states_
+          ? Error(ErrorCode::internal, fmt::format("the loss of function {} is not a scalar: {}", function.name, type))
+          : Error(ErrorCode::shape_mismatch, fmt::format("expected a scalar, found {}", type));
     }
     set_phase(Phase::backward_input);
     if (states_) {
@@ -124,7 +136,7 @@ class Differentiation {
           continue;
         }
         if (node.op->gradient == nullptr) {
-          refuse(node, fmt::format("the op {} has no gradient", node.op->name));
+          refuse(node, without_gradient(node.op->name));
         }
         require_differentiated(node);
         set_phase(parameters ? Phase::backward_weight : Phase::backward_input);

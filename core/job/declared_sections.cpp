@@ -40,11 +40,6 @@ std::vector<OptionSpec> plugin_options(
   return *options;
 }
 
-/// REQUIRES: [plugins] has been read.
-std::vector<std::string> model_names(const Reading& reading) {
-  return reading.providers->model_names(reading.job.plugins.path);
-}
-
 /// Adds the transport and those that it opens, unless the job has them.
 void add_transport(Reading& reading, const std::string& name, const std::string& where) {
   Job& job = reading.job;
@@ -73,23 +68,14 @@ void read_model(Reading& reading, const Section& section) {
   const RawSetting* const name = given != nullptr ? given->find(name_spec.name) : nullptr;
   if (name == nullptr) {
     const std::vector<OptionSpec> specs = {
-        {.name = name_spec.name, .type = OptionType::choice, .choices = model_names(reading)}};
+        {.name = name_spec.name, .type = OptionType::choice, .choices = reading.providers->model_names(reading.job)}};
     refuse_missing({.file = reading.raw.file, .name = section.name, .owner = "[model]", .specs = specs}, given,
                    specs[0]);
   }
-  std::optional<std::vector<OptionSpec>> options;
-  try {
-    options = reading.providers->model_options(name->value, reading.job.plugins.path);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", name->where, error.message()));
-  }
-  if (!options) {
-    const std::vector<std::string> known = model_names(reading);
-    refuse_at(name->where, fmt::format("there is no model '{}'{}; the models are {}", shown(name->value),
-                                       did_you_mean(name->value, known), fmt::join(known, ", ")));
-  }
+  const std::vector<OptionSpec> options = plugin_options(
+      "model", name->value, name->where, reading.job, reading.providers->model_options, reading.providers->model_names);
   std::vector<OptionSpec> specs = {name_spec};
-  specs.insert(specs.end(), options->begin(), options->end());
+  specs.insert(specs.end(), options.begin(), options.end());
   const std::string owner = fmt::format("the model '{}'", shown(name->value));
   check_declared(owner, specs);
   const OptionValues values = read_settings(reading, section.name, owner, specs, true);

@@ -190,11 +190,9 @@ struct Job {
 /// What parsing a job needs from models and plugins. Absent options mean that there is no such model or plugin. The
 /// names are used only in messages that list them.
 struct SchemaProviders {
-  /// `plugin_path`: [plugins] path.
-  std::function<std::optional<std::vector<OptionSpec>>(std::string_view model,
-                                                       const std::vector<std::filesystem::path>& plugin_path)>
-      model_options;
-  std::function<std::vector<std::string>(const std::vector<std::filesystem::path>& plugin_path)> model_names;
+  /// Of the Job, only `plugins.path` is there.
+  std::function<std::optional<std::vector<OptionSpec>>(std::string_view model, const Job& job)> model_options;
+  std::function<std::vector<std::string>(const Job& job)> model_names;
 
   /// Called last. The Job is complete except for the plugins' options; `plugins.path` is there.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;

@@ -34,7 +34,7 @@ std::vector<KnownKeys> all_keys(const Reading& reading) {
     plugins_only.plugins.path = plugin_path(reading.raw);
     const RawSection* const model = reading.raw.find("model");
     if (const RawSetting* const name = model != nullptr ? model->find("name") : nullptr) {
-      if (const auto options = reading.providers->model_options(name->value, plugins_only.plugins.path)) {
+      if (const auto options = reading.providers->model_options(name->value, plugins_only)) {
         all.push_back({"model", *options});
       }
     }

@@ -22,6 +22,7 @@
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
+#include "core/workload/program.h"
 
 namespace shardrun::train {
 namespace {
@@ -87,6 +88,9 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   std::vector<std::string> notices;
   if (compiled.engine != nullptr) {
     return notices;  // what the ranks compute, and most of what they hold, is the engine's own
+  }
+  if (std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
+    notices.push_back(std::move(untrained));
   }
   if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));

@@ -1,6 +1,7 @@
 #include "core/workload/program.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -32,11 +33,22 @@ StateId metric(Graph& graph, const char* name) {
   return graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
+/// Until a function is finished, messages call it what the model calls it.
+constexpr const char* name_in_model = "loss";
+
 /// Adds a function that a model has written.
 void finish(FunctionBuilder& builder) {
   Graph& graph = builder.graph();
   builder.finish();
   graph.functions.back() = graph::without_unused(graph.functions.back());
+}
+
+void add_gradients(FunctionBuilder& builder, ValueId loss) {
+  try {
+    graph::differentiate(builder, loss);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("model {}: {}", builder.graph().model, error.message()));
+  }
 }
 
 /// The mean loss over `samples` is summed up in state `loss` call by call.
@@ -53,17 +65,19 @@ ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettin
 
 void add_microbatch(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     const TrainingSettings& training) {
-  FunctionBuilder builder(graph, "micro", graph::Role::repeated, rows);
-  graph::differentiate(builder, add_loss(builder, model, settings, rows, training.batch, true));
+  FunctionBuilder builder(graph, name_in_model, graph::Role::repeated, rows);
+  add_gradients(builder, add_loss(builder, model, settings, rows, training.batch, true));
   finish(builder);
+  graph.functions.back().name = "micro";
   graph.functions.back() = graph::rematerialize(graph.functions.back(), training.remat, graph.layers);
 }
 
 void add_evaluation(Graph& graph, const Model& model, const ModelSettings& settings, std::int64_t rows,
                     std::int64_t samples) {
-  FunctionBuilder builder(graph, std::string(evaluate_function), graph::Role::on_demand, rows);
+  FunctionBuilder builder(graph, name_in_model, graph::Role::on_demand, rows);
   add_loss(builder, model, settings, rows, samples, false);
   finish(builder);
+  graph.functions.back().name = evaluate_function;
 }
 
 Graph declare(const Model& model, const ModelSettings& settings) {
@@ -127,6 +141,24 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
     graph::mix_precision(graph, *settings.mixed);
   }
   return graph;
+}
+
+std::string untrained_notice(const Graph& graph) {
+  std::set<StateId> trained;
+  for (const State& state : graph.states) {
+    if (state.kind == StateKind::gradient) {
+      trained.insert(state.of_parameter);
+    }
+  }
+  std::vector<std::string> untrained;
+  for (const StateId id : graph.states.ids()) {
+    if (!trained.empty() && graph.states[id].kind == StateKind::parameter && !trained.contains(id)) {
+      untrained.push_back(graph.states[id].name);
+    }
+  }
+  return untrained.empty()
+             ? ""
+             : fmt::format("parameters without a gradient keep their first values: {}", fmt::join(untrained, ", "));
 }
 
 std::int64_t losses_per_sample(const Graph& graph) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -53,6 +54,10 @@ inline constexpr std::string_view predict_function = "predict";
 /// disagree.
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
+
+/// A line that names the parameters without a gradient, which keep their first values. Empty if there are none, and for
+/// a graph that is not trained.
+[[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
 
 /// Losses that each sample has in a graph of build_training.
 [[nodiscard]] std::int64_t losses_per_sample(const graph::Graph& graph);

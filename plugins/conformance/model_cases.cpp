@@ -64,14 +64,26 @@ std::size_t size_of(const graph::Graph& graph) {
   return size;
 }
 
+/// What `ask` returns for the job with this value of the option. A Failure names both.
+template <class Ask>
+auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
+  job.settings.options.set(option.name, value);
+  try {
+    return ask(job);
+  } catch (const Failure& failure) {
+    throw Failure(
+        fmt::format("{} with {} = {:.60}: {}", job.name, option.name, to_text(option, value), failure.what()));
+  }
+}
+
 /// Whether the graph has more states or ops with a larger number. Then the largest that the option allows would take
 /// all memory.
-bool is_structural(const Model& model, ModelJob job, const OptionSpec& option) {
+bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
   std::vector<std::size_t> sizes;
   for (const std::int64_t number : {8, 12}) {
-    job.settings.options.set(option.name, number);
     try {
-      sizes.push_back(size_of(build_graph(model, job)));
+      sizes.push_back(
+          ask_with(small, option, number, [&](const ModelJob& job) { return size_of(build_graph(model, job)); }));
     } catch (const Error&) {
       return true;
     }
@@ -101,14 +113,7 @@ void model_options_at_limits(ModelMember& member) {
   for (const ModelJob& small : member.jobs()) {
     for (const OptionSpec& option : member.model().options()) {
       for (const OptionValue& value : tried_values(member.model(), small, option)) {
-        ModelJob job = small;
-        job.settings.options.set(option.name, value);
-        try {
-          (void)answer_of(member.model(), job);
-        } catch (const Failure& failure) {
-          throw Failure(
-              fmt::format("{} with {} = {:.60}: {}", job.name, option.name, to_text(option, value), failure.what()));
-        }
+        (void)ask_with(small, option, value, [&](const ModelJob& job) { return answer_of(member.model(), job); });
       }
     }
   }

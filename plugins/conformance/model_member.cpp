@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/compile/model.h"
+#include "core/options/convert.h"
 #include "core/options/options.h"
 #include "plugins/conformance/conformance.h"
 #include "plugins/conformance/small_options.h"
@@ -72,10 +73,25 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
   return shape;
 }
 
+/// "hidden = 8, mistake = 3": the options that do not have their defaults.
+std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& specs) {
+  std::string text;
+  for (const OptionValues::Entry& entry : options.entries()) {
+    const auto spec = std::ranges::find(specs, entry.name, &OptionSpec::name);
+    text += fmt::format("{}{} = {:.60}", text.empty() ? "" : ", ", entry.name, to_text(*spec, entry.value));
+  }
+  return text.empty() ? "its defaults" : text;
+}
+
 /// The first job that the model accepts.
 ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
                   const std::vector<std::string>& settings) {
   std::string refusal;
+  const auto refused = [&](std::string_view why) {
+    if (refusal.empty()) {
+      refusal = fmt::format("({}): {}", text_of(job.settings.options, model.options()), why);
+    }
+  };
   for (const workload::DataShape& shape : shapes_of(data)) {
     job.settings.data = with_settings(shape, settings);
     for (OptionValues& options : small_options(model.options(), given)) {
@@ -84,14 +100,14 @@ ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data,
         (void)build_graph(model, job);
         return job;
       } catch (const Error& error) {
-        refusal = refusal.empty() ? error.message() : refusal;
+        refused(error.message());
       } catch (const Failure& failure) {
-        refusal = refusal.empty() ? failure.what() : refusal;
+        refused(failure.what());
       }
     }
   }
   throw Failure(
-      fmt::format("{}: it accepts none of the small jobs that this suite tries, the first one so: {}; set its "
+      fmt::format("{}: it accepts none of the small jobs that this suite tries, the first one {}; set its "
                   "options by --set KEY=VALUE, and sizes of the data by --set data.features=N, data.outputs=N "
                   "or data.vocab=N",
                   job.name, refusal));

@@ -265,7 +265,8 @@ void FunctionRecorder::set_losses(std::uint32_t losses) {
   const graph::TensorType& type = builder_.type(id);
   if (type.dtype != graph::DType::f32 || type.shape.empty() || type.shape.front() != rows_ ||
       type.axes.front() != "batch") {
-    refuse_with(fmt::format("the losses are {}, expected f32[batch {}, ...]", to_string(type), rows_));
+    refuse_with(fmt::format("the losses are {}, expected f32[batch {}, ...], of which the host takes the mean",
+                            to_string(type), rows_));
   }
   losses_ = id;
 }

@@ -78,7 +78,8 @@ std::int32_t GraphRecorder::recorded(sr_error* error, std::string_view function,
   std::optional<Error> of_job;
   const bool is_first = !refusal_;
   const std::int32_t status = record_call(
-      refusal_, error, [&] { return fmt::format("{}('{}')", function, item != nullptr ? printable(item) : ""); },
+      refusal_, error,
+      [&] { return item != nullptr ? fmt::format("{}('{}')", function, printable(item)) : std::string(function); },
       [&] {
         try {
           act();

@@ -60,7 +60,7 @@ struct RawJob {
 };
 
 /// Calls the model: `call` takes its table, the job and an sr_error*. A refusal of the host goes before what the model
-/// says.
+/// says. It is the job's mistake if the model is trained on data and the job has none.
 template <class Recorder, class Call>
 void call_model(const Plugin& plugin, const ModelRequest& request, std::string_view function, Recorder& recorder,
                 Call call) {
@@ -80,7 +80,13 @@ void call_model(const Plugin& plugin, const ModelRequest& request, std::string_v
     if (refusal->code() == ErrorCode::job) {
       throw *refusal;
     }
-    refuse_with(fmt::format("{} ({}) wrote what cannot be: {}", name, plugin.path().string(), refusal->message()));
+    const std::string what =
+        fmt::format("{} ({}) wrote what cannot be: {}", name, plugin.path().string(), refusal->message());
+    if (table.data != 0 && request.data == 0 && function != "iterate") {
+      const std::string reason = "[data] is missing, so features, outputs and vocab are 0: " + what;
+      throw Invalid(ErrorCode::job, reason, reason, "data");
+    }
+    refuse_with(what);
   }
 }
 

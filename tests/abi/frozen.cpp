@@ -138,6 +138,13 @@ TEST_CASE("a model built from the headers of a release reads all it could, and i
         .options = {{"width", std::int64_t{4}}}, .data = SR_DATA_LABELS, .vocab = 3, .features = 5, .outputs = 7};
     CHECK(frozen.help() == "a model of an earlier release");
     CHECK(frozen.data() == SR_DATA_LABELS);
+    CHECK_THAT(error_of([&] {
+                 graph::Graph without_data;
+                 frozen.declare(without_data, {.options = request.options});
+               }),
+               Catch::StartsWith("2: [data] is missing, so features, outputs and vocab are 0: model 'frozen' (") &&
+                   Catch::EndsWith("dimension 0 has size 0, expected at least 1"));
+    lines.clear();
 
     graph::Graph graph;
     frozen.declare(graph, request);
@@ -148,10 +155,11 @@ TEST_CASE("a model built from the headers of a release reads all it could, and i
     CHECK_FALSE(frozen.write_function(iterate, request, "iterate", 0, false).exists());
     iterate.finish();
 
-    CHECK(lines == std::vector<std::string>{
-                       "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 0: 6 rows, training 1",
-                       "type 1 [5 features]", "gradient of operand 0 of 1, factor 2: results 1",
-                       "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4", "function 1: 0 rows, training 0"});
+    CHECK(lines == std::vector<std::string>{"job: data 4, vocab 3, features 5, outputs 7", "option width 2 4",
+                                            "function 0: 6 rows, training 1", "type 1 [5 features]",
+                                            "gradient of operand 0 of 1, factor 2: results 1",
+                                            "job: data 4, vocab 3, features 5, outputs 7", "option width 2 4",
+                                            "function 1: 0 rows, training 0"});
     CHECK(graph.layers == 2);
     REQUIRE(graph.states.size() == 2);
     CHECK(to_string(graph.states[graph::StateId(0)].type) == "f32[features 5, mlp 4]");

@@ -99,6 +99,11 @@ TEST_CASE("a model that is not the same for all is found", "[conformance]") {
   CHECK_THAT(model_problem("reading", "no file"), Contains("open"));
 }
 
+TEST_CASE("a model that accepts no job is reported with the options that it was first asked with", "[conformance]") {
+  CHECK_THAT(model_problem("input_in_gradient", "the same graph"),
+             Contains("accepts none of the small jobs") && Contains("the first one (its defaults): "));
+}
+
 TEST_CASE("a model that crashes at the end of an option's range is found, and the other cases go on", "[conformance]") {
   const std::vector<Finding> findings = check_model("crashing", {"options", "own ops"});
 

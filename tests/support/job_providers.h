@@ -30,15 +30,14 @@ inline job::SchemaProviders job_providers() {
       {.name = "schedule", .type = choice_or_path, .default_value = "1f1b", .choices = {"1f1b", "gpipe"}},
   };
   return {
-      .model_options = [everything](std::string_view model, const std::vector<std::filesystem::path>&)
-          -> std::optional<std::vector<OptionSpec>> {
+      .model_options = [everything](std::string_view model, const job::Job&) -> std::optional<std::vector<OptionSpec>> {
         if (model == "toy") {
           return everything;
         }
         return model == "bare" ? std::optional(std::vector<OptionSpec>()) : std::nullopt;
       },
       .model_names =
-          [](const std::vector<std::filesystem::path>&) {
+          [](const job::Job&) {
             return std::vector<std::string>{"bare", "toy"};
           },
       .strategy_options = [split](std::string_view strategy,

@@ -302,7 +302,8 @@ typedef struct sr_model_op {
   /// The same, as the formula reads, on float64. `shardrun verify` compares with it.
   int32_t (*kernel_f64)(void* self, const sr_kernel_call* call, sr_error* error);
   /// Writes ops that compute the gradient with respect to an operand, which has the type of that operand. It uses only
-  /// `call` and `type_of` of the table. `*gradient` stays 0 where it is zero. NULL: nothing flows back through the op.
+  /// `call` and `type_of` of the table. `*gradient` stays 0 where it is zero. NULL: a model that
+  /// differentiates through the op is refused.
   int32_t (*gradient)(void* self, const sr_gradient_request* request, const sr_function_writer* writer,
                       uint32_t* gradient, sr_error* error);
 } sr_model_op;

@@ -218,9 +218,7 @@ TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]")
         "digits alone, without unit, decimal point or exponent");
 
   job::SchemaProviders providers = test::job_providers();
-  providers.model_options = [](std::string_view, const std::vector<std::filesystem::path>&) {
-    return std::vector<OptionSpec>{{.name = "name"}};
-  };
+  providers.model_options = [](std::string_view, const job::Job&) { return std::vector<OptionSpec>{{.name = "name"}}; };
   CHECK(refusal(ErrorCode::plugin, [&] { return job::parse_job(job::read_job_text(minimal, "x.ini"), providers); }) ==
         "the model 'toy' declares the option 'name' wrongly: there are two of that name");
 }

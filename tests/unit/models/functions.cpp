@@ -91,6 +91,43 @@ TEST_CASE("training has one function for each number of rows that occurs", "[mod
         std::multiset<std::string>{"micro 2", "micro 3", "update 0", "evaluate 1", "evaluate 4", "predict 1"});
 }
 
+namespace {
+
+/// A model with the parameters w and v, whose losses are w · x, sent through `op`.
+workload::Model scaling(const std::string& op, graph::Attributes attributes = {}) {
+  workload::Model model{.name = "scaling"};
+  model.declare = [](graph::Graph& graph, const workload::ModelSettings&) {
+    for (const char* name : {"w", "v"}) {
+      graph.states.push_back({.name = name, .type = {}, .kind = graph::StateKind::parameter});
+    }
+  };
+  model.losses = [=](graph::FunctionBuilder& builder, const workload::ModelSettings&, std::int64_t rows, bool) {
+    const graph::ValueId x = builder.input("inputs", {graph::DType::f32, {rows}, {"batch"}});
+    const graph::ValueId w = builder.call("broadcast_scalar", {builder.state("w"), x}, {{"scale", 1.0}});
+    return builder.call(op, {w, x}, attributes, "result");
+  };
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("a parameter that the loss does not depend on is named", "[models]") {
+  CHECK(workload::untrained_notice(workload::build_training(scaling("multiply"), {}, {})) ==
+        "parameters without a gradient keep their first values: v");
+  CHECK(workload::untrained_notice(
+            training_case("", "mlp", {{"hidden", "3"}}, {.features = 5, .outputs = 2}, {}).graph) == "");
+  CHECK(workload::untrained_notice(
+            workload::build_iteration(find_model("heat1d"), model_settings("heat1d", {{"cells", "3"}}))) == "");
+}
+
+TEST_CASE("an op in the loss that has no gradient is named with its model and function", "[models]") {
+  CHECK(error_of([] {
+          static_cast<void>(workload::build_training(scaling("gelu_gradient", {{"form", "erf"}}), {}, {}));
+        }) ==
+        "1: model scaling: function loss, node result: the op gelu_gradient has no gradient; second derivatives of "
+        "gelu are not offered");
+}
+
 TEST_CASE("dropout acts in training alone", "[models]") {
   const graph::Graph graph =
       training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}, {"dropout", "0.5"}},
@@ -148,6 +185,10 @@ TEST_CASE("options of a model that cannot be meant together are refused in words
         "2: [model] loss = squared_error needs real-valued targets, and the second of [data] arrays holds integer "
         "labels: use loss "
         "= cross_entropy, or store floats");
+  CHECK(refusal("mlp", {{"hidden", "3"}}, {.vocab = 4}) == "2: model mlp is not trained on tokens");
+  CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}},
+                {.features = 5, .outputs = 2}) ==
+        "2: model gpt is not trained on arrays of which the second holds real numbers");
   CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
   CHECK(error_of([] {
           static_cast<void>(workload::build_iteration(find_model("heat1d"),

@@ -117,14 +117,15 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
         wrote("add_state('v'): the type has 9 dimensions; expected at most 8, each with its size and axis"));
   CHECK(model_fault("initial_nan") == wrote("add_state('v'): initial_value is not finite"));
   CHECK(model_fault("initial_unknown") == wrote("add_state('v'): there is no way 77 of setting first values"));
-  CHECK(model_fault("too_many_layers") == wrote("set_layers(''): 1073741824 layers, expected at most 1048576"));
+  CHECK(model_fault("too_many_layers") == wrote("set_layers: 1073741824 layers, expected at most 1048576"));
   CHECK(model_fault("unknown_state") == wrote("state('w'): the model has no state of that name (did you mean 'u'?)"));
   CHECK(model_fault("unknown_op") == wrote("call('sine'): models have no op of that name (did you mean 'sin'?)"));
   CHECK(model_fault("hosts_op") == wrote("call('adamw'): models have no op of that name"));
   CHECK_THAT(model_fault("too_few_operands"), Contains("call('multiply'): ") && Contains("expected 2 operands"));
   CHECK_THAT(model_fault("shapes"), Contains("call('multiply'): ") && Contains("is 4 in an earlier operand and 5"));
   CHECK(model_fault("no_attribute") == wrote("call('sum_all'): attribute 'scale' is missing"));
-  CHECK(model_fault("attribute_unknown") == wrote("call('sum_all'): attribute 'axis' is none that the op takes"));
+  CHECK(model_fault("attribute_unknown") ==
+        wrote("call('sum_all'): attribute 'axis' is none that the op takes; it takes scale"));
   CHECK(model_fault("attribute_type") == wrote("call('sum_all'): attribute 'scale' is a text, expected a real number"));
   CHECK(model_fault("attribute_nan") == wrote("call('sum_all'): attribute 'scale' is not finite"));
   CHECK(model_fault("choice") == wrote("call('gelu'): attribute 'form' is 'sigmoid', expected one of tanh, erf"));
@@ -136,10 +137,12 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
   CHECK(model_fault("input_twice") == wrote("input('i'): there is an input of that name already"));
   CHECK_THAT(model_fault("write_shape"), Contains("write('u'): function iterate: state u is f32[x 4], but f32[]"));
   CHECK(model_fault("write_twice") == wrote("write('u'): the function has written that state already"));
-  CHECK(model_fault("no_layer") == wrote("set_layer(''): there is no layer 1: expected -1 to 0"));
-  CHECK_THAT(model_fault("gradient_of_tensor"), Contains("gradient(''): ") && Contains("is not a scalar: f32[x 4]"));
-  CHECK_THAT(model_fault("losses"),
-             Contains("set_losses(''): the losses are f32[batch 1], expected f32[batch 0, ...]"));
+  CHECK(model_fault("no_layer") == wrote("set_layer: there is no layer 1: expected -1 to 0"));
+  CHECK_THAT(model_fault("gradient_of_tensor"), Contains("gradient: expected a scalar, found f32[x 4]"));
+  CHECK_THAT(
+      model_fault("losses"),
+      Contains(
+          "set_losses: the losses are f32[batch 1], expected f32[batch 0, ...], of which the host takes the mean"));
 }
 
 TEST_CASE("a model cannot ignore a refusal, nor hide a failure", "[plugins]") {

@@ -29,8 +29,9 @@ TEST_CASE("a model without what a strategy splits is refused, and told why", "[s
   CHECK_THAT(refusal(heat(), {"tp", ranks(2)}), Contains("it splits the axes heads, mlp and vocab"));
   const ModelCase mlp = mlp_of_numbers().model;
   CHECK_THAT(refusal(mlp, {"tp", ranks(2), {{"sequence", true}}}),
-             Contains("sequence = true splits the axis seq, and this model has none"));
-  CHECK_THAT(refusal(mlp, {"3d", {{"model", 2}}, {{"sequence", true}}}), Contains("splits the axis seq"));
+             Contains("sequence = true splits cut points along the axis seq, and this model has no cut point with it"));
+  CHECK_THAT(refusal(mlp, {"3d", {{"model", 2}}, {{"sequence", true}}}),
+             Contains("splits cut points along the axis seq"));
 }
 
 TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[strategies]") {

@@ -99,7 +99,8 @@ const std::vector<Slip> slips = {
     {{"model: batch = 4"}, "the model 'gpt' has no key 'batch' ('batch' is a key of [data])"},
     {{"model: tensor_model_parallel_size = 2"}, "(it is the size of an axis in [mesh] here)"},
     {{"model: bias = True"}, "[model] bias = True: is not a boolean (did you mean 'true'?)"},
-    {{"model: name = GPT"}, "there is no model 'GPT' (did you mean 'gpt'?)"},
+    {{"model: name = GPT"}, "'GPT' is no name of a model plugin (did you mean 'gpt'?)"},
+    {{"model: name = gtp"}, "there is no model plugin 'gtp' (did you mean 'gpt'?); available: "},
     {{"model: heads = 3"}, ":7: [model] heads = 3 does not divide width = 16"},
     {{"model: vocab = 2"}, ":10: [model] vocab = 2 is smaller than the data's "},
     // The data.

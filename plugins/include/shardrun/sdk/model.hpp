@@ -144,7 +144,7 @@ template <class Class>
 /// The table of a class.
 template <class Class>
 struct ModelTable {
-  static_assert(IsTrained<Class> || IsIterated<Class>, "a model has a function loss or iterate");
+  static_assert(IsTrained<Class> || IsIterated<Class>, "a model has a const function loss or iterate");
 
   static std::int32_t declare(void* self, const sr_model_job* job, const sr_state_writer* writer,
                               sr_error* error) noexcept {

@@ -34,7 +34,7 @@ inline void place_axes(const AxisRules& rules, PlanWriter& plan) {
 }
 
 /// Splits every cut point along the sequence (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2), and its batch
-/// over the mesh axes `batch`. Throws InvalidJob where the graph has no sequence.
+/// over the mesh axes `batch`. Throws InvalidJob where no cut point has a sequence.
 inline void place_sequence(const Graph& graph, const std::string& mesh_axis, const std::vector<std::string>& batch,
                            PlanWriter& plan) {
   bool any = false;
@@ -52,7 +52,8 @@ inline void place_sequence(const Graph& graph, const std::string& mesh_axis, con
     }
   }
   if (!any) {
-    throw InvalidJob("sequence = true splits the axis seq, and this model has none: leave it out");
+    throw InvalidJob(
+        "sequence = true splits cut points along the axis seq, and this model has no cut point with it: leave it out");
   }
 }
 
