@@ -130,27 +130,30 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
 
 namespace {
 
-/// Elements that move between shapes. The rows of `grid` are not those of `cells`: ranks with one row of `cells` read
-/// one or two rows of `grid`.
-ModelCase moving_case() {
-  ModelCase model{.name = "moving"};
+/// Elements that move between shapes. The rows of `grid` are not those of `cells`: of four ranks with one row of
+/// `cells` each, two read one row of `grid` and two read two, which are pages. With `joins`, rows of `cells` move too.
+ModelCase moving_case(bool joins) {
+  ModelCase model{.name = joins ? "moving and joining" : "moving"};
   const auto add = [&](const char* name, std::vector<std::int64_t> shape, std::vector<std::string> axes) {
     return model.graph.states.push_back({.name = name,
                                          .type = {graph::DType::f32, std::move(shape), std::move(axes)},
                                          .kind = graph::StateKind::field});
   };
-  const graph::StateId grid = add("grid", {3, 4}, {"row", "column"});
-  const graph::StateId cells = add("cells", {4, 3}, {"x", "y"});
+  const graph::StateId grid = add("grid", {3, 4000}, {"row", "column"});
+  const graph::StateId cells = add("cells", {4, 3000}, {"x", "y"});
   graph::FunctionBuilder f(model.graph, "iterate", graph::Role::once, 0);
-  using Shape = std::vector<std::int64_t>;
-  const graph::ValueId moved =
-      f.call("reshape", {f.state("grid")}, {{"shape", Shape{4, 3}}, {"axes", std::string("x y")}}, "moved");
-  const graph::ValueId twice = f.call("concatenate", {f.state("cells"), moved}, {{"dim", std::int64_t{0}}}, "twice");
-  const graph::ValueId part = f.call(
-      "slice", {twice}, {{"dim", std::int64_t{0}}, {"begin", std::int64_t{3}}, {"end", std::int64_t{7}}}, "part");
-  f.write(cells, f.call("add", {moved, part}, {}, "sum"), graph::StateWrite::Mode::assign);
-  f.write(grid, f.call("reshape", {part}, {{"shape", Shape{3, 4}}, {"axes", std::string("row column")}}, "back"),
-          graph::StateWrite::Mode::assign);
+  const auto reshape = [&](graph::ValueId value, std::vector<std::int64_t> shape, const char* axes, const char* name) {
+    return f.call("reshape", {value}, {{"shape", std::move(shape)}, {"axes", std::string(axes)}}, name);
+  };
+  const graph::ValueId moved = reshape(f.state("grid"), {4, 3000}, "x y", "moved");
+  const graph::ValueId sum = f.call("add", {moved, f.state("cells")}, {}, "sum");
+  f.write(cells, sum, graph::StateWrite::Mode::assign);
+  if (joins) {
+    const graph::ValueId twice = f.call("concatenate", {sum, moved}, {{"dim", std::int64_t{0}}}, "twice");
+    const graph::Attributes middle = {{"dim", std::int64_t{0}}, {"begin", std::int64_t{3}}, {"end", std::int64_t{7}}};
+    const graph::ValueId part = f.call("slice", {twice}, middle, "part");
+    f.write(grid, reshape(part, {3, 4000}, "row column", "back"), graph::StateWrite::Mode::assign);
+  }
   f.finish();
   return model;
 }
@@ -176,8 +179,10 @@ std::vector<ModelCase> build_model_cases() {
   }
   cases.push_back(
       {.name = "sin", .graph = workload::build_iteration(find_model("sin"), model_settings("sin", {{"cells", "37"}}))});
-  cases.push_back(moving_case());
-  cases.push_back(moving_case());
+  cases.push_back(moving_case(false));
+  cases.push_back(moving_case(true));
+  cases.push_back(moving_case(false));
+  cases.push_back(moving_case(true));
   return cases;
 }
 
