@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
+#include "core/checkpoint/resume.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 
@@ -161,8 +162,11 @@ std::filesystem::path result_path(const job::Job& job) {
   return job.task == job::Task::train ? metrics::weights_path(job.output) : metrics::state_path(job.output);
 }
 
-metrics::Kept kept_of(const job::Job& job) {
+metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed) {
   std::error_code none;
+  if (resumed != nullptr && std::filesystem::equivalent(resumed->path().parent_path(), checkpoint_folder(job), none)) {
+    return {.file = {}, .step = resumed->manifest().step, .metrics = true};
+  }
   if (job.task != job::Task::iterate || job.iterate.from.empty() ||
       !std::filesystem::equivalent(saved_state_file(job).parent_path(), job.output, none)) {
     return {};

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
@@ -46,6 +47,7 @@ SavedState initialize_states(const job::Job& job, const graph::Graph& graph, run
 [[nodiscard]] std::filesystem::path result_path(const job::Job& job);
 
 /// Files of an earlier run that stay in the job's folder.
-[[nodiscard]] metrics::Kept kept_of(const job::Job& job);
+/// `resumed`: the checkpoint that the run goes on from; null: none.
+[[nodiscard]] metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed = nullptr);
 
 }  // namespace shardrun::checkpoint

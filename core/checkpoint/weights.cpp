@@ -15,6 +15,7 @@
 #include "core/job/ini.h"
 #include "core/job/raw.h"
 #include "core/job/section.h"
+#include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -33,25 +34,12 @@ bool writes_part(const partition::Partition& partition, graph::StateId state, co
   return partition.stage_at(at) == partition.stages.states.owner[state];
 }
 
-/// Calls `write` with a part's rows (offset in the whole and in the part, and length, in bytes), each as long as they
-/// are consecutive in the whole. A run may begin and end within one.
+/// Calls `write` with each row of a part: its offset in the whole and in the part, and its length, in bytes of float32.
 template <typename Write>
 void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, const Write& write) {
-  std::size_t inner = whole.size();  // dimensions from here on are consecutive in part and whole
-  std::int64_t row = 1;
-  while (inner > 0) {
-    --inner;
-    row *= box.shape[inner];
-    if (box.shape[inner] != whole[inner]) {
-      break;
-    }
-  }
-  const std::int64_t before = box.run ? box.run->begin : 0;
-  for (std::int64_t local = 0; local < box.elements();) {
-    const std::int64_t count = std::min(row - (before + local) % row, box.elements() - local);
-    write(static_cast<std::uint64_t>(box.index_in_whole(whole, local)) * sizeof(float),
-          static_cast<std::size_t>(local) * sizeof(float), static_cast<std::size_t>(count) * sizeof(float));
-    local += count;
+  for (const mesh::Row& row : mesh::rows_of(whole, box)) {
+    write(static_cast<std::uint64_t>(row.whole) * sizeof(float), static_cast<std::size_t>(row.local) * sizeof(float),
+          static_cast<std::size_t>(row.count) * sizeof(float));
   }
 }
 
@@ -192,15 +180,19 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
       [&](std::int64_t of) { return parts_of_rank(file, graph, partition, of); }, executor, rank, callbacks);
 }
 
-Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
-                        const data::Tokenizer* tokenizer) {
+std::string model_section(const workload::Model& model, const workload::ModelSettings& settings) {
   std::string section = fmt::format("[model]\nname = {}\n{}", model.name, to_string(settings.options));
   const bool takes_vocab = std::any_of(model.options.begin(), model.options.end(),
                                        [](const OptionSpec& spec) { return spec.name == "vocab"; });
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
   }
-  Metadata metadata{{"format", "pt"}, {model_key, std::move(section)}};
+  return section;
+}
+
+Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
+                        const data::Tokenizer* tokenizer) {
+  Metadata metadata{{"format", "pt"}, {model_key, model_section(model, settings)}};
   if (tokenizer != nullptr) {
     metadata[tokenizer_key] = tokenizer->to_json();
   }

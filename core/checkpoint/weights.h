@@ -59,6 +59,9 @@ void save_parts(const StateFile& file, std::int64_t ranks,
 void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
+/// The section [model] of a job file that makes this model, with all its options.
+[[nodiscard]] std::string model_section(const workload::Model& model, const workload::ModelSettings& settings);
+
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
 

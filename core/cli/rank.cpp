@@ -1,3 +1,5 @@
+#include <chrono>
+
 #include "core/base/error.h"
 #include "core/cli/options.h"
 #include "core/compile/plugins.h"
@@ -17,6 +19,8 @@ int rank(std::span<const std::string> words) {
                               {{.name = "folder", .value = "PATH", .help = "a path into the open output folder"},
                                {.name = "profile", .help = "as of run"},
                                {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
+                               {.name = train::resume_option, .value = "PATH", .help = "the checkpoint to go on from"},
+                               {.name = train::ends_by_option, .value = "TIME", .help = "when the run has to end"},
                                {.name = train::standard_option, .value = "HANDLES", .help = "as data"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
@@ -30,15 +34,21 @@ int rank(std::span<const std::string> words) {
   // The launcher has filled in the path: braces in it are literal now.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
-  const job::Job job =
+  job::Job job =
       job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
+  job.checkpoints.resume = parsed.get(train::resume_option).value_or("never");
   train::RankInputs inputs = {.folder = folder,
                               .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
   if (const auto standard = train::data_handles(parsed.get(train::standard_option).value_or("")); !standard.empty()) {
     inputs.standard_input = std::stoi(standard.at(0));
     inputs.standard_output = std::stoi(standard.at(1));
   }
+  if (parsed.has(train::ends_by_option)) {
+    inputs.ends_by.emplace(std::chrono::duration_cast<std::chrono::system_clock::duration>(
+        std::chrono::duration<double>(parsed.real(train::ends_by_option, 0, 0, 1e18))));
+  }
   if (parsed.has("record-steps")) {
+    job.checkpoints.used = false;
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
                                   parsed.get("record-evaluation") == "yes", std::move(inputs));
   }

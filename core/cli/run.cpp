@@ -100,22 +100,43 @@ metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTi
   return origin;
 }
 
+/// `--resume` is short for a setting of the job file.
+std::vector<std::string> spelled_out(std::span<const std::string> words) {
+  std::vector<std::string> spelled;
+  for (const std::string& word : words) {
+    constexpr std::string_view with_folder = "--resume=";
+    if (word == "--resume") {
+      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=auto"});
+    } else if (word.starts_with(with_folder)) {
+      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=" + word.substr(with_folder.size())});
+    } else {
+      spelled.push_back(word);
+    }
+  }
+  return spelled;
+}
+
 int run(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
       {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
       {.name = "profile", .help = "print where the time went, by op"},
+      {.name = "resume",
+       .help = "go on from the newest checkpoint of this job, if there is one; --resume=FOLDER: from that checkpoint, or "
+               "the newest one there"},
+      {.name = "force-data", .help = "go on from a checkpoint with other data, or another seed, than before"},
       {.name = "launch",
        .value = "HOW",
        .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
                "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
   std::ranges::move(dump_options(), std::back_inserter(options));
-  const Parsed parsed = parse("run", words, options, 1, 1);
+  const Parsed parsed = parse("run", spelled_out(words), options, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
+  job.checkpoints.force_data = parsed.has("force-data");
   if (wants_dump(parsed, job)) {
     compile::require_model(job, "graph, plan or program");
     dump(parsed, job, compile::compile(job));
@@ -133,6 +154,9 @@ int run(std::span<const std::string> words) {
       .profile = parsed.has("profile"),
       .on_stop = listen_for_stop,
       .origin = origin_of(words, started),
+      .ends_by = job.time_limit == 0 ? std::nullopt
+                                     : std::optional(started + std::chrono::duration_cast<metrics::WallTime::duration>(
+                                                                   std::chrono::duration<double>(job.time_limit))),
       .output = job::resolved_output(job, started)};
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {

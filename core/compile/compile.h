@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/engine.h"
 #include "core/data/dataset.h"
@@ -32,6 +33,8 @@ struct Compiled {
   workload::Model model;
   workload::ModelSettings settings;
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
+  /// The checkpoint that the run goes on from; null: it begins at the start. Set after compiling.
+  std::shared_ptr<const checkpoint::OpenCheckpoint> resumed;
   graph::Graph graph;
   plan::Plan plan;
   std::shared_ptr<const plugins::Hooks> hooks;  ///< the strategy's own functions; null where the plan has no hooks

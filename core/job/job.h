@@ -24,6 +24,7 @@ enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
 enum class Malformed { stop, skip };
+enum class SaveFailure { warn, stop };
 enum class Loss { automatic, mse, squared_error, cross_entropy };
 
 struct MeshAxis {
@@ -94,6 +95,20 @@ struct IterateSettings {
   std::int64_t save_every{};   ///< steps; 0: only at the end
 };
 
+/// How the run saves what it needs to go on after it ended.
+struct CheckpointSettings {
+  bool used = false;     ///< whether the section is there
+  std::int64_t every{};  ///< steps; 0: none
+  double minutes{};      ///< 0: none
+  std::int64_t keep{};   ///< the newest; 0: all
+  std::int64_t keep_every{};
+  std::filesystem::path folder;  ///< empty: `checkpoints` in the output folder
+  bool async{};                  ///< whether steps go on while a checkpoint is written
+  std::string resume;            ///< never, auto, or an absolute path
+  SaveFailure on_failure{};
+  bool force_data = false;  ///< of the command line: go on with other data
+};
+
 /// A file name of "-" is standard input or output.
 struct InferSettings {
   std::filesystem::path from;
@@ -144,6 +159,7 @@ struct Job {
   std::string transport;       ///< of mesh axes that `axis_transports` does not name
   std::string device;          ///< where the ranks compute
   double timeout{};            ///< seconds
+  double time_limit{};         ///< seconds from the start of the run; 0: none
   bool deterministic{};        ///< sums over ranks are added in the order of the ranks
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never
   std::uint64_t seed{};
@@ -168,6 +184,7 @@ struct Job {
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
   InferSettings infer;      ///< of task infer
+  CheckpointSettings checkpoints;
   ClusterSettings cluster;  ///< only for plan
 
   std::vector<GivenSetting> given;  ///< in the order of the schema; a section is an entry with no key

@@ -143,6 +143,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
       read_fixed(reading, section);
     }
   }
+  job.checkpoints.used = job.is_given("checkpoint", "");
   read_cluster_axes(reading);
   choose_output(raw, job);
   check_mesh(job);

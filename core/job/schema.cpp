@@ -242,8 +242,8 @@ Section cluster_section() {
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
       job_section(),      mesh_section(),      plugins_section(), model_section(),    data_section(),
-      train_section(),    iterate_section(),   infer_section(),   strategy_section(), engine_section(),
-      sharding_section(), transport_section(), cluster_section()};
+      train_section(),    iterate_section(),   infer_section(),   checkpoint_section(), strategy_section(),
+      engine_section(),   sharding_section(),  transport_section(), cluster_section()};
   return sections;
 }
 
@@ -281,6 +281,7 @@ const Rules& rules() {
                     {"train", "gradients"},
                     {"train", "sample"},
                     {"iterate", ""},
+                    {"checkpoint", ""},
                     {"strategy", ""},
                     {"sharding", ""},
                     {"cluster", ""}},
@@ -293,6 +294,7 @@ const Rules& rules() {
       .effect =
           {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
+              {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
               {{"job", "checkpoint"}, {"job", "engine"}, std::nullopt},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
@@ -316,14 +318,15 @@ const Rules& rules() {
                     {"data", {"split", "validation_text", "validation_tokens", "validation_arrays"}},
                     {"cluster", {"flops", "measured"}}},
       .content = {{"cluster", {"flops", "measured", "memory"}}},
-      .need = {{{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},
+      .need = {{{"job", "time_limit"}, {{"checkpoint", ""}}},
+               {{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},
                {{"cluster", "bandwidth"}, {{"cluster", "flops"}, {"cluster", "measured"}}}},
   };
   return all;
 }
 
 std::string setting_name(std::string_view section, std::string_view key) {
-  return fmt::format("[{}] {}", section, key);
+  return key.empty() ? fmt::format("[{}]", section) : fmt::format("[{}] {}", section, key);
 }
 
 std::string to_string(const KeyName& name) { return setting_name(name.section, name.key); }

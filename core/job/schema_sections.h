@@ -15,6 +15,7 @@ namespace shardrun::job {
 [[nodiscard]] Section job_section();
 [[nodiscard]] Section data_section();
 [[nodiscard]] Section train_section();
+[[nodiscard]] Section checkpoint_section();
 
 /// Converts a value to its field's type. An enumeration gets the enumerator with the choice's number.
 template <class Field>

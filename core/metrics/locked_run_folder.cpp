@@ -22,6 +22,7 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/files/atomic_file.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::metrics {
@@ -118,6 +119,22 @@ std::string describe_older(const std::filesystem::path& output) {
   return text;
 }
 
+/// Removes the lines of steps after `step`, and a line that was not written to its end.
+void keep_metrics(const std::filesystem::path& path, std::int64_t step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    boost::system::error_code failed;
+    const boost::json::value json = boost::json::parse(line, failed);
+    const boost::json::object* const fields = failed ? nullptr : json.if_object();
+    const boost::json::value* const of = fields == nullptr ? nullptr : fields->if_contains("step");
+    if (of != nullptr && of->is_int64() && of->as_int64() <= step) {
+      kept += line + "\n";
+    }
+  }
+  files::write_file_atomically(path, kept);
+}
+
 /// Where there is the folder.
 void remove_of_ranks(const std::filesystem::path& folder, std::string_view extension) {
   std::error_code failed;
@@ -189,14 +206,18 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
   if (!was_of_a_run_) {
     return "";
   }
-  std::string older = describe_older(root());
+  std::string older = kept.metrics ? "" : describe_older(root());
   remove_unfinished();
   remove_states(root(), kept);
   remove_file(sample_path(root()));
   remove_file(summary_path(root()));
-  remove_file(metrics_path(root()));
+  if (kept.metrics) {
+    keep_metrics(metrics_path(root()), kept.step);
+  } else {
+    remove_file(metrics_path(root()));
+    remove_of_ranks(root() / "log", ".log");
+  }
   remove_file(trace_path(root()));
-  remove_of_ranks(root() / "log", ".log");
   remove_of_ranks(trace_folder(root()), ".json");
   remove_of_ranks(flight_folder(root()), ".jsonl");
   remove_of_ranks(flight_folder(root()), ".record");

@@ -37,6 +37,7 @@ namespace shardrun::metrics {
 struct Kept {
   std::filesystem::path file;  ///< the state that the new run starts from
   std::int64_t step = -1;      ///< saved states up to this step are kept
+  bool metrics = false;        ///< whether the lines of metrics.jsonl up to this step are, too: the run goes on
 };
 
 /// Whether a run has ever held the folder.

@@ -28,9 +28,22 @@ object json_of(const RankSummary& rank) {
       by_collective[collective] = bytes;
     }
   }
-  return {{"planned_bytes", rank.planned_bytes}, {"peak_bytes", rank.peak_bytes},
-          {"private_bytes", rank.private_bytes}, {"categories", json_of(rank.categories)},
-          {"sent_bytes", std::move(sent)},       {"wire_bytes", rank.wire_bytes}};
+  object json{{"planned_bytes", rank.planned_bytes}, {"peak_bytes", rank.peak_bytes},
+              {"private_bytes", rank.private_bytes}, {"categories", json_of(rank.categories)},
+              {"sent_bytes", std::move(sent)},       {"wire_bytes", rank.wire_bytes}};
+  if (rank.snapshot_bytes > 0) {
+    json["snapshot_bytes"] = rank.snapshot_bytes;
+    json["snapshot_peak_bytes"] = rank.snapshot_peak_bytes;
+  }
+  return json;
+}
+
+object json_of(const CheckpointSummary& checkpoints) {
+  return {{"saved", checkpoints.saved},
+          {"failed", checkpoints.failed},
+          {"last_step", checkpoints.last_step < 0 ? value(nullptr) : value(checkpoints.last_step)},
+          {"bytes", checkpoints.bytes},
+          {"stall_s", checkpoints.stall_s}};
 }
 
 value json_of(const std::optional<double>& number) { return number ? value(*number) : value(nullptr); }
@@ -63,6 +76,10 @@ object json_of(const Summary& summary) {
               {"ranks", std::move(ranks)}};
   if (summary.strangers > 0) {
     json.emplace("strangers", summary.strangers);
+  }
+  if (summary.checkpoints) {
+    json.emplace("first_step", summary.first_step);
+    json.emplace("checkpoints", json_of(*summary.checkpoints));
   }
   return json;
 }
@@ -130,6 +147,10 @@ RankSummary rank_of(const object& json) {
                                   bytes(categories, "optimizer"), bytes(categories, "activations"),
                                   bytes(categories, "communication"), bytes(categories, "scratch")},
                    .wire_bytes = bytes(json, "wire_bytes")};
+  if (json.contains("snapshot_bytes")) {
+    rank.snapshot_bytes = bytes(json, "snapshot_bytes");
+    rank.snapshot_peak_bytes = bytes(json, "snapshot_peak_bytes");
+  }
   for (const auto& [axis, collectives] : json.at("sent_bytes").as_object()) {
     for (const auto& [collective, sent] : collectives.as_object()) {
       rank.sent_bytes[axis][collective] = sent.to_number<std::uint64_t>();

@@ -23,6 +23,8 @@ struct MemoryCategories {
 struct RankSummary {
   std::uint64_t planned_bytes = 0;
   std::uint64_t peak_bytes = 0;     ///< measured, not planned
+  std::uint64_t snapshot_bytes = 0;       ///< of the copy of what the rank saves; 0: there is none
+  std::uint64_t snapshot_peak_bytes = 0;  ///< measured
   std::uint64_t private_bytes = 0;  ///< the process's own memory outside of the arena, at the end of the run
   MemoryCategories categories;
   /// Per step: mesh axis, then collective, as `plan` prints them.
@@ -37,6 +39,15 @@ struct RunOrigin {
   std::string host;
   std::string started;  ///< in the form of utc_text
   std::string ended;
+};
+
+/// The checkpoints of a run.
+struct CheckpointSummary {
+  std::int64_t saved = 0;
+  std::int64_t failed = 0;      ///< that could not be written
+  std::int64_t last_step = -1;  ///< of the newest one; -1: none
+  std::uint64_t bytes = 0;      ///< of it
+  double stall_s = 0;           ///< that steps waited for copies and writers
 };
 
 /// The contents of summary.json.
@@ -54,6 +65,8 @@ struct Summary {
   std::optional<double> step_ms_median;  ///< null if no step was timed
   std::int64_t checks = 0;         ///< comparisons of replicas
   double check_s = 0;              ///< seconds of the checks, outside of the steps
+  std::int64_t first_step = 0;     ///< steps done before this run, which went on from there
+  std::optional<CheckpointSummary> checkpoints;
   std::string saved;               ///< what is in the folder as the run's result: "new", "earlier" or "none"
   std::optional<double> ending_s;  ///< if one of several ranks failed: from the first sign of it to the last rank's end
   std::size_t strangers = 0;       ///< connections that were not from ranks; written only if there were any

@@ -228,7 +228,7 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Setting
     }
     case OptionType::boolean: return to_boolean(text, place);
     case OptionType::text: return std::string(text);
-    case OptionType::path: return to_path(text, folder, place);
+    case OptionType::path: return is_choice(spec, text) ? std::string(text) : to_path(text, folder, place);
     case OptionType::choice: return to_choice(spec, text, place);
     case OptionType::choice_or_path:
       return is_choice(spec, text) ? OptionValue(std::string(text)) : OptionFile{to_path(text, folder, place), {}};
@@ -275,7 +275,8 @@ std::string accepted(const OptionSpec& spec) {
     case OptionType::real: return bounded("a number");
     case OptionType::boolean: return "true or false";
     case OptionType::text: return "text";
-    case OptionType::path: return "a path";
+    case OptionType::path:
+      return spec.choices.empty() ? "a path" : fmt::format("one of {}, or a path", fmt::join(spec.choices, ", "));
     case OptionType::choice: return fmt::format("one of {}", fmt::join(spec.choices, ", "));
     case OptionType::choice_or_path: return fmt::format("one of {}, or a file's path", fmt::join(spec.choices, ", "));
     case OptionType::text_list: return fmt::format("a list separated by '{}'", spec.separator);

@@ -19,7 +19,7 @@ enum class OptionType {
   real,     ///< a finite double
   boolean,  ///< true false yes no on off 1 0
   text,
-  path,            ///< absolute once parsed
+  path,            ///< absolute once parsed; or one of `choices`, if there are any
   choice,          ///< one of `choices`
   choice_or_path,  ///< one of `choices`, or the path of a text file
   text_list,       ///< elements between `separator`s

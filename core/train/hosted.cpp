@@ -19,6 +19,7 @@
 #include "core/launch/store_host.h"
 #include "core/metrics/human.h"
 #include "core/metrics/locked_run_folder.h"
+#include "core/train/checkpointing.h"
 #include "core/train/local_display.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
@@ -67,6 +68,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
       display->now_at(activity);
     }
   });
+  compiled.resumed = open_resumed(job);
   std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (display) {
@@ -128,7 +130,7 @@ class First {
   }
 
   /// Listens, and returns the place. Then removes an older run's files.
-  launch::Invitation host(const Rendezvous& rendezvous) {
+  launch::Invitation host(const Rendezvous& rendezvous, const checkpoint::OpenCheckpoint* resumed) {
     launch::Invitation invitation = rendezvous.invitation;
     if (!rendezvous.messengers.empty()) {
       const bool is_one_machine = world_.local_size == world_.size;
@@ -150,8 +152,9 @@ class First {
                              .on_log = [this](std::string_view line) { reports_->log(line); },
                              .on_notice = [this](std::string_view line) { reports_->notice(line); },
                              .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
-    const std::string older = run_.begin();
-    reports_.emplace(run_.job(), settings_, 1);
+    const std::string older = run_.begin(resumed);
+    reports_.emplace(run_.job(), settings_, 1,
+                     resumed == nullptr ? checkpoint::first_step(common_) : resumed->manifest().step);
     reports_->tell_older(older);
     host_->start();
     invitation.master.port = host_->port();
@@ -170,6 +173,7 @@ class First {
                        .compiled = std::move(prepared.compiled),
                        .on_join = [this] { tell_stop(); },
                        .stop_signal = settings_.stop_signal,
+                       .ends_by = settings_.ends_by,
                        .output = run_.locked_folder().path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
@@ -220,7 +224,7 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
   launch::Invitation invitation;
   try {
     first.emplace(job, world, settings);
-    invitation = first->host(rendezvous);
+    invitation = first->host(rendezvous, prepared.compiled.resumed.get());
   } catch (const Error&) {
     static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
     throw;

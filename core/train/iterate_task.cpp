@@ -26,13 +26,16 @@ class IterateTask : private RankTask {
                               "the job a file that nobody writes to, and start it again",
                               job_.where("iterate", "from"), checkpoint::saved_state_file(job_).native()));
     }
-    first_step_ = compiled_.saved_state.steps;
     return guarded(executor, failed, [&] {
+      resume(executor);
       await_ranks();
       const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor);
+      if (save_at_end(signal)) {
+        return signal;
+      }
       check_before_save(false);
-      save_results(files(metrics::state_path(job_.output), first_step_ + record_.summary.steps, ""), executor);
+      save_results(files(metrics::state_path(job_.output), first_.step + record_.summary.steps, ""), executor);
       return signal;
     });
   }
@@ -42,7 +45,7 @@ class IterateTask : private RankTask {
   [[nodiscard]] std::vector<checkpoint::StateFile> files(const std::filesystem::path& state, std::int64_t steps,
                                                          std::string_view suffix) const {
     std::vector<checkpoint::StateFile> all;
-    if (steps > first_step_) {
+    if (steps > first_.step) {
       all = checkpoint::output_files(metrics::outputs_path(job_.output), compiled_.graph, suffix);
     }
     all.push_back(
@@ -54,8 +57,8 @@ class IterateTask : private RankTask {
     const std::size_t program = executor.find(graph::Role::once);
     int signal = 0;
     const std::int64_t save_every = job_.iterate.save_every;
-    for (std::int64_t step = first_step_; step < first_step_ + job_.iterate.steps && signal == 0; ++step) {
-      now_at("iterating", step + 1, step == first_step_ ? metrics::first_step_activity : "");
+    for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
+      now_at("iterating", step + 1, step == first_.step ? metrics::first_step_activity : "");
       const StepMeter meter(executor);
       traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
       executor.queue().finish();
@@ -70,7 +73,7 @@ class IterateTask : private RankTask {
         save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
       }
       record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
-      signal = naming_step(step, [&] { return stopped(); });
+      signal = between_steps(step, 0);
     }
     record_.finish_progress();
     return signal;

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/files/descriptor.h"
 #include "core/launch/launch.h"
@@ -90,7 +91,7 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
 }  // namespace
 
 metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
-                           std::vector<std::string> words) {
+                           const checkpoint::OpenCheckpoint* resumed, std::vector<std::string> words) {
   require_descriptors(job);
   std::optional<data::InheritedData> inherited;
   if (dataset != nullptr) {
@@ -103,9 +104,17 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
     standard.emplace();
     words.insert(words.end(), {fmt::format("--{}", standard_option), standard->text()});
   }
+  if (resumed != nullptr) {
+    words.insert(words.end(), {fmt::format("--{}", resume_option), resumed->path().string()});
+  }
+  if (settings.ends_by) {
+    const double seconds = std::chrono::duration<double>(settings.ends_by->time_since_epoch()).count();
+    words.insert(words.end(), {fmt::format("--{}", ends_by_option), fmt::format("{:.3f}", seconds)});
+  }
   Run run(job, settings);
-  const std::string older = run.begin();
-  RankReports reports(run.job(), settings, static_cast<int>(job.ranks));
+  const std::string older = run.begin(resumed);
+  RankReports reports(run.job(), settings, static_cast<int>(job.ranks),
+                      resumed == nullptr ? checkpoint::first_step(job) : resumed->manifest().step);
   reports.tell_older(older);
   metrics::Summary summary;
   {

@@ -10,14 +10,21 @@
 
 namespace shardrun::train {
 
+/// The option of the command `rank` for the checkpoint that the run goes on from.
+inline constexpr const char* resume_option = "resume";
+
+/// The option of the command `rank` for the time at which the run has to end, in seconds since 1970.
+inline constexpr const char* ends_by_option = "ends-by";
+
 /// The option of the command `rank` for the launcher's standard input and output, separated by a comma.
 inline constexpr const char* standard_option = "standard";
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
 /// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. The ranks
-/// inherit `dataset`, which is loaded; null if the job has no data. `words` are added to the command `rank JOB.ini` of
-/// each process.
+/// inherit `dataset`, which is loaded; null if the job has no data. `resumed`: the checkpoint that the run goes on from;
+/// null: none. `words` are added to the command `rank JOB.ini` of each process.
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
+                                         const checkpoint::OpenCheckpoint* resumed,
                                          std::vector<std::string> words = {});
 
 }  // namespace shardrun::train

@@ -58,6 +58,9 @@ void RankLink::check_data() {
   if (!compiled_.saved_state.fingerprint.empty()) {
     check_file("state", "[iterate] from", checkpoint::saved_state_file(job_), compiled_.saved_state.fingerprint);
   }
+  if (compiled_.resumed != nullptr) {
+    check_file("resumed", "[checkpoint] resume", compiled_.resumed->path(), to_string(compiled_.resumed->hash()));
+  }
   if (compiled_.dataset == nullptr) {
     return;
   }
@@ -153,15 +156,15 @@ std::int32_t RankLink::agree(std::int32_t value) {
 }
 
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
-/// pause.
-int RankLink::agree_on_stop() {
-  const int heard = std::max(rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0);
-  const std::int32_t agreed = agree(2 * heard + (rank_.pause_asked() ? 1 : 0));
-  const int signal = agreed / 2;
-  if (signal == 0 && agreed != 0) {
+/// checkpoint, and that a pause: what comes later is asked for again after the next step.
+Wish RankLink::agree_on_stop(Wish wish) {
+  const int heard = std::max({wish.signal, rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0});
+  const std::int32_t agreed = agree(4 * heard + (wish.save ? 2 : 0) + (rank_.pause_asked() ? 1 : 0));
+  const Wish all = {.signal = agreed / 4, .save = agreed / 2 % 2 == 1};
+  if (all.signal == 0 && agreed % 2 == 1) {
     rank_.pause();
   }
-  return signal;
+  return all;
 }
 
 void RankLink::barrier() {

@@ -18,6 +18,12 @@
 
 namespace shardrun::train {
 
+/// What is to happen between two steps.
+struct Wish {
+  int signal = 0;     ///< asked to stop; 0: none
+  bool save = false;  ///< a checkpoint is due
+};
+
 /// This process as one of several ranks: its transports over the launcher's store, and agreements between the ranks.
 /// Destroys ops, groups and transports, in this order, then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
@@ -49,12 +55,16 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string made_of_all(
       std::string_view name, const std::string& given,
       const std::function<std::string(const std::vector<std::string>& of_ranks)>& make);
-  /// The signal that asked any rank to stop, the same on all ranks; 0: none. Every rank calls it at the same point.
-  /// While the job is suspended, it waits.
-  [[nodiscard]] int agree_on_stop();
+  /// The signal that asked any rank to stop, and whether any rank wants a checkpoint: the same on all ranks. Every rank
+  /// calls it at the same point. While the job is suspended, it waits. `wish`: this rank's own.
+  [[nodiscard]] Wish agree_on_stop(Wish wish = {});
   /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
   /// ends or falls silent, the job ends.
   void barrier();
+
+  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted}.
+  void publish(const std::string& name, const std::string& text) { rank_.set(name, text); }
+  [[nodiscard]] std::string published(const std::string& name) { return rank_.get(name, launch::Rank::no_deadline); }
 
   /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.
   void now_at(std::string_view phase, std::int64_t step) noexcept { record_.set_phase(phase, step); }

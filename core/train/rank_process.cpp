@@ -20,6 +20,7 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
+#include "core/train/checkpointing.h"
 #include "core/train/rank_link.h"
 #include "core/train/rank_reports.h"
 #include "core/train/requirements.h"
@@ -32,8 +33,16 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
-int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder, bool profile,
-                 std::pair<int, int> standard) {
+/// What run_as_rank() keeps of its inputs for the work.
+struct WorkInputs {
+  bool profile = false;
+  int standard_input = 0;
+  int standard_output = 1;
+  std::optional<std::chrono::system_clock::time_point> ends_by;
+};
+
+int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder,
+                 const WorkInputs& inputs) {
   const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
   metrics::Summary summary = planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
@@ -41,10 +50,11 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
     summary = run_steps(link.job(), compiled,
                         {.display = *display,
                          .folder = folder,
-                         .profile = profile,
+                         .profile = inputs.profile,
                          .link = &link,
-                         .standard_input = standard.first,
-                         .standard_output = standard.second},
+                         .ends_by = inputs.ends_by,
+                         .standard_input = inputs.standard_input,
+                         .standard_output = inputs.standard_output},
                         summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
@@ -52,7 +62,7 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  return summary.exit_code;
+  return summary.exit_code == exit_code_to_resume ? 0 : summary.exit_code;  // it has done all that it was asked to
 }
 
 }  // namespace
@@ -250,6 +260,14 @@ class RankProcess {
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();
     compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
+    if (!context_.is_hosted) {
+      compiled_->resumed = open_resumed(*placed_);
+    }
+    for (const std::string& notice : check_resumed(*placed_, *compiled_)) {
+      if (context_.is_hosted && context_.rank == 0) {
+        rank_->message(line_message, notice);
+      }
+    }
     if (context_.is_hosted && context_.local_world_size == 0) {
       require_memory_here(*placed_, *compiled_, rank_->context().local_world_size);
     }
@@ -301,11 +319,11 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
-  const std::pair standard(inputs.standard_input, inputs.standard_output);
+  const WorkInputs for_work{profile, inputs.standard_input, inputs.standard_output, inputs.ends_by};
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
-        return work_as_rank(compiled, link, folder, profile, standard);
+        return work_as_rank(compiled, link, folder, for_work);
       },
       std::move(inputs));
 }

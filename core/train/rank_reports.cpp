@@ -12,6 +12,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
+#include "core/train/checkpointing.h"
 #include "core/train/flight.h"
 
 namespace shardrun::train {
@@ -89,10 +90,10 @@ constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
 
-RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs)
+RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs, std::int64_t first_step)
     : job_(job),
       settings_(settings),
-      first_step_(checkpoint::first_step(job)),
+      first_step_(first_step),
       screen_(settings.progress.write),
       progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
@@ -183,9 +184,11 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
     summary.ranks.push_back(summaries_.contains(rank) && !summaries_[rank].ranks.empty() ? summaries_[rank].ranks[0]
                                                                                          : metrics::RankSummary{});
   }
-  summary.exit_code = result.exit_code;
   summary.strangers = result.strangers;
   const bool came_to_its_end = !summary.status.empty();
+  if (!came_to_its_end || result.cause || summary.exit_code != exit_code_to_resume) {
+    summary.exit_code = result.exit_code;
+  }
   if (!came_to_its_end) {
     fill(summary);
     summary.status = result.stop_signal != 0 ? "stopped" : "failed";

@@ -33,8 +33,9 @@ inline constexpr const char* summary_message = "summary";
 /// who started the ranks. Used by one thread at a time.
 class RankReports {
  public:
-  /// `logs`: number of ranks, from the first on, whose logs are written here. `settings` outlives this.
-  RankReports(const job::Job& job, const RunSettings& settings, int logs);
+  /// `logs`: number of ranks, from the first on, whose logs are written here. `first_step`: steps done before the run.
+  /// `settings` outlives this.
+  RankReports(const job::Job& job, const RunSettings& settings, int logs, std::int64_t first_step);
 
   void show(const launch::OutputLine& line);
   void take(const launch::RankMessage& message);

@@ -28,6 +28,9 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
       settings_(settings),
       record_(settings.display, settings.folder, settings.link == nullptr ? 0 : settings.link->rank(),
               planned_summary(compiled)) {
+  first_ = compiled.resumed != nullptr ? first_position(compiled)
+                                       : checkpoint::Position{.step = compiled.saved_state.steps};
+  last_step_ = compiled.saved_state.steps + job::steps_of(job);
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
   }
@@ -40,6 +43,9 @@ void RankTask::prepare(runtime::Executor& executor) {
     if (job_.check_every >= 0 && compiled_.engine == nullptr) {
       replicas_.emplace(compiled_, executor, *settings_.link);
     }
+  }
+  if (job_.checkpoints.used) {
+    checkpointing_.emplace(job_, compiled_, settings_, executor, record_);
   }
   if (settings_.profile) {
     executor.start_profile();
@@ -67,7 +73,10 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
                                    const std::function<int()>& run) {
   try {
     const int signal = run();
-    finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : 128 + signal);
+    finish(executor, signal == 0 ? "finished" : "stopped",
+           signal == 0       ? 0
+           : checkpointing_  ? exit_code_to_resume
+                             : 128 + signal);
   } catch (const Error& error) {
     record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
     // An engine's code and its records are met only once the job runs: they fail it, which is not bad usage.
@@ -113,11 +122,59 @@ void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_vie
   }
 }
 
-int RankTask::stopped() const {
-  if (settings_.link != nullptr) {
-    return settings_.link->agree_on_stop();
+void RankTask::resume(const runtime::Executor& executor) {
+  if (compiled_.resumed != nullptr) {
+    record_.now_at("loading the checkpoint");
+    load_resumed(compiled_, executor, settings_.link);
   }
-  return settings_.stop_signal ? settings_.stop_signal() : 0;
+}
+
+Wish RankTask::agreed() {
+  Wish own;
+  if (checkpointing_) {
+    own = {.signal = checkpointing_->is_out_of_time() ? time_limit_signal : 0,
+           .save = checkpointing_->is_due_by_time()};
+  }
+  if (settings_.link != nullptr) {
+    return settings_.link->agree_on_stop(own);
+  }
+  const int heard = settings_.stop_signal ? settings_.stop_signal() : 0;
+  return {.signal = heard != 0 ? heard : own.signal, .save = own.save};
+}
+
+int RankTask::between_steps(std::int64_t step, int heard) {
+  return naming_step(step, [&] {
+    const Wish wish = heard != 0 ? Wish{.signal = heard} : agreed();
+    evaluated_ = heard == 0;
+    if (checkpointing_) {
+      checkpointing_->look();
+      const std::int64_t done = first_.step + record_.summary.steps;
+      if (wish.signal == 0 && done < last_step_ &&
+          (wish.save || checkpointing_->is_due(done))) {
+        save_checkpoint(false);
+      }
+    }
+    return wish.signal;
+  });
+}
+
+void RankTask::save_checkpoint(bool at_end) {
+  const std::int64_t step = first_.step + record_.summary.steps;
+  check_before_save(false);
+  checkpointing_->save(
+      {.step = step, .samples = checkpoint::samples_after(job_, first_, step), .evaluated = evaluated_}, at_end);
+}
+
+bool RankTask::save_at_end(int signal) {
+  if (!checkpointing_) {
+    return false;
+  }
+  now_at("saving a checkpoint", first_.step + record_.summary.steps);
+  checkpointing_->await_writer();
+  if (checkpointing_->last_whole() != first_.step + record_.summary.steps) {
+    save_checkpoint(true);
+  }
+  return signal != 0;
 }
 
 void RankTask::write_trace_if_due() {
@@ -156,7 +213,7 @@ void RankTask::check_replicas_after(std::int64_t step, bool anyway) {
 }
 
 void RankTask::check_before_save(bool changed) {
-  const std::int64_t step = first_step_ + record_.summary.steps;
+  const std::int64_t step = first_.step + record_.summary.steps;
   if (changed || (replicas_ && replicas_->last_equal() != step)) {
     naming_step(step - 1, [&] { check_replicas(step); });
   }

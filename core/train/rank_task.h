@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/weights.h"
 #include "core/metrics/record.h"
+#include "core/train/checkpointing.h"
 #include "core/train/replicas.h"
 #include "core/train/step_meter.h"
 #include "core/train/steps.h"
@@ -59,13 +60,21 @@ class RankTask {
   /// follows another needs none.
   void now_at(std::string_view phase, std::int64_t step, std::string_view activity = {});
 
+  /// Gives the states the values of the checkpoint that the run goes on from, if any.
+  void resume(const runtime::Executor& executor);
+
   /// The signal that asked to stop, on every rank at the same step; 0: none.
-  [[nodiscard]] int stopped() const;
+  [[nodiscard]] int stopped() { return agreed().signal; }
+  /// Called after the step with this number, counted from 0: saves a checkpoint if one is due. `heard`: the signal that
+  /// the step's evaluation has heard. Returns the signal that asked to stop.
+  int between_steps(std::int64_t step, int heard);
+  /// Saves the last checkpoint. Returns whether the run is to end with it alone: it was asked to stop.
+  bool save_at_end(int signal);
 
   /// Runs the step with this number, counted from 0; traces it if it is to be.
   template <typename Run>
   auto traced(std::int64_t step, runtime::Executor& executor, const Run& run) {
-    return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_step_, executor, run) : run(); });
+    return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_.step, executor, run) : run(); });
   }
   /// Called between steps, when nothing waits for it.
   void write_trace_if_due();
@@ -83,9 +92,12 @@ class RankTask {
   compile::Compiled& compiled_;
   const StepSettings& settings_;
   metrics::Record record_;
-  std::int64_t first_step_ = 0;  ///< done before this run
+  checkpoint::Position first_;  ///< where this run begins
+  std::int64_t last_step_ = 0;  ///< where the job ends
 
  private:
+  [[nodiscard]] Wish agreed();
+  void save_checkpoint(bool at_end);
   void check_replicas(std::int64_t step);
   void finish(const runtime::Executor& executor, const char* status, int exit_code);
   void show_profile(const runtime::Executor& executor) const;
@@ -93,6 +105,8 @@ class RankTask {
 
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;  ///< with several ranks
+  std::optional<Checkpointing> checkpointing_;  ///< with [checkpoint]
+  bool evaluated_ = true;                       ///< whether the evaluation after the last step came to its end
 };
 
 }  // namespace shardrun::train

@@ -1,7 +1,9 @@
 #include "core/train/run.h"
 
 #include <fmt/format.h>
+#include <sys/file.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -27,8 +29,17 @@ Run::Run(const job::Job& job, const RunSettings& settings)
       locked_folder_(settings.output.empty() ? job.output : settings.output),
       job_(with_output(job, locked_folder_.root())) {}
 
-std::string Run::begin() {
-  std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_));
+std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
+  if (job_.checkpoints.used && !job_.checkpoints.folder.empty()) {
+    files::create_folders(job_.checkpoints.folder, "the folder of checkpoints");
+    checkpoints_.emplace(job_.checkpoints.folder);
+    if (::flock(checkpoints_->descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw Error(ErrorCode::io, fmt::format("another run saves its checkpoints in '{}' now: give this one a [checkpoint] "
+                                             "folder of its own",
+                                             job_.checkpoints.folder.native()));
+    }
+  }
+  std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));
   files::write_file_atomically(metrics::job_path(locked_folder_.root()),
                                job::canonical_text(with_output(job_, locked_folder_.path())));
   return older;

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/checkpoint/open_checkpoint.h"
+#include "core/files/folder.h"
 #include "core/job/job.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/progress.h"
@@ -22,6 +25,8 @@ struct RunSettings {
   /// function unregisters. May be empty itself.
   std::function<void(std::function<void(int)>)> on_stop;
   metrics::RunOrigin origin;     ///< everything except the end time
+  /// When the run has to end, by [job] time_limit.
+  std::optional<std::chrono::system_clock::time_point> ends_by = {};
   std::filesystem::path output;  ///< [job] output with the placeholders filled in by this process
 };
 
@@ -33,8 +38,9 @@ class Run {
   Run(const job::Job& job, const RunSettings& settings);
 
   /// Removes an older run's files and writes job.ini. Returns the message about the older run, or "" if there was none.
-  /// Throws Error{io}.
-  [[nodiscard]] std::string begin();
+  /// `resumed`: the checkpoint that the run goes on from; null: none. If it is of the run in this folder, its metrics up
+  /// to there stay. Throws Error{io}, also if another run uses [checkpoint] folder.
+  [[nodiscard]] std::string begin(const checkpoint::OpenCheckpoint* resumed);
 
   /// The job; its output is the open folder.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
@@ -49,6 +55,7 @@ class Run {
  private:
   const RunSettings& settings_;
   metrics::LockedRunFolder locked_folder_;
+  std::optional<files::Folder> checkpoints_;  ///< [checkpoint] folder, locked, if it is not in the output folder
   job::Job job_;
 };
 

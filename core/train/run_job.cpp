@@ -12,6 +12,7 @@
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
 #include "core/forecast/disk.h"
+#include "core/train/checkpointing.h"
 #include "core/train/launched.h"
 #include "core/train/local_display.h"
 #include "core/train/requirements.h"
@@ -24,7 +25,7 @@ namespace {
 metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
                           LocalDisplay& display) {
   Run run(job, settings);
-  if (const std::string older = run.begin(); !older.empty()) {
+  if (const std::string older = run.begin(compiled.resumed.get()); !older.empty()) {
     display.line(older);
   }
   metrics::Summary summary;
@@ -33,7 +34,8 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
                         {.display = display,
                          .folder = run.locked_folder().folder(),
                          .stop_signal = settings.stop_signal,
-                         .profile = settings.profile},
+                         .profile = settings.profile,
+                         .ends_by = settings.ends_by},
                         summary);
   } catch (const Stopped& stopped) {  // after the preparation, before the first step
     summary = stopped_early(stopped.signal(), "before the first step");
@@ -55,11 +57,13 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
+  compiled->resumed = open_resumed(job);
   std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
   std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
   load_data(*compiled);
+  std::ranges::move(check_resumed(job, *compiled), std::back_inserter(notices));
   if (const auto stopped = stopped_before_start(settings)) {
     return *stopped;
   }
@@ -73,10 +77,11 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
     return run_here(job, *compiled, settings, *display);
   }
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
+  const std::shared_ptr<const checkpoint::OpenCheckpoint> resumed = compiled->resumed;
   compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();
-  return run_ranks(job, settings, dataset.get());
+  return run_ranks(job, settings, dataset.get(), resumed.get());
 }
 
 }  // namespace

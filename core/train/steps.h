@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 
 #include "core/metrics/record.h"
 #include "core/metrics/run_folder.h"
@@ -18,6 +20,8 @@ struct StepSettings {
   std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
   bool profile = false;
   RankLink* link = nullptr;  ///< to the other ranks; null with one rank
+  /// When the run has to end, by [job] time_limit.
+  std::optional<std::chrono::system_clock::time_point> ends_by = {};
   int standard_input = 0;    ///< descriptors that "-" in [infer] means, on the first rank
   int standard_output = 1;
 };

@@ -30,9 +30,16 @@ class TrainTask : private RankTask {
     return guarded(training.executor(), failed, [&] {
       record_.now_at("setting first values");
       training.initialize();
+      resume(training.executor());
+      if (auto* const of_model = dynamic_cast<Training*>(&training)) {
+        of_model->begin_at(first_);
+      }
       await_ranks();
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
+      if (save_at_end(signal)) {
+        return signal;
+      }
       check_before_save(training.finish());
       save_results({result_file()}, training.executor());
       return signal == 0 ? print_sample(training) : signal;
@@ -74,9 +81,9 @@ class TrainTask : private RankTask {
   }
 
   int train_steps(Trainer& training) {
-    int signal = 0;
-    for (std::int64_t step = 0; step < job_.train.steps && signal == 0; ++step) {
-      now_at("training", step + 1, step == 0 ? metrics::first_step_activity : "");
+    int signal = first_.evaluated ? 0 : evaluate_first(training);
+    for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
+      now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
       const StepMeter meter(training.executor());
       const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
       const StepMeasure measured = meter.end();
@@ -90,10 +97,20 @@ class TrainTask : private RankTask {
       const std::optional<double> validation =
           evaluates ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
       record_step(step, result, validation, measured);
-      signal = stop_heard_ != 0 ? stop_heard_ : naming_step(step, [&] { return stopped(); });
+      signal = between_steps(step, stop_heard_);
     }
     record_.finish_progress();
     return signal;
+  }
+
+  /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.
+  int evaluate_first(Trainer& training) {
+    record_.now_at(metrics::first_step_activity);
+    if (const std::optional<double> validation = validate(training, first_.step - 1)) {
+      record_.write(std::vector<metrics::JsonField>{{"step", first_.step}, {"val_loss", *validation}});
+      record_.summary.val_loss = validation;
+    }
+    return stop_heard_;
   }
 
   void record_step(std::int64_t step, const StepResult& result, std::optional<double> validation,
@@ -113,7 +130,7 @@ class TrainTask : private RankTask {
     // From here on the step counts. An earlier failure, in the validation too, leaves the step before as the last.
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;
-    if (step >= warm_up_steps || job_.train.steps <= warm_up_steps) {
+    if (step - first_.step >= warm_up_steps || job_.train.steps - first_.step <= warm_up_steps) {
       timed_seconds_ += measured.duration;
       ++timed_steps_;
     }

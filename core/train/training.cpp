@@ -86,6 +86,13 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
 
 void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
 
+void Training::begin_at(const checkpoint::Position& first) {
+  first_ = first;
+  if (first.step > 0 && after_step_program_ && !compiled_.partition.hook_follows(first.step - 1)) {
+    unmet_step_ = first.step - 1;
+  }
+}
+
 double Training::read_scalar(std::string_view state) const {
   const device::TensorView scalar = executor_.state(compiled_.graph.find_state(state));
   return device::read_element(
@@ -94,7 +101,7 @@ double Training::read_scalar(std::string_view state) const {
 
 void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
                      std::optional<runtime::NonFiniteResult>& bad) {
-  std::int64_t first_sample = step * job_.data.batch;
+  std::int64_t first_sample = checkpoint::samples_after(job_, first_, step);
   for (std::size_t before = 0; before < first; ++before) {
     first_sample += compiled_.microbatch_rows[before];
   }

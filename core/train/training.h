@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/checkpoint/resume.h"
 #include "core/compile/compile.h"
 #include "core/device/device.h"
 #include "core/job/job.h"
@@ -31,6 +32,8 @@ class Training final : public Trainer {
   Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
   void initialize() override;
+  /// Called after initialize(): the first step is that after `first`, and the states are those of then.
+  void begin_at(const checkpoint::Position& first);
 
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite: with the first tensor that is not finite;
@@ -77,6 +80,7 @@ class Training final : public Trainer {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
+  checkpoint::Position first_;  ///< where the run begins
   const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, if it is never negative
   bool varies_ = false;                       ///< whether any tensor varies between ranks; then loss and norm do too
   std::optional<std::size_t> after_step_program_;

@@ -134,7 +134,7 @@ class Recorder {
  private:
   [[nodiscard]] std::int64_t rank() const { return link_ == nullptr ? 0 : link_->rank(); }
 
-  [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop() : stop_signal_(); }
+  [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop().signal : stop_signal_(); }
 
   [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer() const {
     if (compiled_.engine != nullptr) {
@@ -235,7 +235,7 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
   }
   settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
   return train::run_ranks(
-      job, settings, compiled.dataset.get(),
+      job, settings, compiled.dataset.get(), nullptr,
       {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
 }
 
@@ -293,6 +293,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const ScratchFolder folder;
   job::Job copy = job;
   copy.output = folder.path();
+  copy.checkpoints.used = false;
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome{.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal)};
   if (outcome.summary.exit_code != 0) {

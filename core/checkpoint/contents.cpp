@@ -1,0 +1,170 @@
+#include "core/checkpoint/contents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr std::array<std::pair<graph::DType, DType>, 7> types = {{
+    {graph::DType::f32, DType::f32},
+    {graph::DType::bf16, DType::bf16},
+    {graph::DType::f16, DType::f16},
+    {graph::DType::f64, DType::f64},
+    {graph::DType::i32, DType::i32},
+    {graph::DType::i64, DType::i64},
+    {graph::DType::u8, DType::u8},
+}};
+
+/// A share of a replica below this is not worth a piece of its own.
+constexpr std::uint64_t least_share = std::uint64_t{64} << 10U;
+
+bool is_master(const graph::Graph& graph, graph::StateId state) {
+  const graph::StateId parameter = graph.states[state].of_parameter;
+  return parameter.exists() && graph.states[parameter].master == state;
+}
+
+/// These elements of a part, as a part of the whole.
+mesh::Box slice_of(const mesh::Box& part, const mesh::Interval& elements) {
+  mesh::Box box = part;
+  if (elements.size() != part.elements()) {
+    const std::int64_t before = part.run ? part.run->begin : 0;
+    box.run = {before + elements.begin, before + elements.end};
+  }
+  return box;
+}
+
+/// Numbers that order parts; equal for equal parts.
+std::vector<std::int64_t> key_of(const mesh::Box& box) {
+  std::vector<std::int64_t> key = box.origin;
+  key.insert(key.end(), box.shape.begin(), box.shape.end());
+  if (box.run) {
+    key.insert(key.end(), {box.run->begin, box.run->end});
+  }
+  return key;
+}
+
+/// Assigns the pieces of one state after the other.
+class Assignment {
+ public:
+  Assignment(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device)
+      : graph_(graph), partition_(partition), device_(device) {
+    const auto ranks = static_cast<std::size_t>(partition.placements.mesh.ranks());
+    contents_.of_ranks.resize(ranks);
+    bytes_.resize(ranks);
+  }
+
+  void add(graph::StateId id) {
+    const std::optional<TensorRole> role = role_of(graph_, id);
+    if (!role) {
+      return;
+    }
+    const graph::StateId values = graph_.master_of(id);
+    const graph::State& state = graph_.states[values];
+    const mesh::Placement& placement = partition_.placements.states[values];
+    const mesh::Mesh& mesh = partition_.placements.mesh;
+    std::map<std::string, std::size_t> tensors;
+    std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::pair<mesh::Box, std::vector<std::size_t>>> holders;
+    for (std::size_t rank = 0; rank < bytes_.size(); ++rank) {
+      const mesh::Coordinates at = mesh::coordinates_of(mesh, static_cast<std::int64_t>(rank));
+      if (partition_.stage_at(at) != partition_.stages.states.owner[values]) {
+        continue;
+      }
+      const std::string name = stored_name(graph_.states[id], placement, mesh, at);
+      const auto [tensor, is_new] = tensors.emplace(name, contents_.tensors.size());
+      if (is_new) {
+        contents_.tensors.push_back(
+            {{name, *role, stored_type(device_.stored(state.type.dtype)), state.type.shape, {}}, values});
+      }
+      mesh::Box box = mesh::box_of(state.type.shape, placement, mesh, at);
+      auto& [part, ranks] = holders[{tensor->second, key_of(box)}];
+      part = std::move(box);
+      ranks.push_back(rank);
+    }
+    for (const auto& [key, held] : holders) {
+      divide(key.first, held.first, held.second);
+    }
+  }
+
+  Contents take() { return std::move(contents_); }
+
+ private:
+  void divide(std::size_t tensor, const mesh::Box& part, const std::vector<std::size_t>& ranks) {
+    const std::int64_t elements = part.elements();
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors[tensor].tensor.dtype);
+    if (bytes / ranks.size() < least_share) {
+      const std::size_t least =
+          *std::ranges::min_element(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
+      return give(least, tensor, part, {0, elements});
+    }
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      give(ranks[i], tensor, part,
+           mesh::part_of({0, elements}, static_cast<std::int64_t>(ranks.size()), static_cast<std::int64_t>(i)));
+    }
+  }
+
+  void give(std::size_t rank, std::size_t tensor, const mesh::Box& part, const mesh::Interval& elements) {
+    if (elements.size() > 0) {
+      contents_.of_ranks[rank].push_back({tensor, elements, slice_of(part, elements)});
+      bytes_[rank] +=
+          static_cast<std::uint64_t>(elements.size()) * element_bytes(contents_.tensors[tensor].tensor.dtype);
+    }
+  }
+
+  const graph::Graph& graph_;
+  const partition::Partition& partition_;
+  const device::Device& device_;
+  Contents contents_;
+  std::vector<std::uint64_t> bytes_;  ///< per rank
+};
+
+}  // namespace
+
+Contents contents_of(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device) {
+  Assignment assignment(graph, partition, device);
+  for (const graph::StateId id : graph.states.ids()) {
+    assignment.add(id);
+  }
+  return assignment.take();
+}
+
+std::string stored_name(const graph::State& state, const mesh::Placement& placement, const mesh::Mesh& mesh,
+                        const mesh::Coordinates& at) {
+  std::string name = state.name;
+  for (const mesh::AxisId axis : placement.varying) {
+    name += fmt::format("@{}={}", mesh.axes[axis].name, at[axis]);
+  }
+  return name;
+}
+
+std::optional<TensorRole> role_of(const graph::Graph& graph, graph::StateId state) {
+  switch (graph.states[state].kind) {
+    case graph::StateKind::parameter: return TensorRole::parameter;
+    case graph::StateKind::field: return TensorRole::field;
+    case graph::StateKind::hook_state: return TensorRole::hook;
+    case graph::StateKind::optimizer:
+      return is_master(graph, state) ? std::nullopt : std::optional(TensorRole::optimizer);
+    default: return std::nullopt;
+  }
+}
+
+DType stored_type(graph::DType dtype) {
+  return std::ranges::find(types, dtype, &decltype(types)::value_type::first)->second;
+}
+
+graph::DType loaded_type(DType dtype) {
+  const auto found = std::ranges::find(types, dtype, &decltype(types)::value_type::second);
+  if (found == types.end()) {
+    throw Error(ErrorCode::data, fmt::format("no tensor of a job has elements of type {}", to_string(dtype)));
+  }
+  return found->first;
+}
+
+}  // namespace shardrun::checkpoint

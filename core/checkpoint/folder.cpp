@@ -1,0 +1,175 @@
+#include "core/checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/files/descriptor.h"
+#include "core/files/folder.h"
+#include "core/files/sequential_file.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr std::string_view prefix = "step-";
+
+std::optional<std::int64_t> step_of(std::string_view name) {
+  std::int64_t step = -1;
+  if (name.starts_with(prefix)) {
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  }
+  return step >= 0 && name == folder_name(step) ? std::optional(step) : std::nullopt;
+}
+
+std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t step, std::string_view suffix) {
+  return root / fmt::format(".{}.{}", folder_name(step), suffix);
+}
+
+/// Whether a name is of a folder that was being written or removed.
+bool is_unfinished(std::string_view name) {
+  for (const std::string_view suffix : {".tmp", ".removed"}) {
+    if (name.starts_with('.') && name.ends_with(suffix)) {
+      return step_of(name.substr(1, name.size() - 1 - suffix.size())).has_value();
+    }
+  }
+  return false;
+}
+
+void remove_folder(const std::filesystem::path& path) {
+  std::error_code failed;
+  std::filesystem::remove_all(path, failed);
+  if (failed) {
+    throw files::system_error("remove", path, failed.value());
+  }
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const files::FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
+    throw files::system_error("make durable the folder", folder, errno);
+  }
+}
+
+/// Gives a folder a name that another may have, which then has the first one's name.
+bool exchange_names(const std::filesystem::path& from, const std::filesystem::path& to) {
+  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0;
+}
+
+void rename_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    throw files::system_error(fmt::format("rename '{}' to", files::shown(from).native()), to, errno);
+  }
+}
+
+/// A checkpoint that is removed is first renamed, so that a part of one never has a checkpoint's name.
+void remove_checkpoint(const std::filesystem::path& root, const Listed& listed) {
+  const std::filesystem::path removed = hidden(root, listed.step, "removed");
+  remove_folder(removed);
+  rename_folder(listed.path, removed);
+  remove_folder(removed);
+}
+
+void require_files(const std::filesystem::path& folder, const Manifest& manifest) {
+  for (const StoredFile& file : manifest.files) {
+    struct stat status = {};
+    const std::filesystem::path path = folder / file.name;
+    if (::lstat(path.c_str(), &status) != 0) {
+      throw Error(ErrorCode::io,
+                  fmt::format("'{}' is not there for the first rank: [checkpoint] folder must be one that all machines "
+                              "of the job share",
+                              files::shown(path).native()));
+    }
+    if (static_cast<std::uint64_t>(status.st_size) != file.bytes) {
+      throw Error(ErrorCode::io, fmt::format("'{}' has {} bytes, and its rank wrote {}", files::shown(path).native(),
+                                             status.st_size, file.bytes));
+    }
+  }
+}
+
+}  // namespace
+
+std::string folder_name(std::int64_t step) { return fmt::format("{}{:06}", prefix, step); }
+
+std::vector<Listed> list_checkpoints(const std::filesystem::path& root) {
+  std::vector<Listed> listed;
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(root, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (const auto step = step_of(entry->path().filename().native())) {
+      std::error_code none;
+      listed.push_back({entry->path(), *step, std::filesystem::exists(entry->path() / manifest_name, none)});
+    }
+  }
+  std::ranges::sort(listed, {}, &Listed::step);
+  return listed;
+}
+
+std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step) {
+  return hidden(root, step, "tmp");
+}
+
+std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step) {
+  std::filesystem::path folder = unfinished_path(root, step);
+  files::create_folders(root, "the folder of checkpoints");
+  remove_unfinished_checkpoints(root);
+  if (::mkdir(folder.c_str(), 0777) != 0) {
+    throw files::system_error("make the folder", folder, errno);
+  }
+  return folder;
+}
+
+void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest) {
+  const std::filesystem::path folder = unfinished_path(root, manifest.step);
+  require_files(folder, manifest);
+  const std::string text = to_json(manifest);
+  files::SequentialFile file(folder / manifest_name, text.size());
+  file.write(std::as_bytes(std::span(text)));
+  static_cast<void>(file.finish());
+  sync_folder(folder);
+  const std::filesystem::path named = root / folder_name(manifest.step);
+  std::error_code none;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(named, none))) {
+    rename_folder(folder, named);
+  } else if (exchange_names(folder, named)) {
+    remove_folder(folder);
+  } else {  // a file system that cannot
+    remove_checkpoint(root, {named, manifest.step});
+    rename_folder(folder, named);
+  }
+  sync_folder(root);
+}
+
+void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping) {
+  std::vector<Listed> listed = list_checkpoints(root);
+  std::erase_if(listed, [](const Listed& each) { return !each.has_manifest; });
+  if (keeping.newest == 0 || std::cmp_less_equal(listed.size(), keeping.newest)) {
+    return;
+  }
+  for (const Listed& old : std::span(listed).first(listed.size() - static_cast<std::size_t>(keeping.newest))) {
+    if (keeping.every == 0 || old.step % keeping.every != 0) {
+      remove_checkpoint(root, old);
+    }
+  }
+}
+
+void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept {
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(root, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (is_unfinished(entry->path().filename().native())) {
+      std::error_code ignored;
+      std::filesystem::remove_all(entry->path(), ignored);
+    }
+  }
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/manifest.h"
+
+namespace shardrun::checkpoint {
+
+// A folder of checkpoints. One that is complete has a name such as step-000120. While it is written it is
+// .step-000120.tmp, and while it is removed .step-000100.removed: a name says whether a checkpoint is whole, and no
+// other file does.
+
+/// "step-000120"
+[[nodiscard]] std::string folder_name(std::int64_t step);
+
+/// A folder that has the name of a checkpoint.
+struct Listed {
+  std::filesystem::path path;
+  std::int64_t step = 0;
+  bool has_manifest = true;  ///< if not, somebody has removed it
+};
+
+/// The checkpoints in a folder, in order of their steps. Nothing if there is no such folder.
+[[nodiscard]] std::vector<Listed> list_checkpoints(const std::filesystem::path& root);
+
+/// Makes the folder of a checkpoint that ranks then write into. Removes what an earlier attempt has left. Returns its
+/// path. Throws Error{io}.
+[[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
+
+/// The path that begin_checkpoint() returns.
+[[nodiscard]] std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step);
+
+/// Makes a checkpoint whole, of which all files are there and durable: writes its manifest, and gives the folder its
+/// name. Replaces one of the same step. Throws Error{io} if a file is missing or has another size, or the system
+/// refuses.
+void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
+
+/// Which checkpoints stay.
+struct Keeping {
+  std::int64_t newest = 0;  ///< so many; 0: all
+  std::int64_t every = 0;   ///< those of steps that are multiples of this; 0: none
+};
+
+/// Removes all but those that stay. Folders without a manifest neither count nor go. Throws Error{io}.
+void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping);
+
+/// Removes what was being written or removed when a run ended. Ignores errors.
+void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept;
+
+}  // namespace shardrun::checkpoint

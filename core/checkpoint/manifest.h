@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/safetensors.h"
+#include "core/files/hash.h"
+#include "core/mesh/placement.h"
+
+namespace shardrun::checkpoint {
+
+// A checkpoint is a folder: a file of tensors for each rank that wrote it (rank-0.safetensors), and manifest.json, which
+// says where each piece of each tensor lies.
+
+/// Consecutive elements of a part of a tensor, and where they are.
+struct Piece {
+  std::size_t file = 0;      ///< index in Manifest::files
+  std::uint64_t offset = 0;  ///< of its first byte in the file
+  mesh::Box box;             ///< which elements of the tensor
+
+  bool operator==(const Piece&) const = default;
+};
+
+/// What a tensor is to a job.
+enum class TensorRole : std::uint8_t { parameter, optimizer, field, hook };
+
+[[nodiscard]] const char* to_string(TensorRole role) noexcept;
+
+struct StoredTensor {
+  std::string name;
+  TensorRole role = TensorRole::parameter;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;  ///< of the whole tensor
+  std::vector<Piece> pieces;        ///< have each element once
+
+  bool operator==(const StoredTensor&) const = default;
+};
+
+struct StoredFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  files::Hash hash;  ///< of all its bytes
+
+  bool operator==(const StoredFile&) const = default;
+};
+
+/// What must be the same in the run that goes on.
+struct RunIdentity {
+  std::string task;   ///< "train" or "iterate"
+  std::string model;  ///< its section of the job file, with all options
+  std::string optimizer;
+  std::string tokenizer;                   ///< as JSON; empty: none
+  std::vector<std::string> data;           ///< fingerprints of the data's files
+  std::string split;                       ///< how the data is split into training and validation; empty: no data
+  std::uint64_t seed = 0;
+
+  bool operator==(const RunIdentity&) const = default;
+};
+
+/// The contents of manifest.json.
+struct Manifest {
+  std::int64_t step = 0;     ///< steps done
+  std::int64_t samples = 0;  ///< samples of training data consumed
+  bool evaluated = true;     ///< whether the evaluation that was due after this step has been done
+  RunIdentity run;
+  // Not compared: how the run was split.
+  std::string strategy;
+  std::string mesh;  ///< "data 2, model 4"
+  std::string precision;
+  std::string job;  ///< the job file
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;
+
+  bool operator==(const Manifest&) const = default;
+};
+
+inline constexpr const char* manifest_name = "manifest.json";
+
+/// JSON in one line; its first field is the hash of the rest.
+[[nodiscard]] std::string to_json(const Manifest& manifest);
+
+/// The inverse of to_json(). Checks everything that can be checked without the files: the hash, that names of files are
+/// those that ranks write, that pieces lie within their tensors and files. `source` names the text in messages. Throws
+/// Error{data}.
+[[nodiscard]] Manifest parse_manifest(std::string_view text, std::string_view source);
+
+/// Bytes of all files.
+[[nodiscard]] std::uint64_t file_bytes(const Manifest& manifest) noexcept;
+
+/// The name of the file that a rank writes: rank-3.safetensors.
+[[nodiscard]] std::string rank_file_name(std::int64_t rank);
+
+}  // namespace shardrun::checkpoint

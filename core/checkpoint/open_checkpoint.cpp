@@ -1,0 +1,188 @@
+#include "core/checkpoint/open_checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/checkpoint/folder.h"
+#include "core/files/folder.h"
+#include "core/files/text_file.h"
+#include "core/mesh/rows.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr std::size_t block_bytes = std::size_t{4} << 20U;
+
+/// Bytes that are read although nobody wants them, rather than beginning another read.
+constexpr std::size_t longest_gap = std::size_t{64} << 10U;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::data, what + "; 'shardrun checkpoint verify' checks the whole checkpoint");
+}
+
+files::SteadyFile open_file(const std::filesystem::path& path) {
+  files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.is_open() && errno == ELOOP) {
+    refuse(fmt::format("'{}' is a link, and the files of a checkpoint are regular files", files::shown(path).native()));
+  }
+  if (!file.is_open()) {
+    throw files::unreadable("read", path, errno);
+  }
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    refuse(fmt::format("'{}' is not a regular file", files::shown(path).native()));
+  }
+  return files::SteadyFile(std::move(file), path);
+}
+
+std::string contents_of_file(const files::SteadyFile& file) {
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+/// Elements that a piece gives to a part: where they are in the file and in the part.
+struct Wanted {
+  std::uint64_t from = 0;
+  std::size_t to = 0;
+  std::size_t bytes = 0;
+};
+
+/// Reads what is wanted of a file, in order of `from`.
+void read_wanted(const files::SteadyFile& file, std::span<const Wanted> wanted, std::span<std::byte> to,
+                 std::vector<std::byte>& block) {
+  while (!wanted.empty()) {
+    stop_point();
+    const Wanted& first = wanted.front();
+    if (first.bytes >= longest_gap) {
+      file.read(first.from, to.subspan(first.to, first.bytes));
+      wanted = wanted.subspan(1);
+      continue;
+    }
+    std::size_t count = 1;
+    std::uint64_t end = first.from + first.bytes;
+    while (count < wanted.size() && wanted[count].from <= end + longest_gap &&
+           wanted[count].from + wanted[count].bytes - first.from <= block_bytes) {
+      end = wanted[count].from + wanted[count].bytes;
+      ++count;
+    }
+    block.resize(static_cast<std::size_t>(end - first.from));
+    file.read(first.from, block);
+    for (const Wanted& each : wanted.first(count)) {
+      std::memcpy(to.data() + each.to, block.data() + (each.from - first.from), each.bytes);
+    }
+    wanted = wanted.subspan(count);
+  }
+}
+
+/// Throws unless the intervals of a part that pieces give make it whole, each element once.
+void require_whole(std::vector<mesh::Interval>& given, const StoredTensor& tensor, std::int64_t elements,
+                   const std::filesystem::path& path) {
+  std::ranges::sort(given, {}, &mesh::Interval::begin);
+  std::int64_t end = 0;
+  for (const mesh::Interval& each : given) {
+    if (each.begin != end) {
+      refuse(fmt::format("'{}': {} pieces of tensor {} have the same elements", files::shown(path).native(),
+                         each.begin < end ? "two" : "no", tensor.name));
+    }
+    end = each.end;
+  }
+  if (end != elements) {
+    refuse(fmt::format("'{}': no pieces of tensor {} have some of its elements", files::shown(path).native(),
+                       tensor.name));
+  }
+}
+
+}  // namespace
+
+OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(folder)) {
+  const std::filesystem::path manifest = path_ / manifest_name;
+  const std::string text = contents_of_file(open_file(manifest));
+  manifest_ = parse_manifest(text, files::shown(manifest).native());
+  hash_ = files::hash_of(text);
+  for (const StoredFile& file : manifest_.files) {
+    files_.push_back(open_file(path_ / file.name));
+    if (files_.back().size() != file.bytes) {
+      refuse(fmt::format("'{}' has {} bytes, and the manifest says {}: it was cut short or replaced",
+                         files::shown(path_ / file.name).native(), files_.back().size(), file.bytes));
+    }
+  }
+}
+
+std::string OpenCheckpoint::name_of(std::size_t file) const {
+  return files::shown(path_ / manifest_.files[file].name).native();
+}
+
+const StoredTensor* OpenCheckpoint::find(std::string_view name) const noexcept {
+  const auto found = std::ranges::find(manifest_.tensors, name, &StoredTensor::name);
+  return found == manifest_.tensors.end() ? nullptr : &*found;
+}
+
+void OpenCheckpoint::check_file(std::size_t file) const {
+  files::Hasher hasher;
+  std::vector<std::byte> block;
+  for (std::size_t at = 0; at < files_[file].size(); at += block.size()) {
+    stop_point();
+    block.resize(std::min(block_bytes, files_[file].size() - at));
+    files_[file].read(at, block);
+    hasher.add(block);
+  }
+  if (hasher.hash() != manifest_.files[file].hash) {
+    refuse(fmt::format("'{}' has other bytes than when it was written (hash {}, expected {}): it was damaged, or is of "
+                       "another checkpoint",
+                       name_of(file), to_string(hasher.hash()), to_string(manifest_.files[file].hash)));
+  }
+}
+
+void OpenCheckpoint::read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const {
+  const std::vector<mesh::Row> rows = mesh::rows_of(tensor.shape, part);
+  const std::size_t element = element_bytes(tensor.dtype);
+  std::vector<mesh::Interval> given;
+  std::vector<Wanted> wanted;
+  std::vector<std::byte> block;
+  for (const Piece& piece : tensor.pieces) {
+    if (!mesh::overlap(piece.box, part)) {
+      continue;
+    }
+    wanted.clear();
+    for (const mesh::SharedRow& shared : mesh::shared_rows(rows, mesh::rows_of(tensor.shape, piece.box))) {
+      given.push_back({shared.in_first, shared.in_first + shared.count});
+      wanted.push_back({.from = piece.offset + static_cast<std::uint64_t>(shared.in_second) * element,
+                        .to = static_cast<std::size_t>(shared.in_first) * element,
+                        .bytes = static_cast<std::size_t>(shared.count) * element});
+    }
+    if (!wanted.empty() && wanted.back().to + wanted.back().bytes > to.size()) {
+      throw Error(ErrorCode::internal, fmt::format("{} bytes do not hold the part of tensor {}", to.size(), tensor.name));
+    }
+    read_wanted(files_[piece.file], wanted, to, block);
+  }
+  require_whole(given, tensor, part.elements(), path_);
+}
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& given) {
+  std::error_code none;
+  if (std::filesystem::exists(given / manifest_name, none)) {
+    return given;
+  }
+  for (const std::filesystem::path& root : {given, given / "checkpoints"}) {
+    const std::vector<Listed> listed = list_checkpoints(root);
+    const auto newest = std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
+    if (newest != listed.rend()) {
+      return newest->path;
+    }
+  }
+  throw Error(ErrorCode::data,
+              fmt::format("'{}' is no checkpoint, no folder of checkpoints and no folder of a run that has saved one: "
+                          "a checkpoint is a folder such as step-000120 with a {}",
+                          files::shown(given).native(), manifest_name));
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/manifest.h"
+#include "core/files/descriptor.h"
+#include "core/files/steady_file.h"
+
+namespace shardrun::checkpoint {
+
+/// A checkpoint that is open for reading. All its files are open, so that it stays whole even if it is removed. Any
+/// thread may read.
+class OpenCheckpoint {
+ public:
+  /// Reads and checks the manifest; opens the files and checks their sizes. `folder`: of the checkpoint. Throws
+  /// Error{data} for what is missing, damaged, or a link.
+  explicit OpenCheckpoint(std::filesystem::path folder);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] const Manifest& manifest() const noexcept { return manifest_; }
+  /// Identifies the checkpoint: all processes of a job must find the same.
+  [[nodiscard]] const files::Hash& hash() const noexcept { return hash_; }
+
+  /// Null if there is none of this name.
+  [[nodiscard]] const StoredTensor* find(std::string_view name) const noexcept;
+
+  /// Compares the bytes of a file with the manifest's hash, and its header with the manifest's pieces. Throws
+  /// Error{data}.
+  void check_file(std::size_t file) const;
+
+  /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
+  /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once, Error{io}
+  /// if a file has changed.
+  void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
+
+ private:
+  [[nodiscard]] std::string name_of(std::size_t file) const;
+
+  std::filesystem::path path_;
+  Manifest manifest_;
+  files::Hash hash_;
+  std::vector<files::SteadyFile> files_;
+};
+
+/// The checkpoint that a path names: a checkpoint's own folder, a folder of checkpoints or a run's folder, of which the
+/// newest whole one is meant. Throws Error{data} if there is none.
+[[nodiscard]] std::filesystem::path find_checkpoint(const std::filesystem::path& given);
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,275 @@
+#include "core/checkpoint/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/checkpoint/contents.h"
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/weights.h"
+#include "core/device/elements.h"
+#include "core/device/host_tensor.h"
+#include "core/files/folder.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+[[noreturn]] void refuse_resume(const job::Job& job, const std::string& what) {
+  throw Error(ErrorCode::job, fmt::format("{}: [checkpoint] resume: {}", job.where("checkpoint", "resume"), what));
+}
+
+[[noreturn]] void refuse_other(const job::Job& job, const OpenCheckpoint& checkpoint, std::string_view what,
+                               std::string_view saved, std::string_view now, std::string_view advice) {
+  refuse_resume(job, fmt::format("'{}' was saved with the {} {}, and this job has {}: {}",
+                                 files::shown(checkpoint.path()).native(), what, saved, now, advice));
+}
+
+/// The lines of one text that another lacks, in one line.
+std::string lines_without(const std::string& text, const std::string& other) {
+  std::vector<std::string_view> lines;
+  const std::string_view all = text;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t end = std::min(all.find('\n', at), all.size());
+    const std::string_view line = all.substr(at, end - at);
+    if (("\n" + other + "\n").find(fmt::format("\n{}\n", line)) == std::string::npos) {
+      lines.push_back(line);
+    }
+    at = end + 1;
+  }
+  return fmt::format("'{}'", fmt::join(lines, ", "));
+}
+
+std::string type_text(DType dtype, const std::vector<std::int64_t>& shape) {
+  return fmt::format("{} [{}]", to_string(dtype), fmt::join(shape, ", "));
+}
+
+/// Elements that are converted at once.
+constexpr std::int64_t block_elements = std::int64_t{1} << 16U;
+
+/// Gives a state the values of a tensor of another element type.
+void convert(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& part,
+             const device::TensorView& view) {
+  const graph::DType from = loaded_type(tensor.dtype);
+  const std::size_t element = element_bytes(tensor.dtype);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(part.elements()) * element);
+  checkpoint.read(tensor, part, bytes);
+  std::vector<double> values;
+  for (std::int64_t first = 0; first < part.elements(); first += block_elements) {
+    values.resize(static_cast<std::size_t>(std::min(block_elements, part.elements() - first)));
+    device::read_elements(
+        from, std::span(bytes).subspan(static_cast<std::size_t>(first) * element, values.size() * element), values);
+    device::write_elements(view, first, values);
+  }
+}
+
+/// The tensor that has the values of a state on a rank; null if the checkpoint has none. A state that varies between
+/// ranks may have been the same on all of them.
+const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::State& named,
+                              const mesh::Placement& placement, const mesh::Mesh& mesh, const mesh::Coordinates& at) {
+  const StoredTensor* const own = checkpoint.find(stored_name(named, placement, mesh, at));
+  return own != nullptr ? own : checkpoint.find(named.name);
+}
+
+/// Whether a state goes along: not if it is a hook's, and the checkpoint has no such tensor.
+bool goes_along(const graph::Graph& graph, graph::StateId id, const StoredTensor* tensor) {
+  return role_of(graph, id) != TensorRole::hook ||
+         (tensor != nullptr && tensor->role == TensorRole::hook && tensor->shape == graph.states[id].type.shape);
+}
+
+/// Checks that the checkpoint has what the job's states need. Returns the names of hook states that begin anew.
+class StateCheck {
+ public:
+  StateCheck(const job::Job& job, const OpenCheckpoint& checkpoint, const graph::Graph& graph,
+             const partition::Partition& partition)
+      : job_(job), checkpoint_(checkpoint), graph_(graph), placements_(partition.placements) {}
+
+  std::vector<std::string> run() {
+    for (const graph::StateId id : graph_.states.ids()) {
+      if (role_of(graph_, id)) {
+        check(id);
+      }
+    }
+    std::set<std::string> dropped;
+    for (const StoredTensor& tensor : checkpoint_.manifest().tensors) {
+      if (used_.contains(tensor.name)) {
+        continue;
+      }
+      const std::string name = tensor.name.substr(0, tensor.name.find('@'));
+      if (tensor.role != TensorRole::hook) {
+        refuse(fmt::format("has the {} {}, which this job does not have", to_string(tensor.role), name));
+      }
+      dropped.insert(name);
+    }
+    std::vector<std::string> notices;
+    if (!dropped.empty()) {
+      notices.push_back(fmt::format("not taken from the checkpoint, because strategy {} has no such states: {}",
+                                    job_.strategy.name, fmt::join(dropped, ", ")));
+    }
+    if (!begun_.empty()) {
+      notices.push_back(fmt::format("not in the checkpoint, which strategy {} wrote, and begun anew: {}",
+                                    checkpoint_.manifest().strategy, fmt::join(begun_, ", ")));
+    }
+    return notices;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    refuse_resume(job_, fmt::format("'{}' {}", files::shown(checkpoint_.path()).native(), what));
+  }
+
+  void check(graph::StateId id) {
+    const graph::State& named = graph_.states[id];
+    const mesh::Placement& placement = placements_.states[graph_.master_of(id)];
+    const std::int64_t ranks = placement.varying.empty() ? 1 : placements_.mesh.ranks();
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const StoredTensor* const tensor = tensor_of(checkpoint_, named, placement, placements_.mesh,
+                                                   mesh::coordinates_of(placements_.mesh, rank));
+      if (!goes_along(graph_, id, tensor)) {
+        begun_.insert(named.name);
+        continue;
+      }
+      if (tensor == nullptr) {
+        refuse_missing(named, *role_of(graph_, id));
+      }
+      if (tensor->shape != named.type.shape) {
+        refuse(fmt::format("has {} as {}, and this job has it as [{}]", tensor->name,
+                           type_text(tensor->dtype, tensor->shape), fmt::join(named.type.shape, ", ")));
+      }
+      static_cast<void>(loaded_type(tensor->dtype));
+      used_.insert(tensor->name);
+    }
+  }
+
+  [[noreturn]] void refuse_missing(const graph::State& named, TensorRole role) const {
+    const std::string varying = named.name + "@";
+    for (const StoredTensor& tensor : checkpoint_.manifest().tensors) {
+      if (tensor.name.starts_with(varying)) {
+        refuse(fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and this job would need one "
+                           "value of all: go on with the strategy and mesh that saved it ({})",
+                           to_string(role), named.name, checkpoint_.manifest().strategy, tensor.name,
+                           checkpoint_.manifest().mesh));
+      }
+    }
+    refuse(fmt::format("has no {} {}, which this job has", to_string(role), named.name));
+  }
+
+  const job::Job& job_;
+  const OpenCheckpoint& checkpoint_;
+  const graph::Graph& graph_;
+  const partition::Placements& placements_;
+  std::set<std::string_view> used_;
+  std::set<std::string> begun_;
+};
+
+std::string optimizer_of(const job::Job& job) {
+  if (job.task != job::Task::train) {
+    return "";
+  }
+  return job.train.optimizer == job::Optimizer::adamw ? "adamw" : job.train.momentum > 0 ? "sgd with momentum" : "sgd";
+}
+
+std::string split_of(const job::Job& job) {
+  const job::DataSettings& data = job.data;
+  const bool has_validation =
+      !data.validation_text.empty() || !data.validation_tokens.empty() || !data.validation_arrays.empty();
+  return job.task != job::Task::train ? "" : has_validation ? "files of their own" : fmt::format("{}", data.split);
+}
+
+}  // namespace
+
+std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept {
+  return job.task == job::Task::train ? first.samples + (steps - first.step) * job.data.batch : 0;
+}
+
+std::filesystem::path checkpoint_folder(const job::Job& job) {
+  return job.checkpoints.folder.empty() ? job.output / "checkpoints" : job.checkpoints.folder;
+}
+
+std::filesystem::path checkpoint_to_resume(const job::Job& job) {
+  const std::string& resume = job.checkpoints.resume;
+  if (resume == "never") {
+    return {};
+  }
+  if (resume != "auto") {
+    try {
+      return find_checkpoint(resume);
+    } catch (const Error& error) {
+      refuse_resume(job, error.message());
+    }
+  }
+  const std::vector<Listed> listed = list_checkpoints(checkpoint_folder(job));
+  const auto newest = std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
+  return newest == listed.rend() ? std::filesystem::path() : newest->path;
+}
+
+RunIdentity identity_of(const job::Job& job, const workload::Model& model, const workload::ModelSettings& settings,
+                        const data::Dataset* dataset) {
+  return {.task = job.task == job::Task::train ? "train" : "iterate",
+          .model = model_section(model, settings),
+          .optimizer = optimizer_of(job),
+          .tokenizer = dataset == nullptr || dataset->tokenizer() == nullptr ? "" : dataset->tokenizer()->to_json(),
+          .data = dataset == nullptr ? std::vector<std::string>() : dataset->fingerprints(),
+          .split = split_of(job),
+          .seed = job.seed};
+}
+
+std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
+                                       const graph::Graph& graph, const partition::Partition& partition) {
+  const RunIdentity& saved = checkpoint.manifest().run;
+  const auto require_same = [&](std::string_view what, const std::string& before, const std::string& now,
+                                std::string_view advice) {
+    if (before != now) {
+      refuse_other(job, checkpoint, what, before, now, advice);
+    }
+  };
+  require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
+  if (saved.model != run.model) {
+    refuse_other(job, checkpoint, "model", lines_without(saved.model, run.model), lines_without(run.model, saved.model),
+                 "go on with the same model and options");
+  }
+  require_same("optimizer", saved.optimizer, run.optimizer, "its states would be missing");
+  if (!job.checkpoints.force_data) {
+    constexpr const char* advice = "the samples that were not seen yet would be others; --force-data accepts that";
+    require_same("data", fmt::format("{}", fmt::join(saved.data, "; ")), fmt::format("{}", fmt::join(run.data, "; ")),
+                 advice);
+    require_same("tokenizer", saved.tokenizer.substr(0, 60), run.tokenizer.substr(0, 60), advice);
+    require_same("[data] split", saved.split, run.split, advice);
+    require_same("seed", fmt::format("{}", saved.seed), fmt::format("{}", run.seed), advice);
+  }
+  return StateCheck(job, checkpoint, graph, partition).run();
+}
+
+void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank) {
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
+  for (const graph::StateId id : graph.states.ids()) {
+    if (!role_of(graph, id)) {
+      continue;
+    }
+    const graph::StateId values = graph.master_of(id);
+    const StoredTensor* const tensor =
+        tensor_of(checkpoint, graph.states[id], partition.placements.states[values], mesh, at);
+    if (!goes_along(graph, id, tensor)) {
+      continue;
+    }
+    for (const graph::StateId state : std::set<graph::StateId>{id, values}) {
+      if (executor.part(state).elements() == 0) {
+        continue;
+      }
+      device::HostTensor part(executor.queue(), executor.state(state), device::Access::write);
+      if (part.view().dtype == loaded_type(tensor->dtype)) {
+        checkpoint.read(*tensor, executor.part(state), part.bytes());
+      } else {
+        convert(checkpoint, *tensor, executor.part(state), part.view());
+      }
+      part.store();
+    }
+  }
+}
+
+}  // namespace shardrun::checkpoint

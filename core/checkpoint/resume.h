@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/open_checkpoint.h"
+#include "core/data/dataset.h"
+#include "core/graph/graph.h"
+#include "core/job/job.h"
+#include "core/partition/partition.h"
+#include "core/runtime/executor.h"
+#include "core/workload/model.h"
+
+namespace shardrun::checkpoint {
+
+/// Where a run begins: after so many steps and samples of training data.
+struct Position {
+  std::int64_t step = 0;
+  std::int64_t samples = 0;
+  bool evaluated = true;  ///< whether the evaluation that was due after the step has been done
+
+  bool operator==(const Position&) const = default;
+};
+
+/// Samples consumed after so many steps of a run that began there. The batch may be another than before.
+[[nodiscard]] std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept;
+
+/// The folder of a job's checkpoints.
+[[nodiscard]] std::filesystem::path checkpoint_folder(const job::Job& job);
+
+/// The checkpoint that the job goes on from, by [checkpoint] resume; empty: it begins anew. Throws Error{job} with the
+/// setting's place if there should be one.
+[[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job);
+
+/// What the job computes, for the manifest and for comparison with another's.
+[[nodiscard]] RunIdentity identity_of(const job::Job& job, const workload::Model& model,
+                                      const workload::ModelSettings& settings, const data::Dataset* dataset);
+
+/// Compares a checkpoint with the job that is to go on from it. Throws Error{job} that names both values of what must
+/// be the same and is not: model, data, seed, and the states and their shapes. Returns a line for each thing that does
+/// not go along: states of hooks of another strategy.
+[[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
+                                                     const RunIdentity& run, const graph::Graph& graph,
+                                                     const partition::Partition& partition);
+
+/// Gives the states of this rank the values of the checkpoint. REQUIRES: check_resumed() has passed. States that the
+/// checkpoint lacks keep their values. Throws as OpenCheckpoint::read.
+void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank);
+
+}  // namespace shardrun::checkpoint

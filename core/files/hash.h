@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shardrun::files {
+
+/// An XXH3 hash of 128 bits. It tells bytes apart, but not against deliberate collisions.
+struct Hash {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+
+  bool operator==(const Hash&) const = default;
+};
+
+/// 32 digits of [0-9a-f], as xxhsum -H128 prints them.
+[[nodiscard]] std::string to_string(const Hash& hash);
+/// Nothing for anything else.
+[[nodiscard]] std::optional<Hash> parse_hash(std::string_view text) noexcept;
+
+/// Hashes bytes that come in pieces.
+class Hasher {
+ public:
+  Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+  ~Hasher();
+
+  void add(std::span<const std::byte> bytes) noexcept;
+  /// The hash of all bytes so far.
+  [[nodiscard]] Hash hash() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+[[nodiscard]] Hash hash_of(std::string_view text);
+
+}  // namespace shardrun::files

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/mesh/placement.h"
+
+namespace shardrun::mesh {
+
+/// Consecutive elements of a part that are consecutive in the whole tensor, too.
+struct Row {
+  std::int64_t whole = 0;  ///< row-major index of the first one in the whole
+  std::int64_t local = 0;  ///< and in the part
+  std::int64_t count = 0;
+
+  bool operator==(const Row&) const = default;
+};
+
+/// The rows of a part, each as long as possible, in order: both indices grow from row to row. `whole`: the tensor's
+/// shape.
+[[nodiscard]] std::vector<Row> rows_of(const std::vector<std::int64_t>& whole, const Box& box);
+
+/// Elements that two parts of a tensor have in common, consecutive in both.
+struct SharedRow {
+  std::int64_t in_first = 0;  ///< index of the first element in the first part
+  std::int64_t in_second = 0;
+  std::int64_t count = 0;
+
+  bool operator==(const SharedRow&) const = default;
+};
+
+/// What two parts, given by their rows, have in common, in order.
+[[nodiscard]] std::vector<SharedRow> shared_rows(const std::vector<Row>& first, const std::vector<Row>& second);
+
+/// Whether parts can have elements in common: their boxes overlap. It does not look at runs.
+[[nodiscard]] bool overlap(const Box& first, const Box& second) noexcept;
+
+}  // namespace shardrun::mesh

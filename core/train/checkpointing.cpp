@@ -1,0 +1,338 @@
+#include "core/train/checkpointing.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/signal_free_thread.h"
+#include "core/checkpoint/folder.h"
+#include "core/files/folder.h"
+#include "core/files/sequential_file.h"
+#include "core/metrics/human.h"
+#include "core/train/rank_link.h"
+
+namespace shardrun::train {
+namespace {
+
+/// What a rank tells the others: "ok" and facts, or "failed" and why.
+constexpr std::string_view failed_word = "failed ";
+
+/// Bytes of a snapshot that are written at once. Between two such blocks an abort is noticed.
+constexpr std::size_t write_bytes = std::size_t{8} << 20U;
+
+/// What a disk surely writes in a second, for the first save of a run with a time limit.
+constexpr double least_rate = 100e6;
+
+std::uint64_t bytes_of(const std::vector<checkpoint::StoredFile>& files) {
+  std::uint64_t bytes = 0;
+  for (const checkpoint::StoredFile& file : files) {
+    bytes += file.bytes;
+  }
+  return bytes;
+}
+
+void require_ok(const std::string& answer) {
+  if (answer.starts_with(failed_word)) {
+    throw Error(ErrorCode::io, answer.substr(failed_word.size()));
+  }
+}
+
+checkpoint::StoredFile file_of(const std::string& answer, std::int64_t rank) {
+  require_ok(answer);
+  std::istringstream words(answer);
+  std::string hash;
+  checkpoint::StoredFile file{.name = checkpoint::rank_file_name(rank)};
+  words >> file.bytes >> hash;
+  file.hash = files::parse_hash(hash).value();
+  return file;
+}
+
+std::string mesh_text(const mesh::Mesh& mesh) {
+  std::string text;
+  for (const mesh::Axis& axis : mesh.axes) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
+  }
+  return text;
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compiled, const StepSettings& settings,
+                             const runtime::Executor& executor, metrics::Record& record)
+    : job_(job),
+      compiled_(compiled),
+      settings_(settings),
+      executor_(executor),
+      record_(record),
+      contents_(checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device)),
+      file_(contents_, settings.link == nullptr ? 0 : settings.link->rank()),
+      run_(checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get())) {
+  record_.summary.checkpoints.emplace();
+  if (compiled.resumed != nullptr) {
+    last_whole_ = compiled.resumed->manifest().step;
+  }
+  if (job.checkpoints.async && (job.checkpoints.every > 0 || job.checkpoints.minutes > 0)) {
+    snapshot_ = device::Device::find("cpu").allocate(file_.bytes());
+    std::memset(snapshot_->data(), 0, file_.bytes());  // the first save then takes as long as others
+    record_.summary.ranks[0].snapshot_bytes = file_.bytes();
+  }
+}
+
+Checkpointing::~Checkpointing() {
+  if (writer_.joinable()) {
+    writer_.join();
+  }
+}
+
+bool Checkpointing::is_first() const noexcept { return settings_.link == nullptr || settings_.link->rank() == 0; }
+
+bool Checkpointing::is_due(std::int64_t steps) const noexcept {
+  return job_.checkpoints.every > 0 && steps % job_.checkpoints.every == 0;
+}
+
+bool Checkpointing::is_due_by_time() const noexcept {
+  return is_first() && job_.checkpoints.minutes > 0 &&
+         metrics::seconds_since(last_begin_) >= job_.checkpoints.minutes * 60;
+}
+
+bool Checkpointing::is_out_of_time() {
+  longest_away_ = std::max(longest_away_, metrics::seconds_since(std::exchange(last_look_, Clock::now())));
+  if (!is_first() || !settings_.ends_by) {
+    return false;
+  }
+  std::uint64_t bytes = 0;
+  for (const checkpoint::SavedTensor& saved : contents_.tensors) {
+    bytes += checkpoint::tensor_bytes({saved.tensor.name, saved.tensor.dtype, saved.tensor.shape}).value_or(0);
+  }
+  const double save = longest_save_ > 0 ? longest_save_ : static_cast<double>(bytes) / least_rate;
+  constexpr double caution = 1.5;
+  const double margin = caution * (save + longest_away_) + 1;
+  return std::chrono::duration<double>(*settings_.ends_by - std::chrono::system_clock::now()).count() <= margin;
+}
+
+void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
+  await_writer();
+  const auto begin = Clock::now();
+  last_begin_ = begin;
+  const std::int64_t number = saves_++;
+  written_ = false;
+  outcome_.reset();
+  if (snapshot_ == nullptr || at_end) {
+    record_.now_at(fmt::format("saving a checkpoint of step {}", position.step));
+    outcome_ = write(position, number, [this](const auto& take) { file_.stream(executor_, take); });
+    written_ = true;
+    record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
+    if (outcome_->ended) {
+      throw Error(ErrorCode::aborted, outcome_->failure);
+    }
+    tell(*outcome_);
+    if (at_end && is_first() && !outcome_->failure.empty()) {
+      throw Error(ErrorCode::io, fmt::format("the checkpoint of step {} could not be written: {}. {}", position.step,
+                                             outcome_->failure,
+                                             last_whole_ < 0 ? "There is no other"
+                                                             : fmt::format("The newest is of step {}", last_whole_)));
+    }
+    return;
+  }
+  copy();
+  record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
+  writer_ = thread_without_signals("the writer of checkpoints", [this, position, number] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);  // steps come first
+    outcome_ = write(position, number, [this](const auto& take) {
+      std::span<const std::byte> rest(snapshot_->data(), file_.bytes());
+      while (!rest.empty()) {
+        take(rest.first(std::min(rest.size(), write_bytes)));
+        rest = rest.subspan(std::min(rest.size(), write_bytes));
+      }
+    });
+    written_ = true;
+  });
+}
+
+/// The arena's part of this rank's file, as of now.
+void Checkpointing::copy() {
+  std::byte* to = snapshot_->data();
+  file_.stream(executor_, [&to](std::span<const std::byte> bytes) {
+    std::memcpy(to, bytes.data(), bytes.size());
+    to += bytes.size();
+  });
+}
+
+void Checkpointing::await_writer() {
+  if (!writer_.joinable()) {
+    return;
+  }
+  if (!written_) {
+    record_.now_at("waiting for the checkpoint that is still being written");
+    const auto begin = Clock::now();
+    writer_.join();
+    const double waited = metrics::seconds_since(begin);
+    record_.summary.checkpoints->stall_s += waited;
+    record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
+                            metrics::human_time(waited)));
+  }
+  look();
+}
+
+void Checkpointing::look() {
+  if (!written_ || !writer_.joinable()) {
+    return;
+  }
+  writer_.join();
+  tell(*outcome_);
+}
+
+void Checkpointing::tell(const Outcome& outcome) {
+  if (outcome.ended) {
+    return;
+  }
+  metrics::CheckpointSummary& summary = *record_.summary.checkpoints;
+  longest_save_ = std::max(longest_save_, outcome.seconds);
+  if (outcome.failure.empty()) {
+    ++summary.saved;
+    summary.bytes = outcome.bytes;
+    summary.last_step = last_whole_ = outcome.step;
+    record_.say(fmt::format("checkpoint of step {}: {} in {} ({}/s)", outcome.step,
+                            metrics::human_bytes(outcome.bytes), metrics::human_time(outcome.seconds),
+                            metrics::human_bytes(static_cast<std::uint64_t>(
+                                static_cast<double>(outcome.bytes) / std::max(outcome.seconds, 1e-6)))));
+    if (!outcome.notice.empty()) {
+      record_.say(fmt::format("warning: an older checkpoint could not be removed: {}", outcome.notice));
+    }
+    return;
+  }
+  ++summary.failed;
+  record_.say(fmt::format("warning: the checkpoint of step {} could not be written: {}", outcome.step, outcome.failure));
+  if (job_.checkpoints.on_failure == job::SaveFailure::stop && is_first()) {
+    throw Error(ErrorCode::io, fmt::format("the checkpoint of step {} could not be written, and [checkpoint] on_failure "
+                                           "is stop: {}",
+                                           outcome.step, outcome.failure));
+  }
+}
+
+Checkpointing::Outcome Checkpointing::write(const checkpoint::Position& position, std::int64_t number,
+                                            const Stream& stream) {
+  const auto begin = Clock::now();
+  Outcome outcome{.step = position.step};
+  const std::string key = fmt::format("checkpoint/{}", number);
+  try {
+    if (is_first()) {
+      write_as_first(position, key, stream, outcome);
+    } else {
+      write_as_other(position, key, stream, outcome);
+    }
+  } catch (const Error& error) {  // of the store: the job has ended
+    outcome.ended = true;
+    outcome.failure = error.message();
+  }
+  outcome.seconds = metrics::seconds_since(begin);
+  return outcome;
+}
+
+/// The others hear three times of the first rank's attempt: that there is a folder, and what came of it all.
+void Checkpointing::write_as_first(const checkpoint::Position& position, const std::string& key, const Stream& stream,
+                                   Outcome& outcome) {
+  const std::filesystem::path root = checkpoint::checkpoint_folder(job_);
+  const std::int64_t ranks = settings_.link == nullptr ? 1 : settings_.link->world_size();
+  const auto publish = [&](const char* name, const std::string& failure) {
+    if (settings_.link != nullptr) {
+      settings_.link->publish(fmt::format("{}/{}", key, name),
+                              failure.empty() ? "ok" : fmt::format("{}{}", failed_word, failure));
+    }
+  };
+  const auto attempt = [&](const auto& work) {
+    try {
+      if (outcome.failure.empty()) {
+        work();
+      }
+    } catch (const Error& error) {
+      outcome.failure = error.message();
+    }
+  };
+  attempt([&] {
+    settings_.folder.require_owned();
+    static_cast<void>(checkpoint::begin_checkpoint(root, position.step));
+  });
+  publish("begun", outcome.failure);
+  std::vector<checkpoint::StoredFile> files;
+  attempt([&] { files.push_back(write_own(position.step, stream)); });
+  for (std::int64_t other = 1; other < ranks; ++other) {
+    const std::string answer = settings_.link->published(fmt::format("{}/{}", key, other));
+    attempt([&] { files.push_back(file_of(answer, other)); });
+  }
+  attempt([&] {
+    settings_.folder.require_owned();
+    checkpoint::commit_checkpoint(root, manifest_of(position, files));
+  });
+  if (!outcome.failure.empty()) {
+    checkpoint::remove_unfinished_checkpoints(root);
+  }
+  outcome.bytes = bytes_of(files);
+  const std::string made = std::exchange(outcome.failure, "");
+  if (made.empty()) {
+    attempt([&] {
+      checkpoint::remove_old_checkpoints(root, {job_.checkpoints.keep, job_.checkpoints.keep_every});
+    });
+    outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
+  }
+  outcome.failure = made;
+  publish("end", outcome.failure);
+}
+
+void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,
+                                   Outcome& outcome) {
+  const std::string own = fmt::format("{}/{}", key, settings_.link->rank());
+  const std::string begun = settings_.link->published(fmt::format("{}/begun", key));
+  std::string answer = begun;
+  try {
+    require_ok(begun);
+    const checkpoint::StoredFile file = write_own(position.step, stream);
+    outcome.bytes = file.bytes;
+    answer = fmt::format("{} {}", file.bytes, to_string(file.hash));
+  } catch (const Error& error) {
+    answer = fmt::format("{}rank {}: {}", failed_word, settings_.link->rank(), error.message());
+  }
+  settings_.link->publish(own, answer);
+  const std::string end = settings_.link->published(fmt::format("{}/end", key));
+  if (end.starts_with(failed_word)) {
+    outcome.failure = end.substr(failed_word.size());
+  }
+}
+
+checkpoint::StoredFile Checkpointing::write_own(std::int64_t step, const Stream& stream) const {
+  const std::int64_t rank = settings_.link == nullptr ? 0 : settings_.link->rank();
+  checkpoint::StoredFile stored{.name = checkpoint::rank_file_name(rank), .bytes = file_.bytes()};
+  files::SequentialFile file(checkpoint::unfinished_path(checkpoint::checkpoint_folder(job_), step) / stored.name,
+                             stored.bytes);
+  stream([&](std::span<const std::byte> bytes) { file.write(bytes); });
+  stored.hash = file.finish();
+  return stored;
+}
+
+checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& position,
+                                                std::vector<checkpoint::StoredFile> files) const {
+  checkpoint::Manifest manifest{.step = position.step,
+                                .samples = position.samples,
+                                .evaluated = position.evaluated,
+                                .run = run_,
+                                .strategy = job_.strategy.name,
+                                .mesh = mesh_text(compiled_.partition.placements.mesh),
+                                .precision = job_.train.precision == job::Precision::mixed ? "mixed" : "float32",
+                                .job = job::canonical_text(job_)};
+  for (const checkpoint::SavedTensor& saved : contents_.tensors) {
+    manifest.tensors.push_back(saved.tensor);
+  }
+  for (std::size_t rank = 0; rank < files.size(); ++rank) {
+    checkpoint::RankFile(contents_, static_cast<std::int64_t>(rank)).add_pieces(manifest.tensors, rank);
+  }
+  manifest.files = std::move(files);
+  return manifest;
+}
+
+}  // namespace shardrun::train

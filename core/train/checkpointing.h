@@ -1,0 +1,130 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/checkpoint/contents.h"
+#include "core/checkpoint/rank_file.h"
+#include "core/checkpoint/resume.h"
+#include "core/compile/compile.h"
+#include "core/device/memory.h"
+#include "core/job/job.h"
+#include "core/metrics/record.h"
+#include "core/runtime/executor.h"
+#include "core/train/steps.h"
+
+namespace shardrun::train {
+
+/// The exit code of a run that was asked to stop, and has saved what it takes to go on: EX_TEMPFAIL of sysexits.h.
+inline constexpr int exit_code_to_resume = 75;
+
+/// Stands for [job] time_limit among the signals that stop a run.
+inline constexpr int time_limit_signal = SIGXCPU;
+
+/// One rank's part in saving the checkpoints of a run. All ranks save at the same points. Each writes its own file; the
+/// first rank makes the checkpoint whole once all have.
+class Checkpointing {
+ public:
+  /// All outlive this. Takes the memory for copies.
+  Checkpointing(const job::Job& job, const compile::Compiled& compiled, const StepSettings& settings,
+                const runtime::Executor& executor, metrics::Record& record);
+  Checkpointing(const Checkpointing&) = delete;
+  Checkpointing& operator=(const Checkpointing&) = delete;
+  ~Checkpointing();
+
+  /// Whether one is due after so many steps.
+  [[nodiscard]] bool is_due(std::int64_t steps) const noexcept;
+  /// Whether one is due by [checkpoint] minutes. The first rank decides for all.
+  [[nodiscard]] bool is_due_by_time() const noexcept;
+  /// Whether the run must end now to save before [job] time_limit. Learns from the time between two calls how long the
+  /// next may be away, and from earlier saves how long one takes. The first rank decides for all.
+  [[nodiscard]] bool is_out_of_time();
+
+  /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
+  /// for an earlier one that is still being written. Throws Error{io} if one could not be written, and [checkpoint]
+  /// on_failure is stop, or `at_end`.
+  void save(const checkpoint::Position& position, bool at_end);
+  /// Tells what came of a save in the background, once. Throws as save(). Called between steps.
+  void look();
+  /// Waits for a save in the background, and tells what came of it.
+  void await_writer();
+
+  /// The step of the newest checkpoint of this run that is whole, or of the one it began from; -1: none.
+  [[nodiscard]] std::int64_t last_whole() const noexcept { return last_whole_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// What came of a save.
+  struct Outcome {
+    std::int64_t step = 0;
+    std::uint64_t bytes = 0;  ///< of all ranks' files
+    double seconds = 0;
+    std::string failure;  ///< "" if it is whole
+    std::string notice;   ///< what else a person should know
+    bool ended = false;   ///< whether the job was aborted meanwhile: then there is nothing to tell
+  };
+
+  /// Calls `take` with the bytes of this rank's file in order.
+  using Stream = std::function<void(const std::function<void(std::span<const std::byte>)>& take)>;
+
+  [[nodiscard]] Outcome write(const checkpoint::Position& position, std::int64_t number, const Stream& stream);
+  void write_as_first(const checkpoint::Position& position, const std::string& key, const Stream& stream,
+                      Outcome& outcome);
+  void write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,
+                      Outcome& outcome);
+  [[nodiscard]] checkpoint::StoredFile write_own(std::int64_t step, const Stream& stream) const;
+  [[nodiscard]] checkpoint::Manifest manifest_of(const checkpoint::Position& position,
+                                                 std::vector<checkpoint::StoredFile> files) const;
+  void copy();
+  void tell(const Outcome& outcome);
+  [[nodiscard]] bool is_first() const noexcept;
+
+  const job::Job& job_;
+  const compile::Compiled& compiled_;
+  const StepSettings& settings_;
+  const runtime::Executor& executor_;
+  metrics::Record& record_;
+  const checkpoint::Contents contents_;
+  const checkpoint::RankFile file_;
+  checkpoint::RunIdentity run_;
+  std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
+  std::int64_t saves_ = 0;                          ///< begun so far: part of the names in the store
+  std::int64_t last_whole_ = -1;
+  Clock::time_point last_begin_ = Clock::now();
+  Clock::time_point last_look_ = Clock::now();
+  double longest_away_ = 0;  ///< seconds between two calls of is_out_of_time()
+  double longest_save_ = 0;
+  std::thread writer_;
+  std::atomic<bool> written_ = false;  ///< whether the writer has set outcome_
+  std::optional<Outcome> outcome_;
+};
+
+/// Opens the checkpoint that the job goes on from; null if it begins at the start. Throws Error{job}, also if the run
+/// would replace later checkpoints; Error{data} if the checkpoint is damaged.
+[[nodiscard]] std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job);
+
+/// Compares the checkpoint with the job. Returns lines for the person. REQUIRES: the data is loaded. Throws Error{job}.
+[[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled);
+
+/// Where the job begins.
+[[nodiscard]] checkpoint::Position first_position(const compile::Compiled& compiled);
+
+/// Checks the files of the checkpoint that the job goes on from, each rank some of them, and then gives this rank's
+/// states their values. Throws Error{data} on all ranks if any file is damaged; then no state has changed.
+void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link);
+
+/// Bytes of the copy that a rank makes of what it saves; 0 if it makes none.
+[[nodiscard]] std::uint64_t snapshot_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t rank);
+
+}  // namespace shardrun::train

@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/checkpoint/folder.h"
+#include "core/files/folder.h"
+#include "core/train/checkpointing.h"
+
+namespace shardrun::train {
+namespace {
+
+[[noreturn]] void refuse(const job::Job& job, const std::string& what) {
+  throw Error(ErrorCode::job, fmt::format("{}: [checkpoint] resume: {}", job.where("checkpoint", "resume"), what));
+}
+
+/// A run that goes on from `step` would replace later checkpoints, or one that begins at the start all of them.
+void require_no_later(const job::Job& job, std::int64_t step) {
+  const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
+  const std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(folder);
+  if (listed.empty() || listed.back().step <= step) {
+    return;
+  }
+  refuse(job, fmt::format("this run would begin {}, and '{}' has a checkpoint of step {} already, which it would "
+                          "replace: go on from the newest one with --resume, or choose another [checkpoint] folder or "
+                          "[job] output, or remove what is there",
+                          step == 0 ? "at the start" : fmt::format("after step {}", step),
+                          files::shown(folder).native(), listed.back().step));
+}
+
+}  // namespace
+
+std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job) {
+  if (!job.checkpoints.used) {
+    return nullptr;
+  }
+  const std::filesystem::path path = checkpoint::checkpoint_to_resume(job);
+  if (path.empty()) {
+    require_no_later(job, 0);
+    return nullptr;
+  }
+  auto opened = std::make_shared<const checkpoint::OpenCheckpoint>(path);
+  require_no_later(job, opened->manifest().step);
+  return opened;
+}
+
+std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    return {};
+  }
+  const checkpoint::OpenCheckpoint& opened = *compiled.resumed;
+  const std::string path = files::shown(opened.path()).native();
+  std::vector<std::string> notices = checkpoint::check_resumed(
+      job, opened, checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get()),
+      compiled.graph, compiled.partition);
+  const std::int64_t step = opened.manifest().step;
+  if (const std::int64_t last = compiled.saved_state.steps + job::steps_of(job); step > last) {
+    refuse(job, fmt::format("'{}' is of step {}, and the job ends after {}: choose more steps", path, step, last));
+  }
+  notices.insert(notices.begin(), fmt::format("goes on after step {} from {}", step, path));
+  return notices;
+}
+
+checkpoint::Position first_position(const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    return {};
+  }
+  const checkpoint::Manifest& manifest = compiled.resumed->manifest();
+  return {.step = manifest.step, .samples = manifest.samples, .evaluated = manifest.evaluated};
+}
+
+void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link) {
+  const checkpoint::OpenCheckpoint& checkpoint = *compiled.resumed;
+  const std::size_t ranks = link == nullptr ? 1 : static_cast<std::size_t>(link->world_size());
+  const std::size_t rank = link == nullptr ? 0 : static_cast<std::size_t>(link->rank());
+  std::string damaged;
+  try {
+    for (std::size_t file = rank; file < checkpoint.manifest().files.size(); file += ranks) {
+      checkpoint.check_file(file);
+    }
+  } catch (const Error& error) {
+    damaged = error.message();
+  }
+  if (link != nullptr) {
+    damaged = link->made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
+      const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
+      return first == of_ranks.end() ? "" : *first;
+    });
+  }
+  if (!damaged.empty()) {
+    throw Error(ErrorCode::data, damaged);
+  }
+  checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
+}
+
+std::uint64_t snapshot_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t rank) {
+  const job::CheckpointSettings& settings = job.checkpoints;
+  if (!settings.used || !settings.async || (settings.every == 0 && settings.minutes == 0)) {
+    return 0;
+  }
+  return checkpoint::RankFile(checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device), rank)
+      .bytes();
+}
+
+}  // namespace shardrun::train
