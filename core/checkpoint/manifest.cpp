@@ -99,9 +99,8 @@ class Fields {
 
   std::vector<std::int64_t> counts(const value& json, std::string_view key, const std::string& place) const {
     std::vector<std::int64_t> numbers;
-    each(json, key, place, [&](const value& number, const std::string& at_number) {
-      numbers.push_back(count(number, at_number));
-    });
+    each(json, key, place,
+         [&](const value& number, const std::string& at_number) { numbers.push_back(count(number, at_number)); });
     return numbers;
   }
 
@@ -258,17 +257,11 @@ std::string to_json(const Manifest& manifest) {
   for (const StoredTensor& tensor : manifest.tensors) {
     tensors.push_back(json_of(tensor));
   }
-  const object json{{"format", format_number},
-                    {"step", manifest.step},
-                    {"samples", manifest.samples},
-                    {"evaluated", manifest.evaluated},
-                    {"run", json_of(manifest.run)},
-                    {"strategy", manifest.strategy},
-                    {"mesh", manifest.mesh},
-                    {"precision", manifest.precision},
-                    {"job", manifest.job},
-                    {"files", std::move(files)},
-                    {"tensors", std::move(tensors)}};
+  const object json{
+      {"format", format_number},         {"step", manifest.step},           {"samples", manifest.samples},
+      {"evaluated", manifest.evaluated}, {"run", json_of(manifest.run)},    {"strategy", manifest.strategy},
+      {"mesh", manifest.mesh},           {"precision", manifest.precision}, {"job", manifest.job},
+      {"files", std::move(files)},       {"tensors", std::move(tensors)}};
   const std::string rest = boost::json::serialize(json).substr(1) + "\n";
   return hash_field(files::hash_of(rest)) + rest;
 }
@@ -292,9 +285,8 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
     fields.refuse("evaluated", "should be true or false");
   }
   manifest.evaluated = evaluated.as_bool();
-  fields.each(json, "files", "", [&](const value& file, const std::string& at) {
-    manifest.files.push_back(file_of(fields, file, at));
-  });
+  fields.each(json, "files", "",
+              [&](const value& file, const std::string& at) { manifest.files.push_back(file_of(fields, file, at)); });
   fields.each(json, "tensors", "", [&](const value& tensor, const std::string& at) {
     manifest.tensors.push_back(tensor_of(fields, tensor, at, manifest.files));
   });

@@ -31,6 +31,11 @@ RankFile::RankFile(const Contents& contents, std::int64_t rank) {
   }
 }
 
+std::uint64_t RankFile::snapshot_bytes() const noexcept {
+  constexpr std::uint64_t page = 4096;
+  return (bytes() + page - 1) / page * page;
+}
+
 void RankFile::add_pieces(std::vector<StoredTensor>& tensors, std::size_t file) const {
   for (const Source& source : sources_) {
     tensors[source.tensor].pieces.push_back({.file = file, .offset = source.offset, .box = source.box});
@@ -44,6 +49,11 @@ void RankFile::stream(const runtime::Executor& executor,
     const device::HostTensor part(executor.queue(), executor.state(source.state), device::Access::read);
     take(part.bytes().subspan(source.begin, source.bytes));
   }
+}
+
+bool takes_snapshots(const job::Job& job) noexcept {
+  const job::CheckpointSettings& settings = job.checkpoints;
+  return settings.used && settings.async && (settings.every > 0 || settings.minutes > 0);
 }
 
 }  // namespace shardrun::checkpoint

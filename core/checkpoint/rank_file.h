@@ -8,6 +8,7 @@
 
 #include "core/checkpoint/contents.h"
 #include "core/checkpoint/manifest.h"
+#include "core/job/job.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::checkpoint {
@@ -18,6 +19,8 @@ class RankFile {
   RankFile(const Contents& contents, std::int64_t rank);
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return layout_.file_bytes; }
+  /// Of the pages of memory that a copy of the file takes.
+  [[nodiscard]] std::uint64_t snapshot_bytes() const noexcept;
 
   /// Adds the rank's pieces to the tensors, which are those of the contents, as pieces of file number `file`.
   void add_pieces(std::vector<StoredTensor>& tensors, std::size_t file) const;
@@ -39,5 +42,8 @@ class RankFile {
   TensorFileLayout layout_;
   std::vector<Source> sources_;  ///< in the order of the file
 };
+
+/// Whether ranks of the job copy what they save, and go on while it is written. What is saved at the end is not copied.
+[[nodiscard]] bool takes_snapshots(const job::Job& job) noexcept;
 
 }  // namespace shardrun::checkpoint
