@@ -51,6 +51,17 @@ void RankFile::stream(const runtime::Executor& executor,
   }
 }
 
+void describe(const Contents& contents, std::vector<StoredFile> files, Manifest& manifest) {
+  manifest.tensors.clear();
+  for (const SavedTensor& saved : contents.tensors) {
+    manifest.tensors.push_back(saved.tensor);
+  }
+  for (std::size_t rank = 0; rank < files.size(); ++rank) {
+    RankFile(contents, static_cast<std::int64_t>(rank)).add_pieces(manifest.tensors, rank);
+  }
+  manifest.files = std::move(files);
+}
+
 bool takes_snapshots(const job::Job& job) noexcept {
   const job::CheckpointSettings& settings = job.checkpoints;
   return settings.used && settings.async && (settings.every > 0 || settings.minutes > 0);

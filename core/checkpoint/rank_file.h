@@ -43,6 +43,9 @@ class RankFile {
   std::vector<Source> sources_;  ///< in the order of the file
 };
 
+/// Sets the files and tensors of a manifest. `files`: of all ranks, in order.
+void describe(const Contents& contents, std::vector<StoredFile> files, Manifest& manifest);
+
 /// Whether ranks of the job copy what they save, and go on while it is written. What is saved at the end is not copied.
 [[nodiscard]] bool takes_snapshots(const job::Job& job) noexcept;
 

@@ -326,13 +326,7 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                 .mesh = mesh_text(compiled_.partition.placements.mesh),
                                 .precision = job_.train.precision == job::Precision::mixed ? "mixed" : "float32",
                                 .job = job::canonical_text(job_)};
-  for (const checkpoint::SavedTensor& saved : contents_.tensors) {
-    manifest.tensors.push_back(saved.tensor);
-  }
-  for (std::size_t rank = 0; rank < files.size(); ++rank) {
-    checkpoint::RankFile(contents_, static_cast<std::int64_t>(rank)).add_pieces(manifest.tensors, rank);
-  }
-  manifest.files = std::move(files);
+  describe(contents_, std::move(files), manifest);
   return manifest;
 }
 

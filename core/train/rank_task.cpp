@@ -46,6 +46,7 @@ void RankTask::prepare(runtime::Executor& executor) {
   }
   if (job_.checkpoints.used) {
     checkpointing_.emplace(job_, compiled_, settings_, executor, record_);
+    record_.summary.first_step = first_.step;
   }
   if (settings_.profile) {
     executor.start_profile();
