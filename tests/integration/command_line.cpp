@@ -50,7 +50,8 @@ TEST_CASE("the plugins of a job's own folders are found by every command that ha
     CHECK(ended.code == code);
     return ended.out + ended.err;
   };
-  CHECK_THAT(said({"plugins", "job.ini"}), Contains("model diffusion ") && Contains("\n    op laplacian: u[y-1, x] + "));
+  CHECK_THAT(said({"plugins", "job.ini"}),
+             Contains("model diffusion ") && Contains("\n    op laplacian: u[y-1, x] + "));
   CHECK_THAT(said({"help", "job", "job.ini"}), Contains("\nname = diffusion    heat on a plane"));
   CHECK_THAT(said({"help", "job"}), !Contains("diffusion"));
   CHECK_THAT(said({"help", "ops", "job.ini"}),
@@ -59,7 +60,8 @@ TEST_CASE("the plugins of a job's own folders are found by every command that ha
   CHECK_THAT(said({"help", "ops", "job.ini", "--markdown"}),
              StartsWith("# Ops of the model diffusion\n") && Contains("| rule | `y[-1..1] x[-1..1] -> y x` |\n"));
 
-  CHECK_THAT(said({"help", "ops", "job.ini", "--set", "model.name=life"}, 2), Contains("the model 'life' brings no ops"));
+  CHECK_THAT(said({"help", "ops", "job.ini", "--set", "model.name=life"}, 2),
+             Contains("the model 'life' brings no ops"));
   CHECK_THAT(said({"help", "ops", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
   CHECK_THAT(said({"plugins", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
   CHECK_THAT(said({"help", "job", "job.ini", "--markdown"}, 2), Contains("has no models: leave out the job file"));
@@ -97,9 +99,9 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command :
-       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]",
-        "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+  for (const char* command : {"bench [options]", "checkpoint list PATH", "checkpoint verify PATH", "devices [--json]",
+                              "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]",
+                              "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -137,7 +139,8 @@ TEST_CASE("the devices are listed with what they can do, and a job names one of 
 
 TEST_CASE("every command has help that names its options", "[program]") {
   const TemporaryFolder folder;
-  for (const char* command : {"bench", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
+  for (const char* command :
+       {"bench", "checkpoint", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
     const Ended ended = run_program(folder.path(), {command, "--help"});
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));
