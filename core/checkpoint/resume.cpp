@@ -119,6 +119,9 @@ class StateCheck {
         continue;
       }
       const std::string name = tensor.name.substr(0, tensor.name.find('@'));
+      if (tensor.role != TensorRole::hook && name != tensor.name) {
+        refuse_varying(tensor);
+      }
       if (tensor.role != TensorRole::hook) {
         refuse(fmt::format("has the {} {}, which this job does not have", to_string(tensor.role), name));
       }
@@ -165,14 +168,19 @@ class StateCheck {
     }
   }
 
+  /// `tensor`: one rank's value of a state that varied between ranks.
+  [[noreturn]] void refuse_varying(const StoredTensor& tensor) const {
+    refuse(
+        fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and no other ranks can take them: go "
+                    "on with the strategy and mesh that saved it ({})",
+                    to_string(tensor.role), tensor.name.substr(0, tensor.name.find('@')),
+                    checkpoint_.manifest().strategy, tensor.name, checkpoint_.manifest().mesh));
+  }
+
   [[noreturn]] void refuse_missing(const graph::State& named, TensorRole role) const {
-    const std::string varying = named.name + "@";
     for (const StoredTensor& tensor : checkpoint_.manifest().tensors) {
-      if (tensor.name.starts_with(varying)) {
-        refuse(fmt::format(
-            "has the {} {} for each rank of strategy {} on its own ({}), and this job would need one "
-            "value of all: go on with the strategy and mesh that saved it ({})",
-            to_string(role), named.name, checkpoint_.manifest().strategy, tensor.name, checkpoint_.manifest().mesh));
+      if (tensor.name.starts_with(named.name + "@")) {
+        refuse_varying(tensor);
       }
     }
     refuse(fmt::format("has no {} {}, which this job has", to_string(role), named.name));

@@ -121,7 +121,7 @@ foreach(name IN ITEMS local_sgd topk)
     message(FATAL_ERROR "${name} does not go on from its checkpoint as if it had not been interrupted")
   endif()
 endforeach()
-execute_process(COMMAND "${shardrun}" run "${source}/local_sgd.ini" --set job.strategy=dp --set "job.output=${work}/other"
+execute_process(COMMAND "${shardrun}" run "${source}/local_sgd.ini" --set job.ranks=2 --set "job.output=${work}/other"
   "--resume=${work}/local_sgd_saved/checkpoints/step-000010" RESULT_VARIABLE result ERROR_VARIABLE error)
 if(NOT result EQUAL 2 OR NOT error MATCHES "for each rank of strategy local_sgd on its own")
   message(FATAL_ERROR "a run from replicas that differ ended with ${result}: ${error}")
