@@ -192,14 +192,16 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on
 
 TEST_CASE("a run ends in time before its limit", "[program]") {
   const JobFolder job;
-  const Ended ended =
-      job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1", "job.time_limit=3"});
+  const Ended ended = job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1",
+                               "checkpoint.minutes=0.01", "job.time_limit=3"});
   INFO(ended.err);
   CHECK(ended.code == 75);
   const json::object summary = job.summary();
   CHECK(summary.at("status") == "stopped");
   CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
   CHECK(summary.at("seconds").to_number<double>() < 3);
+  CHECK(summary.at("checkpoints").at("saved").to_number<std::int64_t>() > 1);  // by the clock, and the last
+  CHECK_THAT(ended.out, Contains("[job] time_limit"));
 }
 
 TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "[program]") {
