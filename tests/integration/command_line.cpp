@@ -99,9 +99,9 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   const Ended help = run_program(folder.path(), {"--help"});
   CHECK(none.code == 2);
   CHECK(help.code == 0);
-  for (const char* command : {"bench [options]", "checkpoint list PATH", "checkpoint verify PATH", "devices [--json]",
-                              "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]",
-                              "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+  for (const char* command :
+       {"bench [options]", "checkpoint list PATH", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]",
+        "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -207,6 +207,14 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   CHECK(summary.at("passed") == true);
   CHECK(summary.at("problems") == 0);
   CHECK(summary.at("cases").as_array().at(0).as_object().at("name") == "barrier");
+
+  const Ended model = run_program(folder.path(), {"plugins", "check", SHARDRUN_PLUGINS "/shardrun_model_heat1d.so",
+                                                  "--case", "gradient of the loss", "--json"});
+  CHECK_THAT(model.err,
+             Contains("  ok     the gradient of the loss\n         nothing to check: the model has no loss\n"));
+  const boost::json::object checked = boost::json::parse(model.out).as_object();
+  CHECK(checked.at("cases").as_array().at(0).as_object().at("notes") ==
+        boost::json::array{"nothing to check: the model has no loss"});
 
   const Ended list = run_program(folder.path(), {"plugins", "check", sound, "--list", "--case", "death"});
   CHECK(list.code == 0);
