@@ -168,7 +168,9 @@ void Checkpointing::await_writer() {
   if (!writer_.joinable()) {
     return;
   }
-  if (!written_) {
+  if (written_) {
+    writer_.join();
+  } else {
     record_.now_at("waiting for the checkpoint that is still being written");
     const auto begin = Clock::now();
     writer_.join();
@@ -177,15 +179,13 @@ void Checkpointing::await_writer() {
     record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
                             metrics::human_time(waited)));
   }
-  look();
+  tell(*outcome_);
 }
 
 void Checkpointing::look() {
-  if (!written_ || !writer_.joinable()) {
-    return;
+  if (written_) {
+    await_writer();
   }
-  writer_.join();
-  tell(*outcome_);
 }
 
 void Checkpointing::tell(const Outcome& outcome) {
