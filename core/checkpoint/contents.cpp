@@ -100,8 +100,7 @@ class Assignment {
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors[tensor].tensor.dtype);
     if (bytes / ranks.size() < least_share) {
-      const std::size_t least =
-          *std::ranges::min_element(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
+      const std::size_t least = *std::ranges::min_element(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
       return give(least, tensor, part, {0, elements});
     }
     for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -14,15 +14,15 @@ namespace shardrun::checkpoint {
 
 /// A state that a checkpoint holds, as one tensor or, if it varies between ranks, as several.
 struct SavedTensor {
-  StoredTensor tensor;     ///< without pieces
-  graph::StateId state;    ///< whose values these are
+  StoredTensor tensor;   ///< without pieces
+  graph::StateId state;  ///< whose values these are
 };
 
 /// What a rank writes: consecutive elements of its own part of a state.
 struct OwnPiece {
-  std::size_t tensor = 0;      ///< index in Contents::tensors
-  mesh::Interval elements;     ///< of the rank's part, in row-major order
-  mesh::Box box;               ///< the same elements in the whole tensor
+  std::size_t tensor = 0;   ///< index in Contents::tensors
+  mesh::Interval elements;  ///< of the rank's part, in row-major order
+  mesh::Box box;            ///< the same elements in the whole tensor
 };
 
 /// What a checkpoint of a job holds, and which rank writes which piece. All ranks compute the same.

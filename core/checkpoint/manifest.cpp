@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/json_header.h"
+#include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -99,9 +100,8 @@ class Fields {
 
   std::vector<std::int64_t> counts(const value& json, std::string_view key, const std::string& place) const {
     std::vector<std::int64_t> numbers;
-    each(json, key, place, [&](const value& number, const std::string& at_number) {
-      numbers.push_back(count(number, at_number));
-    });
+    each(json, key, place,
+         [&](const value& number, const std::string& at_number) { numbers.push_back(count(number, at_number)); });
     return numbers;
   }
 
@@ -153,20 +153,6 @@ StoredFile file_of(const Fields& fields, const value& json, const std::string& p
   return file;
 }
 
-/// The whole shape's box holds the piece's.
-bool lies_within(const mesh::Box& box, const std::vector<std::int64_t>& shape) {
-  if (box.origin.size() != shape.size() || box.shape.size() != shape.size()) {
-    return false;
-  }
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (box.shape[d] > shape[d] || box.origin[d] > shape[d] - box.shape[d]) {
-      return false;
-    }
-  }
-  return !box.run || (box.run->begin <= box.run->end &&
-                      box.run->end <= mesh::Box{.origin = box.origin, .shape = box.shape}.elements());
-}
-
 Piece piece_of(const Fields& fields, const value& json, const std::string& place, const StoredTensor& tensor,
                const std::vector<StoredFile>& files) {
   Piece piece{.file = static_cast<std::size_t>(fields.count(json, "file", place)),
@@ -179,7 +165,7 @@ Piece piece_of(const Fields& fields, const value& json, const std::string& place
     }
     piece.box.run = {run[0], run[1]};
   }
-  if (!lies_within(piece.box, tensor.shape)) {
+  if (!mesh::lies_within(piece.box, tensor.shape)) {
     fields.refuse(place, fmt::format("does not lie within tensor '{}'", tensor.name));
   }
   if (piece.file >= files.size()) {
@@ -258,17 +244,11 @@ std::string to_json(const Manifest& manifest) {
   for (const StoredTensor& tensor : manifest.tensors) {
     tensors.push_back(json_of(tensor));
   }
-  const object json{{"format", format_number},
-                    {"step", manifest.step},
-                    {"samples", manifest.samples},
-                    {"evaluated", manifest.evaluated},
-                    {"run", json_of(manifest.run)},
-                    {"strategy", manifest.strategy},
-                    {"mesh", manifest.mesh},
-                    {"precision", manifest.precision},
-                    {"job", manifest.job},
-                    {"files", std::move(files)},
-                    {"tensors", std::move(tensors)}};
+  const object json{
+      {"format", format_number},         {"step", manifest.step},           {"samples", manifest.samples},
+      {"evaluated", manifest.evaluated}, {"run", json_of(manifest.run)},    {"strategy", manifest.strategy},
+      {"mesh", manifest.mesh},           {"precision", manifest.precision}, {"job", manifest.job},
+      {"files", std::move(files)},       {"tensors", std::move(tensors)}};
   const std::string rest = boost::json::serialize(json).substr(1) + "\n";
   return hash_field(files::hash_of(rest)) + rest;
 }
@@ -292,9 +272,8 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
     fields.refuse("evaluated", "should be true or false");
   }
   manifest.evaluated = evaluated.as_bool();
-  fields.each(json, "files", "", [&](const value& file, const std::string& at) {
-    manifest.files.push_back(file_of(fields, file, at));
-  });
+  fields.each(json, "files", "",
+              [&](const value& file, const std::string& at) { manifest.files.push_back(file_of(fields, file, at)); });
   fields.each(json, "tensors", "", [&](const value& tensor, const std::string& at) {
     manifest.tensors.push_back(tensor_of(fields, tensor, at, manifest.files));
   });

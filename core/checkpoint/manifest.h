@@ -12,8 +12,8 @@
 
 namespace shardrun::checkpoint {
 
-// A checkpoint is a folder: a file of tensors for each rank that wrote it (rank-0.safetensors), and manifest.json, which
-// says where each piece of each tensor lies.
+// A checkpoint is a folder: a file of tensors for each rank that wrote it (rank-0.safetensors), and manifest.json,
+// which says where each piece of each tensor lies.
 
 /// Consecutive elements of a part of a tensor, and where they are.
 struct Piece {
@@ -52,9 +52,9 @@ struct RunIdentity {
   std::string task;   ///< "train" or "iterate"
   std::string model;  ///< its section of the job file, with all options
   std::string optimizer;
-  std::string tokenizer;                   ///< as JSON; empty: none
-  std::vector<std::string> data;           ///< fingerprints of the data's files
-  std::string split;                       ///< how the data is split into training and validation; empty: no data
+  std::string tokenizer;          ///< as JSON; empty: none
+  std::vector<std::string> data;  ///< fingerprints of the data's files
+  std::string split;              ///< how the data is split into training and validation; empty: no data
   std::uint64_t seed = 0;
 
   bool operator==(const RunIdentity&) const = default;

@@ -136,9 +136,10 @@ void OpenCheckpoint::check_file(std::size_t file) const {
     hasher.add(block);
   }
   if (hasher.hash() != manifest_.files[file].hash) {
-    refuse(fmt::format("'{}' has other bytes than when it was written (hash {}, expected {}): it was damaged, or is of "
-                       "another checkpoint",
-                       name_of(file), to_string(hasher.hash()), to_string(manifest_.files[file].hash)));
+    refuse(
+        fmt::format("'{}' has other bytes than when it was written (hash {}, expected {}): it was damaged, or is of "
+                    "another checkpoint",
+                    name_of(file), to_string(hasher.hash()), to_string(manifest_.files[file].hash)));
   }
 }
 
@@ -160,7 +161,8 @@ void OpenCheckpoint::read(const StoredTensor& tensor, const mesh::Box& part, std
                         .bytes = static_cast<std::size_t>(shared.count) * element});
     }
     if (!wanted.empty() && wanted.back().to + wanted.back().bytes > to.size()) {
-      throw Error(ErrorCode::internal, fmt::format("{} bytes do not hold the part of tensor {}", to.size(), tensor.name));
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} bytes do not hold the part of tensor {}", to.size(), tensor.name));
     }
     read_wanted(files_[piece.file], wanted, to, block);
   }
@@ -174,7 +176,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& given) {
   }
   for (const std::filesystem::path& root : {given, given / "checkpoints"}) {
     const std::vector<Listed> listed = list_checkpoints(root);
-    const auto newest = std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
+    const auto newest =
+        std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
     if (newest != listed.rend()) {
       return newest->path;
     }

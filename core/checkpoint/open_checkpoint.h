@@ -34,8 +34,8 @@ class OpenCheckpoint {
   void check_file(std::size_t file) const;
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
-  /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once, Error{io}
-  /// if a file has changed.
+  /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once,
+  /// Error{io} if a file has changed.
   void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
 
  private:

@@ -126,8 +126,8 @@ class StateCheck {
     const mesh::Placement& placement = placements_.states[graph_.master_of(id)];
     const std::int64_t ranks = placement.varying.empty() ? 1 : placements_.mesh.ranks();
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const StoredTensor* const tensor = tensor_of(checkpoint_, named, placement, placements_.mesh,
-                                                   mesh::coordinates_of(placements_.mesh, rank));
+      const StoredTensor* const tensor =
+          tensor_of(checkpoint_, named, placement, placements_.mesh, mesh::coordinates_of(placements_.mesh, rank));
       if (!goes_along(graph_, id, tensor)) {
         begun_.insert(named.name);
         continue;
@@ -148,10 +148,10 @@ class StateCheck {
     const std::string varying = named.name + "@";
     for (const StoredTensor& tensor : checkpoint_.manifest().tensors) {
       if (tensor.name.starts_with(varying)) {
-        refuse(fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and this job would need one "
-                           "value of all: go on with the strategy and mesh that saved it ({})",
-                           to_string(role), named.name, checkpoint_.manifest().strategy, tensor.name,
-                           checkpoint_.manifest().mesh));
+        refuse(fmt::format(
+            "has the {} {} for each rank of strategy {} on its own ({}), and this job would need one "
+            "value of all: go on with the strategy and mesh that saved it ({})",
+            to_string(role), named.name, checkpoint_.manifest().strategy, tensor.name, checkpoint_.manifest().mesh));
       }
     }
     refuse(fmt::format("has no {} {}, which this job has", to_string(role), named.name));
@@ -202,7 +202,8 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job) {
     }
   }
   const std::vector<Listed> listed = list_checkpoints(checkpoint_folder(job));
-  const auto newest = std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
+  const auto newest =
+      std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
   return newest == listed.rend() ? std::filesystem::path() : newest->path;
 }
 

@@ -21,15 +21,18 @@ boost::json::object json_of(const forecast::RankForecast& ranks, const forecast:
       of_axis[collective] = bytes;
     }
   }
+  json::object bytes = {{"parameters", memory.parameters},
+                        {"gradients", memory.gradients},
+                        {"optimizer", memory.optimizer},
+                        {"activations", memory.activations},
+                        {"communication", memory.communication},
+                        {"scratch", memory.scratch},
+                        {"peak", memory.peak}};
+  if (ranks.snapshot > 0) {
+    bytes["snapshot"] = ranks.snapshot;
+  }
   return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
-          {"bytes",
-           {{"parameters", memory.parameters},
-            {"gradients", memory.gradients},
-            {"optimizer", memory.optimizer},
-            {"activations", memory.activations},
-            {"communication", memory.communication},
-            {"scratch", memory.scratch},
-            {"peak", memory.peak}}},
+          {"bytes", std::move(bytes)},
           {"sent_bytes", std::move(sent)},
           {"flops", whole_number(ranks.flops)},
           {"busiest", {{"function", ranks.busiest_function}, {"instruction", ranks.busiest_instruction}}},
@@ -81,14 +84,18 @@ boost::json::object json_of(const forecast::IdleRanks& idle) {
 }
 
 boost::json::object json_of(const forecast::DiskUse& use) {
-  return {{"result", use.result},
-          {"result_bytes", use.result_bytes},
-          {"states_under_way", use.under_way},
-          {"metrics_bytes", use.metrics_bytes},
-          {"record_bytes", use.record_bytes},
-          {"trace_bytes", use.trace_bytes},
-          {"sample_bytes", use.sample_bytes},
-          {"total_bytes", use.total()}};
+  boost::json::object disk = {{"result", use.result},
+                              {"result_bytes", use.result_bytes},
+                              {"states_under_way", use.under_way},
+                              {"metrics_bytes", use.metrics_bytes},
+                              {"record_bytes", use.record_bytes},
+                              {"trace_bytes", use.trace_bytes},
+                              {"sample_bytes", use.sample_bytes},
+                              {"total_bytes", use.total()}};
+  if (use.checkpoint_bytes > 0) {
+    disk["checkpoint_bytes"] = use.checkpoint_bytes;
+  }
+  return disk;
 }
 
 boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<forecast::FitSearch>& search) {

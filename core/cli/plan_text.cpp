@@ -65,6 +65,9 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title)
   for (const Category& category : categories) {
     row(category.name, ranks.memory.*category.bytes);
   }
+  if (ranks.snapshot > 0) {
+    row("snapshot", ranks.snapshot);
+  }
   text += fmt::format("{:<16} {:>15.0f}   {}\n", "FLOPs a step", ranks.flops, human_flops(ranks.flops));
   text += fmt::format("busiest in {} at {}\n", ranks.busiest_function, ranks.busiest_instruction);
   for (const auto& [axis, collectives] : ranks.sent) {
@@ -108,6 +111,13 @@ std::string summary_of_ranks(const forecast::Forecast& forecast) {
       bytes.add(alike.memory.*category.bytes);
     }
     row(category.name, bytes);
+  }
+  Extremes<std::uint64_t> snapshots;
+  for (const forecast::RankForecast& alike : forecast.ranks) {
+    snapshots.add(alike.snapshot);
+  }
+  if (snapshots.most > 0) {
+    row("snapshot", snapshots);
   }
   text += fmt::format("{:<16} {:>15.0f} {:>15.0f}   {}\n", "FLOPs a step", flops.least, flops.most,
                       range<double>(flops, human_flops));

@@ -34,8 +34,7 @@ int rank(std::span<const std::string> words) {
   // The launcher has filled in the path: braces in it are literal now.
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
-  job::Job job =
-      job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
+  job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
   job.checkpoints.resume = parsed.get(train::resume_option).value_or("never");
   train::RankInputs inputs = {.folder = folder,
                               .data = train::data_handles(parsed.get(train::data_option).value_or(""))};

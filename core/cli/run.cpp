@@ -60,6 +60,18 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
+/// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint.
+std::string how_to_go_on(const metrics::RunOrigin& origin) {
+  std::string text;
+  bool resumes = false;
+  for (const std::string& word : origin.command) {
+    resumes = resumes || word.starts_with("--resume");
+    text += (text.empty() ? "" : " ") +
+            (word.find_first_of(" '\"$*?<>|&;()") == std::string::npos ? word : fmt::format("'{}'", word));
+  }
+  return fmt::format("to go on: {}{}\n", text, resumes ? "" : " --resume");
+}
+
 /// The world that another launcher made of this process and others, unless the user wants none of it.
 std::optional<launch::World> world_of(const Parsed& parsed) {
   const std::string how = parsed.get("launch").value_or("auto");
@@ -122,8 +134,9 @@ int run(std::span<const std::string> words) {
       {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
       {.name = "profile", .help = "print where the time went, by op"},
       {.name = "resume",
-       .help = "go on from the newest checkpoint of this job, if there is one; --resume=FOLDER: from that checkpoint, or "
-               "the newest one there"},
+       .help =
+           "go on from the newest checkpoint of this job, if there is one; --resume=FOLDER: from that checkpoint, or "
+           "the newest one there"},
       {.name = "force-data", .help = "go on from a checkpoint with other data, or another seed, than before"},
       {.name = "launch",
        .value = "HOW",
@@ -167,6 +180,9 @@ int run(std::span<const std::string> words) {
     if (!summary.error.empty()) {
       std::fflush(stdout);
       write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
+    }
+    if (summary.status == "stopped" && job.checkpoints.used) {
+      write_to_standard_error(how_to_go_on(origin_of(words, started)));
     }
     return summary.exit_code;
   };

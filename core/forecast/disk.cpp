@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/checkpoint/contents.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/checkpoint/weights.h"
@@ -29,6 +30,23 @@ std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compile
   }
   const auto traced = static_cast<std::uint64_t>(std::min(job.trace_steps, steps));
   return 2 * static_cast<std::uint64_t>(job.ranks) * traced * instructions * event_of_trace;
+}
+
+/// Of those that stay, and of the one that is written before an older one goes.
+std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
+  const job::CheckpointSettings& settings = job.checkpoints;
+  if (!settings.used || !settings.folder.empty()) {
+    return 0;
+  }
+  std::uint64_t bytes = 0;
+  for (const checkpoint::SavedTensor& saved :
+       checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device).tensors) {
+    bytes += *checkpoint::tensor_bytes({saved.tensor.name, saved.tensor.dtype, saved.tensor.shape});
+  }
+  const std::int64_t saves = 1 + (settings.every > 0 ? steps / settings.every : 0);
+  const std::int64_t kept = settings.keep_every > 0 ? steps / settings.keep_every : 0;
+  const std::int64_t most = settings.keep == 0 ? saves : settings.keep + 1 + kept;
+  return bytes * static_cast<std::uint64_t>(settings.every > 0 ? std::min(saves, most) : most);
 }
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what, const std::string& remedy) {
@@ -60,7 +78,7 @@ std::uint64_t DiskUse::result_bytes_in_all() const noexcept {
 
 std::uint64_t DiskUse::total() const noexcept {
   std::uint64_t sum = result_bytes_in_all();
-  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes}) {
+  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes, checkpoint_bytes}) {
     sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
   }
   return sum;
@@ -94,6 +112,7 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   use.trace_bytes = job.trace == job::Trace::steps ? traced_bytes(job, compiled, steps) : 0;
   use.sample_bytes =
       trains && tokenizer != nullptr ? static_cast<std::uint64_t>(job.train.sample) * token_of_sample : 0;
+  use.checkpoint_bytes = bytes_of_checkpoints(job, compiled, steps);
   return use;
 }
 
@@ -111,6 +130,7 @@ std::string to_string(const DiskUse& use) {
   add("flight records", use.record_bytes);
   add("traces", use.trace_bytes);
   add("sample.txt", use.sample_bytes);
+  add("checkpoints", use.checkpoint_bytes);
   return text + ", in all " + metrics::human_bytes(use.total());
 }
 

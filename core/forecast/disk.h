@@ -21,6 +21,7 @@ struct DiskUse {
   std::uint64_t record_bytes = 0;   ///< flight records, with several ranks
   std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one
   std::uint64_t sample_bytes = 0;
+  std::uint64_t checkpoint_bytes = 0;  ///< of those that are there at once; 0 if they have a folder of their own
 
   /// Bytes that must fit for the job to leave its results. An older result is kept until the new one is complete. Its
   /// room is already taken, so it is in no sum here.

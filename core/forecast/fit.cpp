@@ -28,7 +28,7 @@ std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, c
 std::uint64_t most_of(const Forecast& forecast) {
   std::uint64_t most = 0;
   for (const RankForecast& alike : forecast.ranks) {
-    most = std::max(most, alike.memory.peak);
+    most = std::max(most, alike.needs());
   }
   return most;
 }
@@ -205,11 +205,11 @@ std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecas
   }
   MemoryFit fit{.memory = static_cast<std::uint64_t>(job.cluster.memory)};
   for (const RankForecast& alike : forecast.ranks) {
-    if (alike.memory.peak > fit.most) {
-      fit.most = alike.memory.peak;
+    if (alike.needs() > fit.most) {
+      fit.most = alike.needs();
       fit.rank = alike.members.front();
     }
-    fit.over += alike.memory.peak > fit.memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
+    fit.over += alike.needs() > fit.memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
   }
   return fit;
 }

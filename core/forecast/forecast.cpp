@@ -1,10 +1,12 @@
 #include "core/forecast/forecast.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "core/base/stop.h"
+#include "core/checkpoint/rank_file.h"
 #include "core/forecast/alike.h"
 
 namespace shardrun::forecast {
@@ -33,14 +35,26 @@ RankForecast forecast_of(const compile::Compiled& compiled, const partition::Pro
   return ranks;
 }
 
-/// Adds a group of alike ranks, divided by what they send.
-void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const std::vector<std::int64_t>& members,
-               const SentTable& table, const mesh::Mesh& mesh) {
+/// Bytes of the copies that ranks make of what they save; 0 for each if they make none.
+std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job, const compile::Compiled& compiled) {
+  if (!checkpoint::takes_snapshots(job)) {
+    return [](std::int64_t) { return std::uint64_t{0}; };
+  }
+  return [contents = checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device)](std::int64_t rank) {
+    return checkpoint::RankFile(contents, rank).snapshot_bytes();
+  };
+}
+
+/// Adds a group of alike ranks, divided by what they send and save.
+void add_ranks(std::vector<RankForecast>& all, RankForecast kind, const std::vector<std::int64_t>& members,
+               const SentTable& table, const mesh::Mesh& mesh,
+               const std::function<std::uint64_t(std::int64_t rank)>& snapshot_of) {
   for (const std::int64_t rank : members) {
     const partition::SentBytes sent = sent_of(table, mesh::coordinates_of(mesh, rank));
+    kind.snapshot = snapshot_of(rank);
     const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
       return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
-             each.work == kind.work && each.sent == sent;
+             each.work == kind.work && each.snapshot == kind.snapshot && each.sent == sent;
     });
     if (same != all.end()) {
       same->members.push_back(rank);
@@ -57,6 +71,7 @@ void add_ranks(std::vector<RankForecast>& all, const RankForecast& kind, const s
 Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   const partition::Partition& partition = compiled.partition;
   Forecast result;
+  const std::function<std::uint64_t(std::int64_t rank)> snapshot_of = snapshots_of(job, compiled);
   std::optional<StepPredictor> predictor;
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled);
@@ -72,7 +87,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
                       : compile::programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
       const SentTable table = sent_table(programs, executed);
-      add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh);
+      add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh, snapshot_of);
       if (predictor) {
         predictor->add(std::move(programs), executed);
       }
@@ -98,7 +113,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
 std::uint64_t bytes_of_all(const Forecast& forecast) noexcept {
   std::uint64_t bytes = 0;
   for (const RankForecast& ranks : forecast.ranks) {
-    bytes += ranks.memory.peak * ranks.members.size();
+    bytes += ranks.needs() * ranks.members.size();
   }
   return bytes;
 }

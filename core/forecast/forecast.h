@@ -17,11 +17,15 @@ struct RankForecast {
   std::vector<std::int64_t> members;
   partition::StageId stage{0};  ///< 0 without a pipeline
   partition::MemoryUse memory;
+  std::uint64_t snapshot = 0;  ///< of the copy of what a rank saves
   partition::SentBytes sent;
   double flops = 0;                 ///< a whole number; a large job's exceeds 64 bits
   double work = 0;                  ///< the FLOPs of forward, backward and iterations, without the update
   std::string busiest_function;     ///< the function of the memory peak
   std::string busiest_instruction;  ///< and the instruction
+
+  /// Bytes of memory that each of them needs.
+  [[nodiscard]] std::uint64_t needs() const noexcept { return memory.peak + snapshot; }
 };
 
 /// What is known of a job before it runs.

@@ -241,9 +241,9 @@ Section cluster_section() {
 
 const std::vector<Section>& schema() {
   static const std::vector<Section> sections = {
-      job_section(),      mesh_section(),      plugins_section(), model_section(),    data_section(),
-      train_section(),    iterate_section(),   infer_section(),   checkpoint_section(), strategy_section(),
-      engine_section(),   sharding_section(),  transport_section(), cluster_section()};
+      job_section(),    mesh_section(),     plugins_section(),   model_section(),      data_section(),
+      train_section(),  iterate_section(),  infer_section(),     checkpoint_section(), strategy_section(),
+      engine_section(), sharding_section(), transport_section(), cluster_section()};
   return sections;
 }
 

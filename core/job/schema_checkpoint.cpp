@@ -52,8 +52,9 @@ Section checkpoint_section() {
               {{.name = "async",
                 .type = boolean,
                 .default_value = "true",
-                .help = "Whether steps go on while a checkpoint is written. That takes memory for a copy of what a rank "
-                        "writes, which 'shardrun plan' counts.",
+                .help =
+                    "Whether steps go on while a checkpoint is written. That takes memory for a copy of what a rank "
+                    "writes, which 'shardrun plan' counts.",
                 .aliases = {"async_save", "async_checkpoint", "async_mode"}},
                into(&Job::checkpoints, &CheckpointSettings::async)},
               {{.name = "resume",

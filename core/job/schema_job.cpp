@@ -70,8 +70,9 @@ Section job_section() {
                 .type = real,
                 .default_value = "0",
                 .minimum = 0,
-                .help = "Seconds after which the run ends, counted from its start; 0: no limit. It saves a checkpoint in "
-                        "time, for which it needs the section [checkpoint].",
+                .help =
+                    "Seconds after which the run ends, counted from its start; 0: no limit. It saves a checkpoint in "
+                    "time, for which it needs the section [checkpoint].",
                 .aliases = {"max_time", "max_wall_time", "walltime", "wall_time", "time_limit_s", "exit_duration"}},
                into(&Job::time_limit)},
               {{.name = "deterministic",

@@ -159,6 +159,15 @@ RankSummary rank_of(const object& json) {
   return rank;
 }
 
+CheckpointSummary checkpoints_of(const object& json) {
+  const value& last = json.at("last_step");
+  return {.saved = json.at("saved").to_number<std::int64_t>(),
+          .failed = json.at("failed").to_number<std::int64_t>(),
+          .last_step = last.is_null() ? -1 : last.to_number<std::int64_t>(),
+          .bytes = json.at("bytes").to_number<std::uint64_t>(),
+          .stall_s = json.at("stall_s").to_number<double>()};
+}
+
 }  // namespace
 
 Summary parse_summary(std::string_view json) {
@@ -180,6 +189,10 @@ Summary parse_summary(std::string_view json) {
     summary.checks = from.at("checks").to_number<std::int64_t>();
     summary.check_s = from.at("check_s").to_number<double>();
     summary.ending_s = number_of(from.at("ending_s"));
+    if (const value* const checkpoints = from.if_contains("checkpoints")) {
+      summary.checkpoints = checkpoints_of(checkpoints->as_object());
+      summary.first_step = from.at("first_step").to_number<std::int64_t>();
+    }
     for (const value& rank : from.at("ranks").as_array()) {
       summary.ranks.push_back(rank_of(rank.as_object()));
     }

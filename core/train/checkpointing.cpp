@@ -77,10 +77,11 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   if (compiled.resumed != nullptr) {
     last_whole_ = compiled.resumed->manifest().step;
   }
-  if (job.checkpoints.async && (job.checkpoints.every > 0 || job.checkpoints.minutes > 0)) {
+  if (checkpoint::takes_snapshots(job)) {
     snapshot_ = device::Device::find("cpu").allocate(file_.bytes());
     std::memset(snapshot_->data(), 0, file_.bytes());  // the first save then takes as long as others
-    record_.summary.ranks[0].snapshot_bytes = file_.bytes();
+    record_.summary.ranks[0].snapshot_bytes = file_.snapshot_bytes();
+    record_.summary.ranks[0].snapshot_peak_bytes = snapshot_->touched_bytes();
   }
 }
 
@@ -133,10 +134,10 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     }
     tell(*outcome_);
     if (at_end && is_first() && !outcome_->failure.empty()) {
-      throw Error(ErrorCode::io, fmt::format("the checkpoint of step {} could not be written: {}. {}", position.step,
-                                             outcome_->failure,
-                                             last_whole_ < 0 ? "There is no other"
-                                                             : fmt::format("The newest is of step {}", last_whole_)));
+      throw Error(
+          ErrorCode::io,
+          fmt::format("the checkpoint of step {} could not be written: {}. {}", position.step, outcome_->failure,
+                      last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
     }
     return;
   }
@@ -198,21 +199,23 @@ void Checkpointing::tell(const Outcome& outcome) {
     ++summary.saved;
     summary.bytes = outcome.bytes;
     summary.last_step = last_whole_ = outcome.step;
-    record_.say(fmt::format("checkpoint of step {}: {} in {} ({}/s)", outcome.step,
-                            metrics::human_bytes(outcome.bytes), metrics::human_time(outcome.seconds),
-                            metrics::human_bytes(static_cast<std::uint64_t>(
-                                static_cast<double>(outcome.bytes) / std::max(outcome.seconds, 1e-6)))));
+    record_.say(fmt::format("checkpoint of step {}: {} in {} ({}/s)", outcome.step, metrics::human_bytes(outcome.bytes),
+                            metrics::human_time(outcome.seconds),
+                            metrics::human_bytes(static_cast<std::uint64_t>(static_cast<double>(outcome.bytes) /
+                                                                            std::max(outcome.seconds, 1e-6)))));
     if (!outcome.notice.empty()) {
       record_.say(fmt::format("warning: an older checkpoint could not be removed: {}", outcome.notice));
     }
     return;
   }
   ++summary.failed;
-  record_.say(fmt::format("warning: the checkpoint of step {} could not be written: {}", outcome.step, outcome.failure));
+  record_.say(
+      fmt::format("warning: the checkpoint of step {} could not be written: {}", outcome.step, outcome.failure));
   if (job_.checkpoints.on_failure == job::SaveFailure::stop && is_first()) {
-    throw Error(ErrorCode::io, fmt::format("the checkpoint of step {} could not be written, and [checkpoint] on_failure "
-                                           "is stop: {}",
-                                           outcome.step, outcome.failure));
+    throw Error(ErrorCode::io,
+                fmt::format("the checkpoint of step {} could not be written, and [checkpoint] on_failure "
+                            "is stop: {}",
+                            outcome.step, outcome.failure));
   }
 }
 
@@ -276,9 +279,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   outcome.bytes = bytes_of(files);
   const std::string made = std::exchange(outcome.failure, "");
   if (made.empty()) {
-    attempt([&] {
-      checkpoint::remove_old_checkpoints(root, {job_.checkpoints.keep, job_.checkpoints.keep_every});
-    });
+    attempt([&] { checkpoint::remove_old_checkpoints(root, {job_.checkpoints.keep, job_.checkpoints.keep_every}); });
     outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
   }
   outcome.failure = made;
@@ -325,13 +326,7 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                 .mesh = mesh_text(compiled_.partition.placements.mesh),
                                 .precision = job_.train.precision == job::Precision::mixed ? "mixed" : "float32",
                                 .job = job::canonical_text(job_)};
-  for (const checkpoint::SavedTensor& saved : contents_.tensors) {
-    manifest.tensors.push_back(saved.tensor);
-  }
-  for (std::size_t rank = 0; rank < files.size(); ++rank) {
-    checkpoint::RankFile(contents_, static_cast<std::int64_t>(rank)).add_pieces(manifest.tensors, rank);
-  }
-  manifest.files = std::move(files);
+  describe(contents_, std::move(files), manifest);
   return manifest;
 }
 

@@ -25,9 +25,6 @@
 
 namespace shardrun::train {
 
-/// The exit code of a run that was asked to stop, and has saved what it takes to go on: EX_TEMPFAIL of sysexits.h.
-inline constexpr int exit_code_to_resume = 75;
-
 /// Stands for [job] time_limit among the signals that stop a run.
 inline constexpr int time_limit_signal = SIGXCPU;
 
@@ -123,8 +120,5 @@ class Checkpointing {
 /// Checks the files of the checkpoint that the job goes on from, each rank some of them, and then gives this rank's
 /// states their values. Throws Error{data} on all ranks if any file is damaged; then no state has changed.
 void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link);
-
-/// Bytes of the copy that a rank makes of what it saves; 0 if it makes none.
-[[nodiscard]] std::uint64_t snapshot_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t rank);
 
 }  // namespace shardrun::train

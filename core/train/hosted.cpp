@@ -216,7 +216,7 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
   try {
     prepared = check_before(job, world, settings);
   } catch (const Stopped& stopped) {
-    return stopped_early(stopped.signal(), "before the ranks met");
+    return stopped_early(job, stopped.signal(), "before the ranks met");
   }
   raise_limits(world);
   Rendezvous rendezvous = rendezvous_of(job, world);

@@ -21,8 +21,8 @@ inline constexpr const char* standard_option = "standard";
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
 /// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. The ranks
-/// inherit `dataset`, which is loaded; null if the job has no data. `resumed`: the checkpoint that the run goes on from;
-/// null: none. `words` are added to the command `rank JOB.ini` of each process.
+/// inherit `dataset`, which is loaded; null if the job has no data. `resumed`: the checkpoint that the run goes on
+/// from; null: none. `words` are added to the command `rank JOB.ini` of each process.
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
                                          const checkpoint::OpenCheckpoint* resumed,
                                          std::vector<std::string> words = {});

@@ -62,7 +62,8 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  return summary.exit_code == exit_code_to_resume ? 0 : summary.exit_code;  // it has done all that it was asked to
+  return summary.status == "stopped" && link.job().checkpoints.used ? 0
+                                                                    : summary.exit_code;  // it has saved what it has
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct RankInputs {
   std::function<void()> on_join = {};              ///< called when all ranks are there
   std::function<int()> stop_signal = {};           ///< the signal that asked this process to stop, or 0
   std::optional<std::chrono::system_clock::time_point> ends_by = {};  ///< see StepSettings
-  int standard_input = 0;                          ///< descriptors that "-" in [infer] means
+  int standard_input = 0;                                             ///< descriptors that "-" in [infer] means
   int standard_output = 1;
   std::filesystem::path output = {};  ///< for the first rank: [job] output for all, if it has placeholders
 };

@@ -186,9 +186,8 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
   }
   summary.strangers = result.strangers;
   const bool came_to_its_end = !summary.status.empty();
-  if (!came_to_its_end || result.cause || summary.exit_code != exit_code_to_resume) {
-    summary.exit_code = result.exit_code;
-  }
+  const bool is_saved = came_to_its_end && summary.status == "stopped" && job_.checkpoints.used && !result.cause;
+  summary.exit_code = is_saved ? summary.exit_code : result.exit_code;
   if (!came_to_its_end) {
     fill(summary);
     summary.status = result.stop_signal != 0 ? "stopped" : "failed";
@@ -207,6 +206,7 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
                     metrics::counted(summary.steps, "step"), text_of(saved_));
   } else if (result.stop_signal != 0 && !came_to_its_end && !has_begun_) {
     summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
+    summary.exit_code = exit_code_of_stop(job_, result.stop_signal);
   }
   return summary;
 }

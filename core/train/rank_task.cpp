@@ -28,8 +28,8 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
       settings_(settings),
       record_(settings.display, settings.folder, settings.link == nullptr ? 0 : settings.link->rank(),
               planned_summary(compiled)) {
-  first_ = compiled.resumed != nullptr ? first_position(compiled)
-                                       : checkpoint::Position{.step = compiled.saved_state.steps};
+  first_ =
+      compiled.resumed != nullptr ? first_position(compiled) : checkpoint::Position{.step = compiled.saved_state.steps};
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
@@ -46,6 +46,7 @@ void RankTask::prepare(runtime::Executor& executor) {
   }
   if (job_.checkpoints.used) {
     checkpointing_.emplace(job_, compiled_, settings_, executor, record_);
+    record_.summary.first_step = first_.step;
   }
   if (settings_.profile) {
     executor.start_profile();
@@ -73,10 +74,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
                                    const std::function<int()>& run) {
   try {
     const int signal = run();
-    finish(executor, signal == 0 ? "finished" : "stopped",
-           signal == 0       ? 0
-           : checkpointing_  ? exit_code_to_resume
-                             : 128 + signal);
+    finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : exit_code_of_stop(job_, signal));
   } catch (const Error& error) {
     record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
     // An engine's code and its records are met only once the job runs: they fail it, which is not bad usage.
@@ -149,8 +147,7 @@ int RankTask::between_steps(std::int64_t step, int heard) {
     if (checkpointing_) {
       checkpointing_->look();
       const std::int64_t done = first_.step + record_.summary.steps;
-      if (wish.signal == 0 && done < last_step_ &&
-          (wish.save || checkpointing_->is_due(done))) {
+      if (wish.signal == 0 && done < last_step_ && (wish.save || checkpointing_->is_due(done))) {
         save_checkpoint(false);
       }
     }

@@ -104,7 +104,7 @@ class RankTask {
   void write_trace_at_end();
 
   std::optional<Tracer> tracer_;
-  std::optional<Replicas> replicas_;  ///< with several ranks
+  std::optional<Replicas> replicas_;            ///< with several ranks
   std::optional<Checkpointing> checkpointing_;  ///< with [checkpoint]
   bool evaluated_ = true;                       ///< whether the evaluation after the last step came to its end
 };

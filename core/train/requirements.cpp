@@ -41,7 +41,7 @@ std::string text_of(const memory::MemoryRoom& room) {
 std::uint64_t fullest_of(const forecast::Forecast& forecast) {
   std::uint64_t most = 0;
   for (const forecast::RankForecast& alike : forecast.ranks) {
-    most = std::max(most, alike.memory.peak);
+    most = std::max(most, alike.needs());
   }
   return most;
 }
@@ -59,7 +59,7 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
   const std::uint64_t needed =
       text + (ranks_here == job.ranks
                   ? forecast::bytes_of_all(forecast)
-                  : compiled.programs.memory.peak * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
+                  : fullest_of(forecast) * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
   if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,

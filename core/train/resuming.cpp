@@ -97,13 +97,4 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
   checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
 }
 
-std::uint64_t snapshot_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t rank) {
-  const job::CheckpointSettings& settings = job.checkpoints;
-  if (!settings.used || !settings.async || (settings.every == 0 && settings.minutes == 0)) {
-    return 0;
-  }
-  return checkpoint::RankFile(checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device), rank)
-      .bytes();
-}
-
 }  // namespace shardrun::train

@@ -34,9 +34,10 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
     files::create_folders(job_.checkpoints.folder, "the folder of checkpoints");
     checkpoints_.emplace(job_.checkpoints.folder);
     if (::flock(checkpoints_->descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Error(ErrorCode::io, fmt::format("another run saves its checkpoints in '{}' now: give this one a [checkpoint] "
-                                             "folder of its own",
-                                             job_.checkpoints.folder.native()));
+      throw Error(ErrorCode::io,
+                  fmt::format("another run saves its checkpoints in '{}' now: give this one a [checkpoint] "
+                              "folder of its own",
+                              job_.checkpoints.folder.native()));
     }
   }
   std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));
@@ -76,17 +77,22 @@ void Run::end(metrics::Summary& summary) {
   join_traces(job_);
 }
 
-metrics::Summary stopped_early(int signal, std::string_view when) {
+int exit_code_of_stop(const job::Job& job, int signal) noexcept {
+  constexpr int temporary_failure = 75;
+  return job.checkpoints.used ? temporary_failure : 128 + signal;
+}
+
+metrics::Summary stopped_early(const job::Job& job, int signal, std::string_view when) {
   metrics::Summary summary;
   summary.status = "stopped";
-  summary.exit_code = 128 + signal;
+  summary.exit_code = exit_code_of_stop(job, signal);
   summary.error = fmt::format("stopped by SIG{} {}", sigabbrev_np(signal), when);
   return summary;
 }
 
-std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings) {
+std::optional<metrics::Summary> stopped_before_start(const job::Job& job, const RunSettings& settings) {
   const int signal = settings.stop_signal ? settings.stop_signal() : 0;
-  return signal == 0 ? std::nullopt : std::optional(stopped_early(signal, "before anything was started"));
+  return signal == 0 ? std::nullopt : std::optional(stopped_early(job, signal, "before anything was started"));
 }
 
 std::string rate_unit(const job::Job& job) {

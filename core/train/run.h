@@ -24,7 +24,7 @@ struct RunSettings {
   /// Registers a function to call with the first signal that asks to stop, at once, on another thread. An empty
   /// function unregisters. May be empty itself.
   std::function<void(std::function<void(int)>)> on_stop;
-  metrics::RunOrigin origin;     ///< everything except the end time
+  metrics::RunOrigin origin;  ///< everything except the end time
   /// When the run has to end, by [job] time_limit.
   std::optional<std::chrono::system_clock::time_point> ends_by = {};
   std::filesystem::path output;  ///< [job] output with the placeholders filled in by this process
@@ -38,8 +38,8 @@ class Run {
   Run(const job::Job& job, const RunSettings& settings);
 
   /// Removes an older run's files and writes job.ini. Returns the message about the older run, or "" if there was none.
-  /// `resumed`: the checkpoint that the run goes on from; null: none. If it is of the run in this folder, its metrics up
-  /// to there stay. Throws Error{io}, also if another run uses [checkpoint] folder.
+  /// `resumed`: the checkpoint that the run goes on from; null: none. If it is of the run in this folder, its metrics
+  /// up to there stay. Throws Error{io}, also if another run uses [checkpoint] folder.
   [[nodiscard]] std::string begin(const checkpoint::OpenCheckpoint* resumed);
 
   /// The job; its output is the open folder.
@@ -60,10 +60,14 @@ class Run {
 };
 
 /// The summary of a job that was asked to stop before its first step. `when`: "before anything was started".
-[[nodiscard]] metrics::Summary stopped_early(int signal, std::string_view when);
+[[nodiscard]] metrics::Summary stopped_early(const job::Job& job, int signal, std::string_view when);
 
 /// The summary of a job that was asked to stop during its preparation; nothing if it was not.
-[[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const RunSettings& settings);
+[[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const job::Job& job, const RunSettings& settings);
+
+/// The exit code of a run that a signal stopped: 128 + the signal; with [checkpoint] the code that says that the same
+/// command goes on, EX_TEMPFAIL of sysexits.h.
+[[nodiscard]] int exit_code_of_stop(const job::Job& job, int signal) noexcept;
 
 /// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
 [[nodiscard]] std::string rate_unit(const job::Job& job);

@@ -38,7 +38,7 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
                          .ends_by = settings.ends_by},
                         summary);
   } catch (const Stopped& stopped) {  // after the preparation, before the first step
-    summary = stopped_early(stopped.signal(), "before the first step");
+    summary = stopped_early(job, stopped.signal(), "before the first step");
   } catch (const Error& error) {
     if (!summary.status.empty()) {
       summary.error = error.message();
@@ -54,7 +54,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<compile::Compiled> compiled =
       compile::compile(job, 0, [&](std::string_view activity) { display->now_at(activity); });
-  if (const auto stopped = stopped_before_start(settings)) {
+  if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
   compiled->resumed = open_resumed(job);
@@ -64,7 +64,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   check_data(*compiled);
   load_data(*compiled);
   std::ranges::move(check_resumed(job, *compiled), std::back_inserter(notices));
-  if (const auto stopped = stopped_before_start(settings)) {
+  if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
   if (job.ranks > 1) {
@@ -90,7 +90,7 @@ metrics::Summary run_job(const job::Job& job, const RunSettings& settings) {
   try {
     return prepare_and_run(job, settings);
   } catch (const Stopped& stopped) {
-    return stopped_early(stopped.signal(), "before anything was started");
+    return stopped_early(job, stopped.signal(), "before anything was started");
   }
 }
 

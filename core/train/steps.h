@@ -22,7 +22,7 @@ struct StepSettings {
   RankLink* link = nullptr;  ///< to the other ranks; null with one rank
   /// When the run has to end, by [job] time_limit.
   std::optional<std::chrono::system_clock::time_point> ends_by = {};
-  int standard_input = 0;    ///< descriptors that "-" in [infer] means, on the first rank
+  int standard_input = 0;  ///< descriptors that "-" in [infer] means, on the first rank
   int standard_output = 1;
 };
 

@@ -80,7 +80,7 @@ class Training final : public Trainer {
   std::vector<std::size_t> micro_programs_;
   std::vector<std::size_t> evaluate_programs_;
   std::size_t update_program_;
-  checkpoint::Position first_;  ///< where the run begins
+  checkpoint::Position first_;                ///< where the run begins
   const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, if it is never negative
   bool varies_ = false;                       ///< whether any tensor varies between ranks; then loss and norm do too
   std::optional<std::size_t> after_step_program_;

@@ -276,7 +276,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
     of_model = compile::compile_reference(job, compiled);
   }
   compile::Compiled& reference = of_model ? *of_model : compiled;
-  if (const auto stopped = train::stopped_before_start(settings)) {
+  if (const auto stopped = train::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
   train::require_runnable(job, compiled, job.ranks);
@@ -287,7 +287,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const bool evaluates = loss.exists() && is_selected(selection, loss);
   train::check_data(compiled);
   train::load_data(compiled);
-  if (const auto stopped = train::stopped_before_start(settings)) {
+  if (const auto stopped = train::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
   const ScratchFolder folder;

@@ -1,0 +1,248 @@
+// Runs that go on from their checkpoints.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+
+namespace {
+
+using Settings = std::vector<std::string>;
+
+/// Settings of `second` replace those of `first`.
+Settings joined(Settings first, const Settings& second) {
+  for (const std::string& setting : second) {
+    const std::string key = setting.substr(0, setting.find('=') + 1);
+    std::erase_if(first, [&](const std::string& other) { return other.starts_with(key); });
+    first.push_back(setting);
+  }
+  return first;
+}
+
+/// Runs job.ini of the folder, and returns how that ended. The run must succeed.
+Ended resumed(const JobFolder& job, const Settings& settings, const std::string& from) {
+  Ended ended = job.run(joined(settings, {"checkpoint.resume=" + from}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  return ended;
+}
+
+/// What a run computed in each step from `first` on: everything in metrics.jsonl that is no time.
+std::vector<std::string> computed(const std::filesystem::path& output, std::int64_t first) {
+  std::vector<std::string> lines;
+  for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
+    if (line.at("step").to_number<std::int64_t>() < first) {
+      continue;
+    }
+    std::string text;
+    for (const char* key : {"step", "loss", "val_loss", "grad_norm", "lr"}) {
+      text += line.contains(key) ? json::serialize(line.at(key)) + " " : "";
+    }
+    lines.push_back(text);
+  }
+  return lines;
+}
+
+double loss_of_step(const std::filesystem::path& output, std::int64_t step) {
+  for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
+    if (line.at("step").to_number<std::int64_t>() == step) {
+      return line.at("loss").to_number<double>();
+    }
+  }
+  FAIL("no step " << step);
+  return 0;
+}
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Two layers, dropout, microbatches of different sizes, an evaluation.
+const Settings all_kinds = {"train.steps=12",     "data.microbatches=3", "model.dropout=0.1",
+                            "train.eval_every=4", "checkpoint.every=6",  "checkpoint.keep=0"};
+
+}  // namespace
+
+TEST_CASE("a run that went on has the bits of one that was not interrupted", "[program]") {
+  const JobFolder job;
+  const std::vector<Settings> kinds = {
+      {"job.strategy=single"},
+      {"job.strategy=dp", "job.ranks=2", "job.transport=shm"},
+      {"job.strategy=zero2", "job.ranks=2", "job.transport=gloo", "train.precision=mixed"},
+      {"job.strategy=pp", "job.ranks=2", "train.optimizer=sgd", "train.momentum=0.9", "checkpoint.async=false"},
+  };
+  for (const Settings& kind : kinds) {
+    INFO(kind.front());
+    const Settings settings = joined(all_kinds, kind);
+    const Ended whole = job.run(joined(settings, {"job.output=whole"}));
+    INFO(whole.err);
+    REQUIRE(whole.code == 0);
+    CHECK(names_in(job.path() / "whole/checkpoints") == std::vector<std::string>{"step-000006", "step-000012"});
+    resumed(job, joined(settings, {"job.output=later"}), "whole/checkpoints/step-000006");
+    CHECK(read_file(job.path() / "later/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
+    CHECK(computed(job.path() / "later", 0) == computed(job.path() / "whole", 7));
+    const json::object summary = read_json(job.path() / "later/summary.json");
+    CHECK(summary.at("first_step") == 6);
+    CHECK(summary.at("steps") == 6);
+    CHECK(summary.at("checkpoints").at("saved") == 1);
+    const json::object of_whole = read_json(job.path() / "whole/summary.json");
+    for (const json::value& rank : of_whole.at("ranks").as_array()) {
+      const json::object& of_rank = rank.as_object();
+      CHECK(of_rank.contains("snapshot_bytes") == (kind.back() != "checkpoint.async=false"));
+      CHECK((!of_rank.contains("snapshot_bytes") || of_rank.at("snapshot_bytes") == of_rank.at("snapshot_peak_bytes")));
+    }
+    std::filesystem::remove_all(job.path() / "whole");
+    std::filesystem::remove_all(job.path() / "later");
+  }
+}
+
+TEST_CASE("a run goes on in any layout from a checkpoint of any other", "[program]") {
+  const JobFolder job;
+  const std::vector<Settings> layouts = {
+      {"job.strategy=single"},
+      {"job.strategy=dp", "job.ranks=2"},
+      {"job.strategy=tp", "job.ranks=2"},
+      {"job.strategy=pp", "job.ranks=2"},
+      {"job.strategy=zero1", "job.ranks=2"},
+      {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"},
+      {"job.strategy=zero3", "job.ranks=4"},
+      {"job.strategy=3d", "mesh.data=2", "mesh.model=2", "mesh.pipe=2", "job.ranks=8", "strategy.zero=1"},
+      {"job.strategy=hsdp", "mesh.replica=2", "mesh.shard=2", "job.ranks=4"},
+  };
+  const Settings common = {"data.batch=8", "data.microbatches=2", "train.steps=21", "train.eval_every=100",
+                           "checkpoint.every=20"};
+  for (std::size_t from = 0; from < layouts.size(); ++from) {
+    const Ended ended = job.run(joined(joined(common, layouts[from]), {fmt::format("job.output=from{}", from)}));
+    INFO(layouts[from].front() << " " << ended.err);
+    REQUIRE(ended.code == 0);
+    const auto loss_as = [&](const Settings& layout) {
+      resumed(job, joined(joined(common, layout), {"job.output=to", "checkpoint.every=0"}),
+              fmt::format("from{}/checkpoints/step-000020", from));
+      const double loss = loss_of_step(job.path() / "to", 21);
+      std::filesystem::remove_all(job.path() / "to");
+      return loss;
+    };
+    const double in_float32 = loss_as({"job.strategy=single"});
+    const double in_mixed = loss_as({"job.strategy=single", "train.precision=mixed"});
+    const auto check = [&](double loss, const Settings& layout) {
+      const double expected = layout.back() == "train.precision=mixed" ? in_mixed : in_float32;
+      CHECK(std::abs(loss - expected) <= 1e-5 * expected);
+    };
+    check(loss_of_step(job.path() / fmt::format("from{}", from), 21), layouts[from]);
+    for (std::size_t to = 1; to < layouts.size(); ++to) {
+      INFO("read as " << layouts[to].front());
+      check(loss_as(layouts[to]), layouts[to]);
+    }
+  }
+}
+
+TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on", "[program]") {
+  const JobFolder job;
+  const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
+                             "train.eval_every=1000000000"};
+  for (const Settings& kind : std::vector<Settings>{{}, {"job.strategy=dp", "job.ranks=2"}}) {
+    bool asked = false;
+    const Ended stopped = run_program(
+        job.path(),
+        with_settings({"job.ini"}, joined(joined(settings, kind), {"job.output=stopped", "checkpoint.every=7"})),
+        [&](pid_t process, std::string_view out) {
+          if (!asked && out.find("step 9/") != std::string_view::npos) {
+            asked = true;
+            ::kill(process, SIGTERM);
+          }
+        });
+    INFO(stopped.err);
+    REQUIRE(asked);
+    CHECK(stopped.code == 75);
+    CHECK_THAT(stopped.err, Contains("to go on: shardrun run job.ini") && Contains("--resume\n"));
+    const json::object summary = read_json(job.path() / "stopped/summary.json");
+    CHECK(summary.at("status") == "stopped");
+    CHECK(summary.at("exit_code") == 75);
+    const std::int64_t step = summary.at("steps").to_number<std::int64_t>();
+    CHECK(summary.at("checkpoints").at("last_step") == step);
+    CHECK_FALSE(std::filesystem::exists(job.path() / "stopped/weights.safetensors"));
+
+    // It goes on where it was, in the same folder, and ends as one that was not stopped.
+    const Settings to_end = joined(joined(settings, kind), {fmt::format("train.steps={}", step + 3)});
+    resumed(job, joined(to_end, {"job.output=stopped"}), "auto");
+    const Ended whole = job.run(joined(to_end, {"job.output=whole"}));
+    REQUIRE(whole.code == 0);
+    CHECK(computed(job.path() / "stopped", 0) == computed(job.path() / "whole", 0));
+    CHECK(read_file(job.path() / "stopped/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
+    std::filesystem::remove_all(job.path() / "stopped");
+    std::filesystem::remove_all(job.path() / "whole");
+  }
+}
+
+TEST_CASE("a run ends in time before its limit", "[program]") {
+  const JobFolder job;
+  const Ended ended =
+      job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1", "job.time_limit=3"});
+  INFO(ended.err);
+  CHECK(ended.code == 75);
+  const json::object summary = job.summary();
+  CHECK(summary.at("status") == "stopped");
+  CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
+  CHECK(summary.at("seconds").to_number<double>() < 3);
+}
+
+TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "[program]") {
+  const JobFolder job;
+  const Settings settings = {"train.steps=12", "train.eval_every=0", "checkpoint.every=2", "checkpoint.keep=2",
+                             "checkpoint.keep_every=6"};
+  REQUIRE(job.run(settings).code == 0);
+  const std::filesystem::path folder = job.path() / "run/checkpoints";
+  CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000010", "step-000012"});
+
+  const Ended anew = job.run(settings);
+  CHECK(anew.code == 2);
+  CHECK_THAT(anew.err, Contains("has a checkpoint of step 12 already") && Contains("--resume"));
+  const Ended between = job.run(joined(settings, {"checkpoint.resume=run/checkpoints/step-000006"}));
+  CHECK(between.code == 2);
+  CHECK_THAT(between.err, Contains("would begin after step 6"));
+  const Ended shorter = job.run(joined(settings, {"checkpoint.resume=auto", "train.steps=11"}));
+  CHECK(shorter.code == 2);
+  CHECK_THAT(shorter.err, Contains("is of step 12, and the job ends after 11"));
+  CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000010", "step-000012"});
+
+  const Ended nothing = job.run(joined(settings, {"checkpoint.resume=auto"}));  // it has ended already
+  CHECK(nothing.code == 0);
+  CHECK(computed(job.path() / "run", 0).size() == 12);
+  const Ended further =
+      run_program(job.path(), with_settings({"job.ini", "--resume"}, joined(settings, {"train.steps=16"})));
+  INFO(further.err);
+  CHECK(further.code == 0);
+  CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000012", "step-000014", "step-000016"});
+}
+
+TEST_CASE("a simulation goes on from a checkpoint", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "heat.ini",
+             "[job]\ntask = iterate\n[model]\nname = heat2d\nrows = 13\ncolumns = 17\n[iterate]\nsteps = 30\n"
+             "[checkpoint]\nevery = 10\n");
+  const auto run = [&](const Settings& settings) {
+    const Ended ended = run_program(folder.path(), with_settings({"heat.ini"}, settings));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+  };
+  run({"job.output=whole"});
+  run({"job.output=later", "job.ranks=2", "job.strategy=named", "mesh.parts=2", "sharding.x=parts",
+       "checkpoint.resume=whole/checkpoints/step-000010"});
+  CHECK(read_file(folder / "later/state.safetensors") == read_file(folder / "whole/state.safetensors"));
+}
