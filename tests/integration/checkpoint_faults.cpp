@@ -24,8 +24,8 @@ namespace {
 
 /// Saves after steps 2, 4 and 6, of which the newest stays.
 std::vector<std::string> saving_job(int ranks, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> settings = {"train.steps=6", "train.eval_every=0", "train.log_every=1", "checkpoint.every=2",
-                                       "checkpoint.keep=1", fmt::format("job.ranks={}", ranks)};
+  std::vector<std::string> settings = {"train.steps=6",      "train.eval_every=0", "train.log_every=1",
+                                       "checkpoint.every=2", "checkpoint.keep=1",  fmt::format("job.ranks={}", ranks)};
   if (ranks > 1) {
     settings.insert(settings.end(), {"job.strategy=zero1", "job.transport=shm"});
   }
@@ -91,7 +91,7 @@ void check_that_it_goes_on(int ranks, const SaveOperation& operation, int error_
   CHECK(checkpoints.at("failed") == (operation.removes_older ? 0 : 1));
   CHECK(checkpoints.at("saved") == (operation.removes_older ? 3 : 2));
   CHECK_THAT(ended.out, Contains(operation.removes_older ? "warning: an older checkpoint could not be removed: "
-                                                        : "warning: the checkpoint of step 4 could not be written: "));
+                                                         : "warning: the checkpoint of step 4 could not be written: "));
 }
 
 /// The operation fails in a job that must not go on without a checkpoint.
@@ -109,8 +109,9 @@ void check_that_it_stops(int ranks, const SaveOperation& operation, int error_nu
     return;
   }
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.err, Contains("the checkpoint of step 4 could not be written, and [checkpoint] on_failure is stop: ") &&
-                            Contains(std::generic_category().message(error_number)));
+  CHECK_THAT(ended.err,
+             Contains("the checkpoint of step 4 could not be written, and [checkpoint] on_failure is stop: ") &&
+                 Contains(std::generic_category().message(error_number)));
   const std::int64_t newest = newest_whole(job.checkpoints());
   CHECK((newest == 2 || newest == 4));
   CHECK(rubbish_in(job.checkpoints()).empty());
@@ -177,7 +178,7 @@ TEST_CASE("a write that takes half of its bytes is gone on with") {
   for (const SaveOperation& operation : operations_of(2)) {
     if (operation.name.starts_with("write ")) {
       INFO(operation.name);
-      const DiskJob job(saving_job(2, {"checkpoint.keep=0"}));
+      const DiskJob job(saving_job(2));
       const Ended ended = job.run(DiskFault{operation.name, "short"});
       INFO(ended.out << ended.err);
       REQUIRE(job.was_met());

@@ -12,9 +12,9 @@ namespace shardrun::test {
 
 Ended DiskJob::run(const std::optional<DiskFault>& fault,
                    const std::function<void(pid_t process, std::string_view out)>& watch) const {
-  std::string script = fmt::format(
-      "exec env LD_PRELOAD='{}' TEST_DISK_BELOW='{}' TEST_DISK_LOG='{}' TEST_DISK_MARK='{}' ", SHARDRUN_DISK_LAYER,
-      path().native(), (path() / "disk.log").native(), (path() / "mark").native());
+  std::string script =
+      fmt::format("exec env LD_PRELOAD='{}' TEST_DISK_BELOW='{}' TEST_DISK_LOG='{}' TEST_DISK_MARK='{}' ",
+                  SHARDRUN_DISK_LAYER, path().native(), (path() / "disk.log").native(), (path() / "mark").native());
   if (fault) {
     script += fmt::format("TEST_DISK_FAULT='{} {}' ", fault->operation, fault->what);
   }
@@ -25,9 +25,7 @@ Ended DiskJob::run(const std::optional<DiskFault>& fault,
   return run_script(path(), script, watch);
 }
 
-Ended DiskJob::resume() const {
-  return run_program(path(), with_settings({"job.ini", "--resume"}, settings_));
-}
+Ended DiskJob::resume() const { return run_program(path(), with_settings({"job.ini", "--resume"}, settings_)); }
 
 std::vector<DiskOperation> DiskJob::log() const {
   std::istringstream text(read_file(path() / "disk.log"));
@@ -96,7 +94,7 @@ SimulatedDisk::Node* SimulatedDisk::at(const std::string& path) const {
   std::istringstream names(path);
   for (std::string name; node != nullptr && std::getline(names, name, '/');) {
     const auto found = node->names.find(name);
-    node = found == node->names.end() ? nullptr : found->second.get();
+    node = name == "." ? node : found == node->names.end() ? nullptr : found->second.get();
   }
   return node;
 }

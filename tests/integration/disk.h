@@ -13,11 +13,11 @@
 namespace shardrun::test {
 
 /// An operation that a job made on its disk, in the log of fixtures/disk_layer.cpp. Paths are relative to the job's
-/// folder.
+/// folder, which is ".".
 struct DiskOperation {
   std::string name;  ///< create, write, fallocate, truncate, fsync, rename, exchange, mkdir, remove
   std::string path;
-  std::string second;    ///< of rename and exchange
+  std::string second;      ///< of rename and exchange
   std::size_t number = 0;  ///< where a write begins, or the file's new length
   std::string data;        ///< of a write
 
