@@ -133,12 +133,6 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
       throw Error(ErrorCode::aborted, outcome_->failure);
     }
     tell(*outcome_);
-    if (at_end && is_first() && !outcome_->failure.empty()) {
-      throw Error(
-          ErrorCode::io,
-          fmt::format("the checkpoint of step {} could not be written: {}. {}", position.step, outcome_->failure,
-                      last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
-    }
     return;
   }
   copy();
@@ -154,6 +148,15 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     });
     written_ = true;
   });
+}
+
+void Checkpointing::require_whole(std::int64_t step) const {
+  if (is_first() && last_whole_ != step) {
+    throw Error(
+        ErrorCode::io,
+        fmt::format("the checkpoint of step {} could not be written: {}. {}", step, outcome_->failure,
+                    last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
+  }
 }
 
 /// The arena's part of this rank's file, as of now.

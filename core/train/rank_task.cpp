@@ -171,6 +171,9 @@ bool RankTask::save_at_end(int signal) {
   if (checkpointing_->last_whole() != first_.step + record_.summary.steps) {
     save_checkpoint(true);
   }
+  if (signal != 0) {  // a run that has ended has its results
+    checkpointing_->require_whole(first_.step + record_.summary.steps);
+  }
   return signal != 0;
 }
 
