@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <future>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
+
+#include "tests/integration/processes.h"
 
 namespace shardrun::test {
 
@@ -23,6 +25,22 @@ Ended DiskJob::run(const std::optional<DiskFault>& fault,
     script += fmt::format(" '{}'", word);
   }
   return run_script(path(), script, watch);
+}
+
+Ended DiskJob::run_and_hold(const std::string& operation, const std::function<void(pid_t process)>& act) const {
+  std::future<void> acting;
+  Ended ended = run(DiskFault{operation, "hold"}, [&](pid_t process, std::string_view) {
+    if (!acting.valid()) {
+      acting = beside(process, [&, process] {
+        while (!was_met() && !ends_within(process, 1)) {
+        }
+        act(process);
+        let_go();
+      });
+    }
+  });
+  acting.get();
+  return ended;
 }
 
 Ended DiskJob::resume() const { return run_program(path(), with_settings({"job.ini", "--resume"}, settings_)); }

@@ -37,6 +37,8 @@ class DiskJob {
 
   [[nodiscard]] Ended run(const std::optional<DiskFault>& fault = {},
                           const std::function<void(pid_t process, std::string_view out)>& watch = {}) const;
+  /// Runs it; when it comes to the operation, which waits meanwhile, does something to it.
+  [[nodiscard]] Ended run_and_hold(const std::string& operation, const std::function<void(pid_t process)>& act) const;
   /// Runs it without the layer.
   [[nodiscard]] Ended resume() const;
 
