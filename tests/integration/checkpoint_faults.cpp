@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/checkpoint/folder.h"
-#include "core/checkpoint/open_checkpoint.h"
 #include "tests/integration/disk.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
@@ -31,34 +29,6 @@ std::vector<std::string> saving_job(int ranks, const std::vector<std::string>& m
   }
   settings.insert(settings.end(), more.begin(), more.end());
   return settings;
-}
-
-/// The step of the newest checkpoint in a folder, all of whose bytes are checked; -1 if there is none. Each folder that
-/// has a checkpoint's name must be whole, unless an older one was being removed when the disk lost its power.
-std::int64_t newest_whole(const std::filesystem::path& folder, bool all_whole = true) {
-  const std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(folder);
-  for (const checkpoint::Listed& each : listed) {
-    if (all_whole || each.step == listed.back().step) {
-      INFO(each.path);
-      const checkpoint::OpenCheckpoint opened(each.path);
-      for (std::size_t file = 0; file < opened.manifest().files.size(); ++file) {
-        CHECK_NOTHROW(opened.check_file(file));
-      }
-      CHECK(opened.manifest().step == each.step);
-    }
-  }
-  return listed.empty() ? -1 : listed.back().step;
-}
-
-/// What is in a folder beside complete checkpoints.
-std::vector<std::string> rubbish_in(const std::filesystem::path& folder) {
-  std::vector<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (!entry.path().filename().string().starts_with("step-")) {
-      found.push_back(entry.path().filename());
-    }
-  }
-  return found;
 }
 
 /// The operations of the save of step 4 when nothing fails.

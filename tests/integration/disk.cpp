@@ -8,7 +8,10 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/open_checkpoint.h"
 #include "tests/integration/processes.h"
+#include "tests/support/catch.h"
 
 namespace shardrun::test {
 
@@ -64,6 +67,30 @@ std::vector<DiskOperation> DiskJob::log() const {
     operations.push_back(std::move(operation));
   }
   return operations;
+}
+
+std::int64_t newest_whole(const std::filesystem::path& folder) {
+  std::int64_t newest = -1;
+  for (const checkpoint::Listed& each : checkpoint::list_checkpoints(folder)) {
+    INFO(each.path);
+    const checkpoint::OpenCheckpoint opened(each.path);
+    for (std::size_t file = 0; file < opened.manifest().files.size(); ++file) {
+      CHECK_NOTHROW(opened.check_file(file));
+    }
+    CHECK(opened.manifest().step == each.step);
+    newest = each.step;
+  }
+  return newest;
+}
+
+std::vector<std::string> rubbish_in(const std::filesystem::path& folder) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (!entry.path().filename().string().starts_with("step-")) {
+      found.push_back(entry.path().filename());
+    }
+  }
+  return found;
 }
 
 std::vector<SaveOperation> operations_of_save(const std::vector<DiskOperation>& log, std::int64_t step) {

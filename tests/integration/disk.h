@@ -57,6 +57,13 @@ class DiskJob {
   std::vector<std::string> settings_;
 };
 
+/// The step of the newest checkpoint in a folder; -1 if there is none. CHECKs that each folder that has a checkpoint's
+/// name is whole: all its bytes are those that the manifest tells of.
+[[nodiscard]] std::int64_t newest_whole(const std::filesystem::path& folder);
+
+/// What is in a folder beside complete checkpoints.
+[[nodiscard]] std::vector<std::string> rubbish_in(const std::filesystem::path& folder);
+
 /// An operation of a save.
 struct SaveOperation {
   std::string name;            ///< as a fault names it
