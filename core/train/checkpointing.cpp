@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view failed_word = "failed ";
 
 /// Bytes of a snapshot that are written at once. Between two such blocks an abort is noticed.
-constexpr std::size_t write_bytes = std::size_t{8} << 20U;
+constexpr std::size_t write_bytes = std::size_t{32} << 20U;
 
 /// What a disk surely writes in a second, for the first save of a run with a time limit.
 constexpr double least_rate = 100e6;
