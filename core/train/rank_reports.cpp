@@ -204,7 +204,7 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
     summary.error =
         fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),
                     metrics::counted(summary.steps, "step"), text_of(saved_));
-  } else if (result.stop_signal != 0 && !came_to_its_end && !has_begun_) {
+  } else if (result.stop_signal != 0 && !came_to_its_end && summary.steps == 0) {
     summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
     summary.exit_code = exit_code_of_stop(job_, result.stop_signal);
   }
