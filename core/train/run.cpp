@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/log.h"
@@ -39,6 +41,9 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
                               "folder of its own",
                               job_.checkpoints.folder.native()));
     }
+  }
+  if (job_.checkpoints.used) {
+    checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }
   std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));
   files::write_file_atomically(metrics::job_path(locked_folder_.root()),

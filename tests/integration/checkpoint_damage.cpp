@@ -187,3 +187,17 @@ TEST_CASE("--resume passes by a folder without a manifest, and what is no checkp
   CHECK(fs::exists(checkpoints / "step-000006/manifest.json"));
   CHECK(fs::exists(checkpoints / "step-000005"));  // is nobody's to remove
 }
+
+TEST_CASE("what a killed run was writing or removing goes with the next run, also if that saves nothing") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  const fs::path checkpoints = job.path() / "run/checkpoints";
+  fs::copy(checkpoints / "step-000002", checkpoints / ".step-000002.removed");
+  fs::copy(checkpoints / "step-000004", checkpoints / ".step-000005.tmp");
+
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, first_part));
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK(files_in(checkpoints) == 2);
+}
