@@ -77,6 +77,7 @@ struct RootCause {
   std::optional<int> exit_code;  ///< if the rank ended by itself
   int signal = 0;                ///< ended the rank, and the launcher had not sent it; else 0
   std::string text;
+  bool is_permanent = false;  ///< whether the rank said so: FailureKind::permanent
 };
 
 /// "rank 2 (pid 4711 on host): was killed by signal 9 (SIGKILL)…"

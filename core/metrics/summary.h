@@ -50,6 +50,16 @@ struct CheckpointSummary {
   double stall_s = 0;           ///< that steps waited for copies and writers
 };
 
+/// A start of all ranks that failed, and after which they were started again.
+struct Attempt {
+  std::int64_t rank = 0;        ///< that failed first
+  std::string cause;
+  std::int64_t first_step = 0;  ///< steps done before the attempt
+  std::int64_t steps = 0;       ///< that it did
+  std::int64_t ranks = 0;
+  double seconds = 0;
+};
+
 /// The contents of summary.json.
 struct Summary {
   std::string status;  ///< "finished", "stopped" or "failed"
@@ -67,6 +77,7 @@ struct Summary {
   double check_s = 0;              ///< seconds of the checks, outside of the steps
   std::int64_t first_step = 0;     ///< steps done before this run, which went on from there
   std::optional<CheckpointSummary> checkpoints;
+  std::vector<Attempt> attempts;   ///< before the last one, which everything else is about
   std::string saved;               ///< what is in the folder as the run's result: "new", "earlier" or "none"
   std::optional<double> ending_s;  ///< if one of several ranks failed: from the first sign of it to the last rank's end
   std::size_t strangers = 0;       ///< connections that were not from ranks; written only if there were any

@@ -33,6 +33,18 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
+/// Whether the same job would fail by this again, from any checkpoint. Not so plugins, whose errors may be a network's.
+bool is_permanent(ErrorCode code) noexcept {
+  return code == ErrorCode::usage || code == ErrorCode::job || code == ErrorCode::data || code == ErrorCode::numerics ||
+         code == ErrorCode::shape_mismatch;
+}
+
+launch::FailureKind kind_of(ErrorCode code) noexcept {
+  return is_consequence(code) ? launch::FailureKind::consequence
+         : is_permanent(code) ? launch::FailureKind::permanent
+                              : launch::FailureKind::own;
+}
+
 /// What run_as_rank() keeps of its inputs for the work.
 struct WorkInputs {
   bool profile = false;
@@ -196,8 +208,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   try {
     return attempt();
   } catch (const Error& error) {
-    tell(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         is_consequence(error.code()) ? error.awaited() : std::nullopt);
+    tell(kind_of(error.code()), error.message(), is_consequence(error.code()) ? error.awaited() : std::nullopt);
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
     tell(launch::FailureKind::own, "out of memory", {});
