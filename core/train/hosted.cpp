@@ -214,12 +214,13 @@ class First {
 
 }  // namespace
 
-metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
+                     const std::function<int(const metrics::Summary&)>& tell) {
   Prepared prepared;
   try {
     prepared = check_before(job, world, settings);
   } catch (const Stopped& stopped) {
-    return stopped_early(job, stopped.signal(), "before the ranks met");
+    return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
   }
   raise_limits(world);
   Rendezvous rendezvous = rendezvous_of(job, world);
@@ -235,7 +236,7 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
   if (!invite(rendezvous, world, invitation)) {
     throw no_place(job, world);
   }
-  return first->run(invitation, std::move(prepared));
+  return tell(first->run(invitation, std::move(prepared)));
 }
 
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,

@@ -48,6 +48,7 @@ launch::FailureKind kind_of(ErrorCode code) noexcept {
 /// What run_as_rank() keeps of its inputs for the work.
 struct WorkInputs {
   bool profile = false;
+  bool is_hosted = false;
   int standard_input = 0;
   int standard_output = 1;
   std::optional<std::chrono::system_clock::time_point> ends_by;
@@ -74,8 +75,9 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  return summary.status == "stopped" && link.job().checkpoints.used ? 0
-                                                                    : summary.exit_code;  // it has saved what it has
+  // The launcher expects 0 of a rank that was asked to stop and has saved what it has. Another launcher gets 75.
+  const bool has_saved = summary.status == "stopped" && link.job().checkpoints.used;
+  return has_saved && !inputs.is_hosted ? 0 : summary.exit_code;
 }
 
 }  // namespace
@@ -331,7 +333,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
-  const WorkInputs for_work{profile, inputs.standard_input, inputs.standard_output, inputs.ends_by};
+  const WorkInputs for_work{profile, context.is_hosted, inputs.standard_input, inputs.standard_output, inputs.ends_by};
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
