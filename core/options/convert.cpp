@@ -231,7 +231,9 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Setting
       if (const std::size_t dots = text.find(range_dots); spec.ranged && dots != std::string_view::npos) {
         return to_range(spec, text, dots, place);
       }
-      const auto value = to_integer<std::int64_t>(text, place, spec.automatic ? ", or auto" : "");
+      const auto value = to_integer<std::int64_t>(
+          text, place,
+          fmt::format("{}{}", spec.automatic ? ", or auto" : "", spec.ranged ? ", or a range such as 2..8" : ""));
       check_range(spec, value, text, place);
       return value;
     }
