@@ -95,17 +95,18 @@ class Assignment {
   Contents take() { return std::move(contents_); }
 
  private:
-  void divide(std::size_t tensor, const mesh::Box& part, const std::vector<std::size_t>& ranks) {
+  /// Among as many ranks as get shares worth a piece: those that write least so far.
+  void divide(std::size_t tensor, const mesh::Box& part, std::vector<std::size_t> ranks) {
     const std::int64_t elements = part.elements();
     const std::uint64_t bytes =
         static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors[tensor].tensor.dtype);
-    if (bytes / ranks.size() < least_share) {
-      const std::size_t least = *std::ranges::min_element(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
-      return give(least, tensor, part, {0, elements});
-    }
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t shares = std::clamp<std::size_t>(bytes / least_share, 1, ranks.size());
+    std::ranges::stable_sort(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
+    ranks.resize(shares);
+    std::ranges::sort(ranks);
+    for (std::size_t i = 0; i < shares; ++i) {
       give(ranks[i], tensor, part,
-           mesh::part_of({0, elements}, static_cast<std::int64_t>(ranks.size()), static_cast<std::int64_t>(i)));
+           mesh::part_of({0, elements}, static_cast<std::int64_t>(shares), static_cast<std::int64_t>(i)));
     }
   }
 

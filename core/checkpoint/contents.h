@@ -32,8 +32,8 @@ struct Contents {
 };
 
 /// The states that last from step to step: parameters (in mixed precision their float32 copies), moments, fields, and
-/// what hooks keep. Replicas are written once: large ones are divided evenly among the ranks that hold them, a small
-/// one goes to the rank that writes least. `device`: of the ranks.
+/// what hooks keep. Replicas are written once: divided among the ranks that hold them, in shares of 64 KiB or more,
+/// which go to those that write least. `device`: of the ranks.
 [[nodiscard]] Contents contents_of(const graph::Graph& graph, const partition::Partition& partition,
                                    const device::Device& device);
 

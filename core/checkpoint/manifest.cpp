@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/json_header.h"
+#include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -152,20 +153,6 @@ StoredFile file_of(const Fields& fields, const value& json, const std::string& p
   return file;
 }
 
-/// The whole shape's box holds the piece's.
-bool lies_within(const mesh::Box& box, const std::vector<std::int64_t>& shape) {
-  if (box.origin.size() != shape.size() || box.shape.size() != shape.size()) {
-    return false;
-  }
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    if (box.shape[d] > shape[d] || box.origin[d] > shape[d] - box.shape[d]) {
-      return false;
-    }
-  }
-  return !box.run || (box.run->begin <= box.run->end &&
-                      box.run->end <= mesh::Box{.origin = box.origin, .shape = box.shape}.elements());
-}
-
 Piece piece_of(const Fields& fields, const value& json, const std::string& place, const StoredTensor& tensor,
                const std::vector<StoredFile>& files) {
   Piece piece{.file = static_cast<std::size_t>(fields.count(json, "file", place)),
@@ -178,7 +165,7 @@ Piece piece_of(const Fields& fields, const value& json, const std::string& place
     }
     piece.box.run = {run[0], run[1]};
   }
-  if (!lies_within(piece.box, tensor.shape)) {
+  if (!mesh::lies_within(piece.box, tensor.shape)) {
     fields.refuse(place, fmt::format("does not lie within tensor '{}'", tensor.name));
   }
   if (piece.file >= files.size()) {

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/contents.h"
@@ -13,38 +16,61 @@
 
 namespace shardrun::checkpoint {
 
-/// The file that one rank writes of each checkpoint: a safetensors file of its pieces. Its layout is the same in each.
+/// Consecutive elements of a rank's part of a state, as a tensor of a file.
+struct FilePart {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> whole;  ///< shape of the whole tensor
+  mesh::Box box;                    ///< which elements of the whole these are
+  graph::StateId state;
+  std::int64_t first = 0;  ///< the first one's index in the rank's part
+};
+
+/// A safetensors file of parts of one rank's states: what it writes of each checkpoint, or a snapshot to compare. Its
+/// metadata says where each part lies (place_text()). The layout does not depend on the values.
 class RankFile {
  public:
+  /// REQUIRES: no two parts of one name.
+  explicit RankFile(const std::vector<FilePart>& parts);
+  /// The rank's file of a checkpoint.
   RankFile(const Contents& contents, std::int64_t rank);
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return layout_.file_bytes; }
   /// Of the pages of memory that a copy of the file takes.
   [[nodiscard]] std::uint64_t snapshot_bytes() const noexcept;
 
-  /// Adds the rank's pieces to the tensors, which are those of the contents, as pieces of file number `file`.
-  void add_pieces(std::vector<StoredTensor>& tensors, std::size_t file) const;
+  /// Each part's name, and where it is as a piece of file number `file`.
+  [[nodiscard]] std::vector<std::pair<std::string, Piece>> pieces(std::size_t file) const;
 
   /// Calls `take` with the file's bytes from the first to the last, as the states are now.
   void stream(const runtime::Executor& executor, const std::function<void(std::span<const std::byte>)>& take) const;
 
  private:
-  /// The bytes of a piece.
   struct Source {
-    std::size_t tensor;
     mesh::Box box;
     graph::StateId state;
-    std::uint64_t offset;  ///< in the file
-    std::size_t begin;     ///< in the rank's part of the state
+    std::size_t begin;  ///< byte in the rank's part of the state
     std::size_t bytes;
   };
 
   TensorFileLayout layout_;
-  std::vector<Source> sources_;  ///< in the order of the file
+  std::vector<Source> sources_;  ///< of the layout's tensors
 };
 
 /// Sets the files and tensors of a manifest. `files`: of all ranks, in order.
 void describe(const Contents& contents, std::vector<StoredFile> files, Manifest& manifest);
+
+/// The key of a tensor's place in a file's metadata.
+[[nodiscard]] std::string place_key(const std::string& tensor);
+
+/// Where a part lies: "4,0 of 8,16" is its origin and the whole shape; of a run of the elements of a box of shape 4,16
+/// "4,0 of 8,16, elements 5:12 of 4,16".
+[[nodiscard]] std::string place_text(const mesh::Box& box, const std::vector<std::int64_t>& whole);
+
+/// The place that a file's metadata gives for one of its tensors. Nothing if there is none, if it is of another whole
+/// or not within it, or if the tensor has another shape.
+[[nodiscard]] std::optional<mesh::Box> place_in(const Metadata& metadata, const TensorInfo& stored,
+                                                const std::vector<std::int64_t>& whole);
 
 /// Whether ranks of the job copy what they save, and go on while it is written. What is saved at the end is not copied.
 [[nodiscard]] bool takes_snapshots(const job::Job& job) noexcept;

@@ -74,10 +74,30 @@ const StoredTensor* tensor_of(const OpenCheckpoint& checkpoint, const graph::Sta
   return own != nullptr ? own : checkpoint.find(named.name);
 }
 
-/// Whether a state goes along: not if it is a hook's, and the checkpoint has no such tensor.
-bool goes_along(const graph::Graph& graph, graph::StateId id, const StoredTensor* tensor) {
-  return role_of(graph, id) != TensorRole::hook ||
-         (tensor != nullptr && tensor->role == TensorRole::hook && tensor->shape == graph.states[id].type.shape);
+/// Whether a state goes along: not if it is a hook's, and the checkpoint lacks it, or lacks some rank's of it.
+bool goes_along(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Placements& placements,
+                graph::StateId id) {
+  if (role_of(graph, id) != TensorRole::hook) {
+    return true;
+  }
+  for (std::int64_t rank = 0; rank < placements.mesh.ranks(); ++rank) {
+    const StoredTensor* const tensor = tensor_of(checkpoint, graph.states[id], placements.states[id], placements.mesh,
+                                                 mesh::coordinates_of(placements.mesh, rank));
+    if (tensor == nullptr || tensor->role != TensorRole::hook || tensor->shape != graph.states[id].type.shape) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The first names of many.
+std::string some_of(const std::set<std::string>& names) {
+  constexpr std::size_t most = 3;
+  if (names.size() <= most + 1) {
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  return fmt::format("{} and {} more", fmt::join(names.begin(), std::next(names.begin(), most), ", "),
+                     names.size() - most);
 }
 
 /// Checks that the checkpoint has what the job's states need. Returns the names of hook states that begin anew.
@@ -99,6 +119,9 @@ class StateCheck {
         continue;
       }
       const std::string name = tensor.name.substr(0, tensor.name.find('@'));
+      if (tensor.role != TensorRole::hook && name != tensor.name) {
+        refuse_varying(tensor);
+      }
       if (tensor.role != TensorRole::hook) {
         refuse(fmt::format("has the {} {}, which this job does not have", to_string(tensor.role), name));
       }
@@ -106,12 +129,13 @@ class StateCheck {
     }
     std::vector<std::string> notices;
     if (!dropped.empty()) {
-      notices.push_back(fmt::format("not taken from the checkpoint, because strategy {} has no such states: {}",
-                                    job_.strategy.name, fmt::join(dropped, ", ")));
+      notices.push_back(
+          fmt::format("not taken from the checkpoint, because strategy {} has no such states for its ranks: {}",
+                      job_.strategy.name, some_of(dropped)));
     }
     if (!begun_.empty()) {
       notices.push_back(fmt::format("not in the checkpoint, which strategy {} wrote, and begun anew: {}",
-                                    checkpoint_.manifest().strategy, fmt::join(begun_, ", ")));
+                                    checkpoint_.manifest().strategy, some_of(begun_)));
     }
     return notices;
   }
@@ -124,14 +148,14 @@ class StateCheck {
   void check(graph::StateId id) {
     const graph::State& named = graph_.states[id];
     const mesh::Placement& placement = placements_.states[graph_.master_of(id)];
+    if (!goes_along(checkpoint_, graph_, placements_, id)) {
+      begun_.insert(named.name);
+      return;
+    }
     const std::int64_t ranks = placement.varying.empty() ? 1 : placements_.mesh.ranks();
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const StoredTensor* const tensor =
           tensor_of(checkpoint_, named, placement, placements_.mesh, mesh::coordinates_of(placements_.mesh, rank));
-      if (!goes_along(graph_, id, tensor)) {
-        begun_.insert(named.name);
-        continue;
-      }
       if (tensor == nullptr) {
         refuse_missing(named, *role_of(graph_, id));
       }
@@ -144,14 +168,19 @@ class StateCheck {
     }
   }
 
+  /// `tensor`: one rank's value of a state that varied between ranks.
+  [[noreturn]] void refuse_varying(const StoredTensor& tensor) const {
+    refuse(
+        fmt::format("has the {} {} for each rank of strategy {} on its own ({}), and no other ranks can take them: go "
+                    "on with the strategy and mesh that saved it ({})",
+                    to_string(tensor.role), tensor.name.substr(0, tensor.name.find('@')),
+                    checkpoint_.manifest().strategy, tensor.name, checkpoint_.manifest().mesh));
+  }
+
   [[noreturn]] void refuse_missing(const graph::State& named, TensorRole role) const {
-    const std::string varying = named.name + "@";
     for (const StoredTensor& tensor : checkpoint_.manifest().tensors) {
-      if (tensor.name.starts_with(varying)) {
-        refuse(fmt::format(
-            "has the {} {} for each rank of strategy {} on its own ({}), and this job would need one "
-            "value of all: go on with the strategy and mesh that saved it ({})",
-            to_string(role), named.name, checkpoint_.manifest().strategy, tensor.name, checkpoint_.manifest().mesh));
+      if (tensor.name.starts_with(named.name + "@")) {
+        refuse_varying(tensor);
       }
     }
     refuse(fmt::format("has no {} {}, which this job has", to_string(role), named.name));
@@ -249,15 +278,12 @@ void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, co
   const mesh::Mesh& mesh = partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
   for (const graph::StateId id : graph.states.ids()) {
-    if (!role_of(graph, id)) {
+    if (!role_of(graph, id) || !goes_along(checkpoint, graph, partition.placements, id)) {
       continue;
     }
     const graph::StateId values = graph.master_of(id);
     const StoredTensor* const tensor =
         tensor_of(checkpoint, graph.states[id], partition.placements.states[values], mesh, at);
-    if (!goes_along(graph, id, tensor)) {
-      continue;
-    }
     for (const graph::StateId state : std::set<graph::StateId>{id, values}) {
       if (executor.part(state).elements() == 0) {
         continue;

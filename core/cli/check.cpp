@@ -33,7 +33,10 @@ Subject subject_of(const std::string& word) {
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
   boost::json::array cases;
   for (const conformance::Finding& finding : findings) {
-    cases.push_back({{"name", finding.name}, {"passed", finding.problem.empty()}, {"problem", finding.problem}});
+    cases.push_back({{"name", finding.name},
+                     {"passed", finding.problem.empty()},
+                     {"problem", finding.problem},
+                     {"notes", boost::json::array(finding.notes.begin(), finding.notes.end())}});
   }
   const plugins::Manifest& manifest = subject.manifest;
   const boost::json::object summary = {{"file", subject.path.string()},
@@ -54,6 +57,9 @@ void print_line(std::FILE* to, const conformance::Finding& finding, const std::v
     const auto same = std::ranges::find(printed, finding.problem, &conformance::Finding::problem);
     fmt::print(to, "         {}\n",
                same == printed.end() ? finding.problem : fmt::format("the same as '{}'", same->name));
+  }
+  for (const std::string& note : finding.notes) {
+    fmt::print(to, "         {}\n", note);
   }
   std::fflush(to);
 }

@@ -59,6 +59,7 @@ class ArrayDataset final : public Dataset {
   [[nodiscard]] workload::DataShape shape() const override {
     return {.vocab = classes_, .features = set().features(), .outputs = set().outputs()};
   }
+  [[nodiscard]] std::int64_t epoch_samples() const override { return set().training_rows(); }
   [[nodiscard]] std::int64_t tokens_per_sample() const override { return 1; }
   [[nodiscard]] std::int64_t evaluation_samples() const override { return evaluated().set.rows() - first_evaluated(); }
 

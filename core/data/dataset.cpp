@@ -65,6 +65,16 @@ std::unique_ptr<Dataset> open_dataset(const job::Job& job) {
   return open_with(job, files);
 }
 
+std::string batch_notice(const Dataset& dataset, std::int64_t batch) {
+  const std::int64_t samples = dataset.epoch_samples();
+  return samples == 0 || batch <= samples
+             ? ""
+             : fmt::format(
+                   "[data] batch = {} is more than the {} training samples: a step takes some of them more than "
+                   "once",
+                   batch, samples);
+}
+
 std::unique_ptr<Dataset> no_data() {
   class NoData final : public Dataset {
    public:

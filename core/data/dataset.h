@@ -25,6 +25,8 @@ class Dataset {
   [[nodiscard]] virtual const Tokenizer* tokenizer() const noexcept { return nullptr; }
   /// Samples in a whole evaluation; 0 if everything is for training.
   [[nodiscard]] virtual std::int64_t evaluation_samples() const = 0;
+  /// Samples in an epoch, which has each once; 0 if samples are drawn with replacement, or there are none.
+  [[nodiscard]] virtual std::int64_t epoch_samples() const { return 0; }
   /// Tokens in a sample; 1 for arrays.
   [[nodiscard]] virtual std::int64_t tokens_per_sample() const = 0;
   /// Reads all data once, divided among `threads`. Throws Error{data}, with the setting's place, for a token that the
@@ -65,6 +67,9 @@ class Dataset {
 /// the first tokens, of texts everything, in pieces. Throws Error{data} for invalid input, Error{job} if the model
 /// cannot use it.
 [[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
+
+/// One line about a batch that is larger than an epoch; empty if it is not.
+[[nodiscard]] std::string batch_notice(const Dataset& dataset, std::int64_t batch);
 
 /// For models whose functions have no inputs.
 [[nodiscard]] std::unique_ptr<Dataset> no_data();

@@ -147,6 +147,12 @@ void FunctionBuilder::write(StateId state, ValueId value, StateWrite::Mode mode)
 
 void FunctionBuilder::cut_point(std::string name, ValueId value) {
   const std::string full = prefix_ + name;
+  for (const ValueId id : function_.values.ids()) {
+    if (id != value && function_.values[id].cut_point == full) {
+      throw Error(ErrorCode::shape_mismatch,
+                  fmt::format("function {}: two values are the cut point '{}'", function_.name, full));
+    }
+  }
   Value& at = function_.values.at(value);
   at.name = full;
   at.cut_point = full;

@@ -39,7 +39,8 @@ class FunctionBuilder {
   /// Throws Error{shape_mismatch} for a name that a state has, and for integers.
   void keep_outputs();
   void write(StateId state, ValueId value, StateWrite::Mode mode);
-  /// Names a value and its node as a place whose placement a strategy may decide.
+  /// Names a value and its node as a place whose placement a strategy may decide. Throws Error{shape_mismatch} for a
+  /// name that another value of the function has.
   void cut_point(std::string name, ValueId value);
 
   [[nodiscard]] const TensorType& type(ValueId value) const;

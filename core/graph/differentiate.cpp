@@ -127,7 +127,7 @@ class Differentiation {
     if (!reached || node.op->stops_gradient) {
       return;
     }
-    builder_.set_layer(node.layer);
+    builder_.set_layer(states_ ? node.layer : layer_);
     // Parameters first: the activation that a weight gradient needs is then free before the next one is made.
     for (const bool parameters : {true, false}) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {

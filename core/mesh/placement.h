@@ -22,7 +22,10 @@ struct Partial {
 };
 
 /// What a rank has of a split dimension instead of its own part: the interval that its part of a dimension of `size`,
-/// which is split over the same axes, reads through the window.
+/// which is split over the same axes, reads through the window. The elements outside its own part come from
+/// - the ranks that have them, if the value is split already: an exchange;
+/// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank then
+///   reads its own version of these elements, not the version of the rank that they belong to.
 struct Halo {
   std::size_t dim = 0;
   Window window = {};

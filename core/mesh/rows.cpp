@@ -40,6 +40,20 @@ std::vector<SharedRow> shared_rows(const std::vector<Row>& first, const std::vec
   return shared;
 }
 
+bool lies_within(const Box& box, const std::vector<std::int64_t>& whole) noexcept {
+  if (box.origin.size() != whole.size() || box.shape.size() != whole.size()) {
+    return false;
+  }
+  std::int64_t elements = 1;
+  for (std::size_t d = 0; d < whole.size(); ++d) {
+    if (box.origin[d] < 0 || box.shape[d] < 0 || box.shape[d] > whole[d] || box.origin[d] > whole[d] - box.shape[d]) {
+      return false;
+    }
+    elements *= box.shape[d];
+  }
+  return !box.run || (box.run->begin >= 0 && box.run->begin <= box.run->end && box.run->end <= elements);
+}
+
 bool overlap(const Box& first, const Box& second) noexcept {
   for (std::size_t d = 0; d < first.shape.size(); ++d) {
     if (first.origin[d] >= second.origin[d] + second.shape[d] || second.origin[d] >= first.origin[d] + first.shape[d]) {

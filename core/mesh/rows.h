@@ -32,6 +32,9 @@ struct SharedRow {
 /// What two parts, given by their rows, have in common, in order.
 [[nodiscard]] std::vector<SharedRow> shared_rows(const std::vector<Row>& first, const std::vector<Row>& second);
 
+/// Whether a part has only elements that a tensor of shape `whole` has.
+[[nodiscard]] bool lies_within(const Box& box, const std::vector<std::int64_t>& whole) noexcept;
+
 /// Whether parts can have elements in common: their boxes overlap. It does not look at runs.
 [[nodiscard]] bool overlap(const Box& first, const Box& second) noexcept;
 

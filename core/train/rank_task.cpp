@@ -167,6 +167,9 @@ bool RankTask::save_at_end(int signal) {
     return false;
   }
   now_at("saving a checkpoint", first_.step + record_.summary.steps);
+  if (signal == time_limit_signal) {
+    record_.say("[job] time_limit: ends now, to save in time");
+  }
   checkpointing_->await_writer();
   if (checkpointing_->last_whole() != first_.step + record_.summary.steps) {
     save_checkpoint(true);

@@ -86,6 +86,10 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
 std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled,
                                     const forecast::Forecast& forecast, std::int64_t ranks_here, const Limits& limits) {
   std::vector<std::string> notices;
+  if (std::string repeated = compiled.dataset == nullptr ? "" : data::batch_notice(*compiled.dataset, job.data.batch);
+      !repeated.empty()) {
+    notices.push_back(std::move(repeated));
+  }
   if (compiled.engine != nullptr) {
     return notices;  // what the ranks compute, and most of what they hold, is the engine's own
   }

@@ -86,6 +86,7 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
     damaged = error.message();
   }
   if (link != nullptr) {
+    link->barrier();  // reading may take some ranks longer than [job] timeout
     damaged = link->made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
       const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
       return first == of_ranks.end() ? "" : *first;

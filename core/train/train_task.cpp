@@ -31,9 +31,7 @@ class TrainTask : private RankTask {
       record_.now_at("setting first values");
       training.initialize();
       resume(training.executor());
-      if (auto* const of_model = dynamic_cast<Training*>(&training)) {
-        of_model->begin_at(first_);
-      }
+      training.begin_at(first_);
       await_ranks();
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 
+#include "core/checkpoint/resume.h"
 #include "core/runtime/executor.h"
 
 namespace shardrun::train {
@@ -24,6 +25,9 @@ class Trainer {
 
   /// Called once, after the ranks are connected. Sets every state to its first values.
   virtual void initialize() = 0;
+  /// Called after initialize(), and after the states got their values of then: the first step is the one after `first`.
+  /// An engine begins at the start.
+  virtual void begin_at(const checkpoint::Position& /*first*/) {}
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite;
   ///  - if the loss is negative, but its op is never negative.

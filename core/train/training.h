@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checkpoint/resume.h"
 #include "core/compile/compile.h"
 #include "core/device/device.h"
 #include "core/job/job.h"
@@ -32,8 +31,7 @@ class Training final : public Trainer {
   Training(const job::Job& job, const compile::Compiled& compiled, Agree agree = {}, MadeOfAll made_of_all = {});
 
   void initialize() override;
-  /// Called after initialize(): the first step is that after `first`, and the states are those of then.
-  void begin_at(const checkpoint::Position& first);
+  void begin_at(const checkpoint::Position& first) override;
 
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite: with the first tensor that is not finite;

@@ -4,13 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "core/base/error.h"
+#include "core/checkpoint/contents.h"
+#include "core/checkpoint/rank_file.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
+#include "core/files/atomic_file.h"
 
 namespace shardrun::verify {
 namespace {
@@ -21,75 +23,19 @@ std::vector<double> widen(graph::DType dtype, std::span<const std::byte> bytes) 
   return values;
 }
 
-/// "4,0 of 8,16"; of a run of the elements of a box "4,0 of 8,16, elements 5:12 of 4,16".
-std::string place_text(const mesh::Box& box, const std::vector<std::int64_t>& global) {
-  const std::string run =
-      box.run ? fmt::format(", elements {}:{} of {}", box.run->begin, box.run->end, fmt::join(box.shape, ",")) : "";
-  return fmt::format("{} of {}{}", fmt::join(box.origin, ","), fmt::join(global, ","), run);
-}
-
-/// Parses a part's place. Nothing if it is of another whole, is not within it, or has another shape than the stored
-/// tensor.
-std::optional<mesh::Box> parse_place(const std::string& text, const std::vector<std::int64_t>& stored,
-                                     const std::vector<std::int64_t>& global) {
-  std::vector<std::int64_t> numbers;
-  for (const char* at = text.c_str(); *at != '\0';) {
-    char* end = nullptr;
-    const std::int64_t number = std::strtoll(at, &end, 10);
-    if (end != at) {
-      numbers.push_back(number);
-    }
-    at = end == at ? at + 1 : end;
-  }
-  const std::size_t dims = global.size();
-  const bool is_run = numbers.size() == 3 * dims + 2;
-  if (!is_run && (numbers.size() != 2 * dims || stored.size() != dims)) {
-    return std::nullopt;
-  }
-  const auto first = numbers.begin();
-  const auto count = static_cast<std::ptrdiff_t>(dims);
-  mesh::Box box{{first, first + count}, stored};
-  if (is_run) {
-    box.shape = {first + 2 * count + 2, numbers.end()};
-    const mesh::Interval run{numbers[2 * dims], numbers[2 * dims + 1]};
-    if (run.begin < 0 || run.end < run.begin || run.end > box.elements()) {
-      return std::nullopt;
-    }
-    box.run = run;
-  }
-  for (std::size_t d = 0; d < dims; ++d) {
-    if (box.origin[d] < 0 || box.shape[d] < 0 || box.origin[d] > global[d] - box.shape[d]) {
-      return std::nullopt;
-    }
-  }
-  return text == place_text(box, global) && stored == box.part_shape() ? std::optional(box) : std::nullopt;
-}
-
-constexpr std::array<std::pair<graph::DType, checkpoint::DType>, 7> file_types = {{
-    {graph::DType::f32, checkpoint::DType::f32},
-    {graph::DType::bf16, checkpoint::DType::bf16},
-    {graph::DType::f16, checkpoint::DType::f16},
-    {graph::DType::f64, checkpoint::DType::f64},
-    {graph::DType::i32, checkpoint::DType::i32},
-    {graph::DType::i64, checkpoint::DType::i64},
-    {graph::DType::u8, checkpoint::DType::u8},
-}};
-
 /// Reads a part that was stored in the state's type, or in float64 by the reference device.
 Part read_part(const checkpoint::SafetensorsFile& file, const graph::State& state) {
   const checkpoint::Tensor& tensor = file.at(state.name);
-  const auto type = std::ranges::find(file_types, tensor.info.dtype, &decltype(file_types)::value_type::second);
-  const bool is_stored =
-      type != file_types.end() && (type->first == state.type.dtype || type->first == graph::DType::f64);
-  const auto place = file.metadata().find(state.name);
   const std::vector<std::int64_t>& global = state.type.shape;
-  if (is_stored && place != file.metadata().end()) {
-    if (auto box = parse_place(place->second, tensor.info.shape, global)) {
+  const checkpoint::DType stored = checkpoint::stored_type(state.type.dtype);
+  if (tensor.info.dtype == stored || tensor.info.dtype == checkpoint::DType::f64) {
+    if (auto box = checkpoint::place_in(file.metadata(), tensor.info, global)) {
       std::vector<std::byte> bytes(tensor.bytes.size());
       file.read(tensor, 0, bytes);
-      return {.box = std::move(*box), .values = widen(type->first, bytes)};
+      return {.box = std::move(*box), .values = widen(checkpoint::loaded_type(tensor.info.dtype), bytes)};
     }
   }
+  const auto place = file.metadata().find(checkpoint::place_key(state.name));
   throw Error(
       ErrorCode::data,
       fmt::format("'{}': {} should be a part of an F32 or F64 tensor [{}]; found {} [{}] at '{}': the ranks did not "
@@ -141,21 +87,21 @@ std::filesystem::path snapshot_path(const std::filesystem::path& folder, std::in
 
 void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,
                     const graph::Graph& graph, const runtime::Executor& executor, const PlaceOf& place_of) {
-  std::vector<device::HostTensor> parts;  // what `tensors` refer to
-  std::vector<checkpoint::Tensor> tensors;
-  checkpoint::Metadata places;
+  std::vector<checkpoint::FilePart> parts;
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
     if (belongs_to(state.kind, moment)) {
-      const device::HostTensor& part = parts.emplace_back(executor.queue(), executor.state(id), device::Access::read);
-      const auto dtype =
-          std::ranges::find(file_types, part.view().dtype, &decltype(file_types)::value_type::first)->second;
-      const auto [box, whole] = place_of ? place_of(id) : std::pair(executor.part(id), state.type.shape);
-      tensors.push_back({{state.name, dtype, box.part_shape()}, part.bytes()});
-      places[state.name] = place_text(box, whole);
+      auto [box, whole] = place_of ? place_of(id) : std::pair(executor.part(id), state.type.shape);
+      parts.push_back({.name = state.name,
+                       .dtype = checkpoint::stored_type(executor.state(id).dtype),
+                       .whole = std::move(whole),
+                       .box = std::move(box),
+                       .state = id});
     }
   }
-  checkpoint::write_safetensors(snapshot_path(folder, step, moment, rank), tensors, places);
+  files::AtomicFile file(snapshot_path(folder, step, moment, rank));
+  checkpoint::RankFile(parts).stream(executor, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.commit();
 }
 
 Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,

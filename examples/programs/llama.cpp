@@ -67,7 +67,7 @@ class Llama {
       const Value gate = silu(einsum("bte,em->btm", y, f.state(name_of(l) + "gate")));
       const Value up = einsum("bte,em->btm", y, f.state(name_of(l) + "up"));
       x = x + einsum("btm,me->bte", gate * up, f.state(name_of(l) + "down"));
-      f.cut_point("residual", x);
+      f.cut_point(name_of(l) + "residual", x);
     }
     f.set_layer(s.layers);
     x = rms_norm(x, f.state("norm"), epsilon);

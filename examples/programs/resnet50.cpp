@@ -63,7 +63,7 @@ class ResNet50 {
       y = conv_norm(f, y, block.name + "/expand");
       x = relu(y + (block.projects ? conv_norm(f, x, block.name + "/project", {.strides = {block.stride, block.stride}})
                                    : x));
-      f.cut_point("residual", x);
+      f.cut_point(block.name + "/residual", x);
     }
     f.set_layer(static_cast<std::int64_t>(all.size()));
     return cross_entropy(einsum("bc,ck->bk", mean(x, {2, 3}), f.state("head/weights")) + f.state("head/bias"), labels);

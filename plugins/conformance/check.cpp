@@ -25,7 +25,8 @@ std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
 
 struct RankState {
   Process process;
-  std::vector<std::string> lines = {};  ///< one per finished case: empty, or what went wrong
+  std::vector<std::string> lines = {};                          ///< one per finished case: empty, or what went wrong
+  std::vector<std::pair<std::size_t, std::string>> notes = {};  ///< with the number of finished cases before
   bool is_open = true;
   std::optional<std::string> end = {};  ///< how it ended, where not with success
 };
@@ -63,6 +64,19 @@ class World {
   }
 
   [[nodiscard]] std::size_t passed() const noexcept { return passed_; }
+
+  /// All ranks' notes on a case, each once.
+  [[nodiscard]] std::vector<std::string> notes(std::size_t index) const {
+    std::vector<std::string> texts;
+    for (const RankState& rank : ranks_) {
+      for (const auto& [of, text] : rank.notes) {
+        if (of == index && std::ranges::find(texts, text) == texts.end()) {
+          texts.push_back(text);
+        }
+      }
+    }
+    return texts;
+  }
 
   /// The ranks' problems with the first case that not all passed; where all passed all, problems with their ends.
   [[nodiscard]] std::string problem() const {
@@ -109,6 +123,20 @@ class World {
     return true;
   }
 
+  /// Returns false once nothing more can come of the rank.
+  [[nodiscard]] static bool read(RankState& rank) {
+    std::vector<std::string> lines;
+    const bool is_open = rank.process.read_lines(lines);
+    for (std::string& line : lines) {
+      if (line.starts_with(note_mark)) {
+        rank.notes.emplace_back(rank.lines.size(), line.substr(1));
+      } else {
+        rank.lines.push_back(std::move(line));
+      }
+    }
+    return is_open;
+  }
+
   /// Returns false once no process can report any more.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
@@ -129,7 +157,7 @@ class World {
     for (std::size_t i = 0; i < of.size() && ready > 0; ++i) {
       RankState& rank = ranks_[of[i]];
       if (waiting[i].revents != 0) {
-        rank.is_open = rank.process.read_lines(rank.lines);
+        rank.is_open = read(rank);
         if (!rank.is_open && rank.lines.size() < cases_ && of[i] != victim_) {
           store_.abort();  // it crashed, and the others must not wait for it
         }
@@ -161,7 +189,7 @@ class Check {
       words_.cases = indices;
       World world(words_, first.victim, options_.member_command,
                   options_.silence_s != 0 ? options_.silence_s : usual_silence_s(words_.kind));
-      world.run([&](std::size_t passed) { add({cases_[indices[passed]].name, ""}); });
+      world.run([&](std::size_t passed) { add({cases_[indices[passed]].name, "", world.notes(passed)}); });
       const std::string problem = world.problem();
       if (world.passed() == indices.size()) {
         add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
@@ -182,7 +210,9 @@ class Check {
 
  private:
   void add(Finding finding) {
-    finding.problem = printable(finding.problem);  // it contains the plugin's text
+    finding.problem = printable(finding.problem);  // it contains the plugin's text, as notes do
+    std::ranges::transform(finding.notes, finding.notes.begin(),
+                           [](const std::string& note) { return printable(note); });
     if (options_.report) {
       options_.report(finding);
     }

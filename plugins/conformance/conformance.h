@@ -12,8 +12,9 @@ namespace shardrun::conformance {
 
 /// The result of one case for a plugin.
 struct Finding {
-  std::string name;     ///< of the case
-  std::string problem;  ///< of every rank that had one; empty: the case passed
+  std::string name;                     ///< of the case
+  std::string problem;                  ///< of every rank that had one; empty: the case passed
+  std::vector<std::string> notes = {};  ///< of a case that passed: what it left out, and why
 };
 
 /// The first case's result for a transport that does not move host memory, which the cases need.
@@ -38,7 +39,8 @@ struct CheckOptions {
   std::function<void(const Finding&)> report = {};  ///< called with each finding as soon as it is known
 };
 
-/// Whether a setting of a model or engine is a size of data, "data.features=784". Throws Error{usage} for an impossible size.
+/// Whether a setting of a model or engine is a size of data, "data.features=784". Throws Error{usage} for an impossible
+/// size.
 [[nodiscard]] bool is_data_setting(const std::string& setting);
 
 /// The names of the cases for plugins of a kind.

@@ -110,6 +110,9 @@ std::vector<OptionValue> tried_values(const Model& model, const ModelJob& job, c
 }
 
 void model_options_at_limits(ModelMember& member) {
+  if (member.model().options().empty()) {
+    member.note("nothing to check: the model has no options");
+  }
   for (const ModelJob& small : member.jobs()) {
     for (const OptionSpec& option : member.model().options()) {
       for (const OptionValue& value : tried_values(member.model(), small, option)) {

@@ -26,7 +26,12 @@ const device::Device& reference() { return device::Device::find("reference"); }
 constexpr double of_floats = 1e-5;  // by which sums of float32 may differ from float64
 constexpr double of_doubles = 1e-12;
 
+constexpr const char* no_ops = "nothing to check: the model has no ops of its own";
+
 void for_each_trial(ModelMember& member, const std::function<void(const OpTrial&)>& check) {
+  if (member.model().ops().empty()) {
+    member.note(no_ops);
+  }
   for (const std::shared_ptr<const ModelOp>& op : member.model().ops()) {
     for (const OpTrial& trial : trials_of(*op, op->example)) {
       check(trial);
@@ -233,8 +238,9 @@ std::vector<std::vector<bool>> flows_of(const OpTrial& trial) {
 }
 
 void gradients_of_ops(ModelMember& member) {
-  for_each_trial(member, [](const OpTrial& trial) {
+  for_each_trial(member, [&](const OpTrial& trial) {
     if (trial.op->gradient == nullptr) {
+      member.note(fmt::format("op '{}' has no gradient", trial.declared->name));
       return;
     }
     for (std::size_t i = 0; i < trial.operands.size(); ++i) {
@@ -261,6 +267,7 @@ graph::Attributes with(const ModelOp& op, const std::string& name, const graph::
 }
 
 void attributes_at_limits(ModelMember& member) {
+  bool any = false;
   for (const std::shared_ptr<const ModelOp>& op : member.model().ops()) {
     for (const graph::AttributeSpec& spec : op->attributes) {
       std::vector<graph::Attributes::Scalar> values(spec.choices.begin(), spec.choices.end());
@@ -269,9 +276,13 @@ void attributes_at_limits(ModelMember& member) {
         values = {spec.minimum, spec.maximum};
       }
       for (const graph::Attributes::Scalar& value : values) {
+        any = true;
         std::ranges::for_each(trials_of(*op, with(*op, spec.name, value)), check_kernels);
       }
     }
+  }
+  if (!any) {
+    member.note(member.model().ops().empty() ? no_ops : "nothing to check: no attribute has choices or limits");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,12 @@ std::string Peer::hear(const std::string& name, std::uint32_t from) {
                                    : fmt::format("rank {} did not come to '{}'", from, name));
   }
   return std::move(*value);
+}
+
+void Peer::note(std::string text) {
+  if (std::ranges::find(notes_, text) == notes_.end()) {
+    notes_.push_back(std::move(text));
+  }
 }
 
 }  // namespace shardrun::conformance

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plugins/conformance/store.h"
 
@@ -33,12 +35,18 @@ class Peer {
   void tell(const std::string& name, const std::string& value);
   [[nodiscard]] std::string hear(const std::string& name, std::uint32_t from);
 
+  /// Says what the case leaves out, and why. A note that is there already is not repeated.
+  void note(std::string text);
+  /// The notes since the last call.
+  [[nodiscard]] std::vector<std::string> take_notes() { return std::exchange(notes_, {}); }
+
  protected:
   [[nodiscard]] Store& store() const noexcept { return store_; }
 
  private:
   Store& store_;
   std::uint32_t rank_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace shardrun::conformance

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <utility>
 
 #include "core/base/error.h"
 #include "plugins/conformance/cases.h"
@@ -16,12 +17,18 @@ namespace shardrun::conformance {
 namespace {
 
 /// Writes one whole line to the parent.
-void report(int descriptor, std::string line) {
+void write_line(int descriptor, std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line = line.substr(0, 3000) + '\n';
   if (write(descriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     std::_Exit(1);
   }
+}
+
+/// Reports the end of a case: empty, or what went wrong.
+void report(int descriptor, std::string problem) {
+  std::replace(problem.begin(), problem.end(), note_mark, ' ');
+  write_line(descriptor, std::move(problem));
 }
 
 /// Runs the cases. `before`: the prefix for an exception's text, which tells where no case was running.
@@ -49,6 +56,9 @@ void go_through(const Cases& cases, SomeMember& member, const MemberWords& words
     before.clear();
     cases.at(index).run(member);
     member.meet(fmt::format("the end of case {}", index), words.ranks);
+    for (const std::string& note : member.take_notes()) {
+      write_line(words.report, note_mark + note);
+    }
     report(words.report, "");
   }
   before = fmt::format("closing the {}: ", to_string(words.kind));

@@ -12,9 +12,11 @@
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 #include "core/verify/verify.h"
+#include "core/workload/program.h"
 #include "plugins/conformance/cases.h"
 #include "plugins/conformance/numbered_samples.h"
 #include "plugins/conformance/tensor.h"
+#include "plugins/loader/call.h"
 #include "plugins/loader/strategy.h"
 
 namespace shardrun::conformance {
@@ -138,10 +140,19 @@ void check_gradients(const ModelJob& job, const graph::Graph& graph) {
 }
 
 void gradient_of_loss(ModelMember& member) {
+  bool any = false;
   for (const ModelJob& job : member.jobs()) {
     if (job.trains) {
-      check_gradients(job, build_graph(member.model(), job));
+      const graph::Graph graph = build_graph(member.model(), job);
+      check_gradients(job, graph);
+      if (const std::string untrained = workload::untrained_notice(graph); !untrained.empty()) {
+        member.note(fmt::format("{}: {}", job.name, untrained));
+      }
+      any = true;
     }
+  }
+  if (!any) {
+    member.note("nothing to check: the model has no loss");
   }
 }
 
@@ -153,9 +164,9 @@ bool is_by_kinks(const verify::Difference& worst, const verify::Workload& worklo
   return worst.relative <= most && verify::verify_interpreted(workload, partition, {.device = "reference"}).passed();
 }
 
-/// Runs the job as the plan splits it and compares all tensors with the float64 device. A plan that cannot split this
-/// graph is passed over.
-void check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan& plan, const std::string& how) {
+/// Runs the job as the plan splits it and compares all tensors with the float64 device. Returns why the plan cannot
+/// split this graph; empty where it can.
+std::string check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan& plan, const std::string& how) {
   const NumberedSamples samples = samples_of(job);
   const verify::Workload workload = workload_of(job, graph, samples);
   partition::Partition partition;
@@ -165,11 +176,11 @@ void check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan
     if (error.code() != ErrorCode::job) {
       throw Failure(fmt::format("{}, {}: {}", job.name, how, error.message()));
     }
-    return;
+    return error.message();
   }
   const verify::Report report = verify::verify_interpreted(workload, partition, {});
   if (report.passed()) {
-    return;
+    return {};
   }
   const verify::Difference worst = report.worst().front();
   if (!is_by_kinks(worst, workload, partition)) {
@@ -178,6 +189,13 @@ void check_plan(const ModelJob& job, const graph::Graph& graph, const plan::Plan
                     "('shardrun verify' of a job shows all)",
                     job.name, how, to_string(worst.what), worst.tensor, worst.relative, worst.tolerance));
   }
+  return {};
+}
+
+/// Reasons may be long, and there may be many.
+std::string shortened(const std::string& reason) {
+  constexpr std::size_t most = 100;
+  return reason.size() <= most ? reason : fmt::format("{:.{}}…", reason, most);
 }
 
 /// Every axis by itself.
@@ -189,20 +207,30 @@ void split_by_hand(ModelMember& member) {
         plan::Plan plan{.strategy = "by hand"};
         plan.mesh = {{"m", ranks}};
         plan.axes = {{axis.name, {"m"}}};
-        check_plan(job, graph, plan, fmt::format("the axis {} over {} ranks", axis.name, ranks));
+        const std::string how = fmt::format("the axis {} over {} ranks", axis.name, ranks);
+        if (const std::string refusal = check_plan(job, graph, plan, how); !refusal.empty()) {
+          member.note(fmt::format("not compared, {}: {}", how, shortened(refusal)));
+        }
       }
     }
   }
 }
 
-/// The plan; nothing where the strategy refuses, or means to change what is computed.
-std::optional<plan::Plan> plan_by(const plugins::Strategy& strategy, const plugins::StrategyRequest& request) {
+/// Splits the job by a strategy and compares it. Returns why not; empty where it is compared.
+std::string check_strategy(const plugins::Strategy& strategy, const plugins::StrategyRequest& request,
+                           const ModelJob& job, const graph::Graph& graph) {
+  plan::Plan plan;
   try {
-    plan::Plan plan = strategy.make_plan(request);
-    return plan.hooks.empty() && plan.varying.empty() ? std::optional(std::move(plan)) : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
+    plan = strategy.make_plan(request);
+  } catch (const plugins::Invalid& refusal) {
+    return refusal.reason();
+  } catch (const Error& error) {
+    return error.message();
   }
+  if (!plan.hooks.empty() || !plan.varying.empty()) {
+    return "it changes what is computed";
+  }
+  return check_plan(job, graph, plan, fmt::format("split by strategy {} over {} ranks", plan.strategy, request.ranks));
 }
 
 void split_by_strategies(ModelMember& member) {
@@ -216,11 +244,16 @@ void split_by_strategies(ModelMember& member) {
       } catch (const Error&) {
         continue;
       }
+      std::vector<std::string> refusals;
       for (const std::uint32_t ranks : {1U, 2U, 3U}) {
         request.ranks = ranks;
-        if (const std::optional<plan::Plan> plan = plan_by(*strategy, request)) {
-          check_plan(job, graph, *plan, fmt::format("split by strategy {} over {} ranks", name, ranks));
+        std::string refusal = check_strategy(*strategy, request, job, graph);
+        if (ranks > 1 && !refusal.empty()) {
+          refusals.push_back(std::move(refusal));
         }
+      }
+      if (refusals.size() == 2) {
+        member.note(fmt::format("not compared, {} over 2 and 3 ranks: {}", name, shortened(refusals.front())));
       }
     }
   }

@@ -16,7 +16,7 @@ namespace shardrun::conformance {
 struct MemberWords {
   pid_t parent = 0;
   int store = -1;   ///< descriptor
-  int report = -1;  ///< descriptor; gets a line per case: empty, or what went wrong
+  int report = -1;  ///< descriptor; gets a line per case, empty or what went wrong, after its notes
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   plugins::PluginKind kind = plugins::PluginKind::transport;
@@ -25,6 +25,9 @@ struct MemberWords {
   std::vector<std::string> settings = {};  ///< CheckOptions::settings
   plugins::Directories directories;
 };
+
+/// The first character of a line that is a note on the case that runs.
+constexpr char note_mark = '\t';
 
 /// The prefix of a process's report where its plugin cannot be opened.
 [[nodiscard]] std::string opening_words(plugins::PluginKind kind);

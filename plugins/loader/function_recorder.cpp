@@ -167,8 +167,19 @@ std::vector<ValueId> FunctionRecorder::values(const std::uint32_t* numbers, std:
   return ids;
 }
 
+void FunctionRecorder::require_earlier(ValueId read) const {
+  const graph::Value& value = builder_.function().values[read];
+  const std::int32_t made = value.producer.exists() ? builder_.function().nodes[value.producer].layer : -1;
+  if (builder_.phase() == graph::Phase::forward && made > builder_.layer()) {
+    refuse_with(
+        fmt::format("layer {} reads '{}' of layer {}: a layer reads values of earlier layers only, so call "
+                    "set_layer with rising numbers",
+                    builder_.layer(), value.name, made));
+  }
+}
+
 std::uint32_t FunctionRecorder::input(const char* name, const sr_tensor_type* type) {
-  const std::string given = name_from(name, "the name");
+  const std::string given = plain_name_from(name, "the name");
   if (std::ranges::find(builder_.function().inputs, given, &graph::Port::name) != builder_.function().inputs.end()) {
     refuse_with("there is an input of that name already");
   }
@@ -191,7 +202,9 @@ std::vector<ValueId> FunctionRecorder::call(const sr_call* call) {
       static_cast<void>(name_from(text->c_str(), fmt::format("the attribute '{}'", name)));
     }
   }
-  return builder_.call_all(op.name, values(raw.operands, raw.operand_count), std::move(attributes),
+  std::vector<ValueId> operands = values(raw.operands, raw.operand_count);
+  std::ranges::for_each(operands, [&](ValueId operand) { require_earlier(operand); });
+  return builder_.call_all(op.name, std::move(operands), std::move(attributes),
                            raw.name != nullptr ? name_from(raw.name, "the name") : std::string());
 }
 
@@ -204,11 +217,12 @@ const sr_tensor_type* FunctionRecorder::type_of(std::uint32_t number) {
 }
 
 std::vector<ValueId> FunctionRecorder::gradient(std::uint32_t scalar, const std::uint32_t* of, std::uint32_t count) {
+  require_earlier(value(scalar));
   return graph::gradients(builder_, value(scalar), values(of, count));
 }
 
 void FunctionRecorder::cut_point(const char* name, std::uint32_t number) {
-  builder_.cut_point(name_from(name, "the name"), value(number));
+  builder_.cut_point(plain_name_from(name, "the name"), value(number));
 }
 
 void FunctionRecorder::set_layer(std::int32_t layer) {
@@ -219,7 +233,7 @@ void FunctionRecorder::set_layer(std::int32_t layer) {
 }
 
 void FunctionRecorder::set_scope(const char* scope) {
-  builder_.set_scope(scope != nullptr ? name_from(scope, "the scope") : std::string());
+  builder_.set_scope(scope != nullptr ? plain_name_from(scope, "the scope") : std::string());
 }
 
 void FunctionRecorder::write(const char* state, std::uint32_t number) {
@@ -243,7 +257,7 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
 }
 
 void FunctionRecorder::output(const char* name, std::uint32_t number) {
-  const std::string given = name_from(name, "the name");
+  const std::string given = plain_name_from(name, "the name");
   if (given.front() == '.' || given.find('/') != std::string::npos) {
     refuse_with("the name of an output is one of a file: without '/', and not beginning with '.'");
   }

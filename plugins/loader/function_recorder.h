@@ -50,6 +50,8 @@ class FunctionRecorder final : public GraphRecorder {
 
   [[nodiscard]] graph::ValueId value(std::uint32_t number) const;
   [[nodiscard]] std::vector<graph::ValueId> values(const std::uint32_t* numbers, std::uint32_t count) const;
+  /// Throws Error{plugin} if a later layer than the present one made the value. Only gradients of training go backward.
+  void require_earlier(graph::ValueId read) const;
   void set_functions();
 
   graph::FunctionBuilder& builder_;

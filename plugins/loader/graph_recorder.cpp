@@ -48,6 +48,18 @@ std::string name_from(const char* text, std::string_view what) {
   return name;
 }
 
+std::string plain_name_from(const char* text, std::string_view what) {
+  std::string name = name_from(text, what);
+  const bool is_plain = std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("._-/").find(c) != std::string_view::npos || static_cast<unsigned char>(c) >= 0x80;
+  });
+  if (!is_plain) {
+    refuse_with(fmt::format("{} is '{}', expected letters, digits and . _ - / only", what, name));
+  }
+  return name;
+}
+
 graph::TensorType type_from(const sr_tensor_type* given) {
   const auto raw = read_struct<sr_tensor_type>(given, SR_TENSOR_TYPE_SIZE_1_7, "the type");
   if (raw.element != SR_ELEMENT_F32 && raw.element != SR_ELEMENT_I32) {
@@ -65,7 +77,7 @@ graph::TensorType type_from(const sr_tensor_type* given) {
       refuse_with(fmt::format("dimension {} has size {}, expected at least 1", d, raw.shape[d]));
     }
     type.shape.push_back(raw.shape[d]);
-    type.axes.push_back(name_from(raw.axes[d], fmt::format("the axis of dimension {}", d)));
+    type.axes.push_back(plain_name_from(raw.axes[d], fmt::format("the axis of dimension {}", d)));
     if (std::ranges::count(type.axes, type.axes.back()) > 1) {
       refuse_with(fmt::format("two dimensions have the axis '{}'", type.axes.back()));
     }
@@ -117,7 +129,7 @@ void StateRecorder::add_state(const sr_state* state) {
   if (raw.layer < -1 || raw.decay > 1) {
     refuse_with(fmt::format("layer is {} and decay {}, expected at least -1, and 0 or 1", raw.layer, raw.decay));
   }
-  graph::State added{.name = name_from(raw.name, "the name"),
+  graph::State added{.name = plain_name_from(raw.name, "the name"),
                      .type = type_from(raw.type),
                      .kind = raw.kind == SR_TENSOR_PARAMETER ? graph::StateKind::parameter : graph::StateKind::field,
                      .initializer = initializer_from(raw),

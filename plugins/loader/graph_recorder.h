@@ -16,6 +16,9 @@ namespace shardrun::plugins {
 /// A text that a model gives a thing. It is shown, and is a key in files. Throws Error{plugin} that begins with `what`.
 [[nodiscard]] std::string name_from(const char* text, std::string_view what);
 
+/// A name that job files, patterns and the command line write too: letters, digits and `. _ - /`.
+[[nodiscard]] std::string plain_name_from(const char* text, std::string_view what);
+
 /// Throws Error{plugin} for a type that no tensor has.
 [[nodiscard]] graph::TensorType type_from(const sr_tensor_type* given);
 

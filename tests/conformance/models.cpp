@@ -13,10 +13,14 @@ using conformance::Finding;
 
 namespace {
 
-std::vector<Finding> check_model(const std::string& fault, const conformance::CaseWords& words) {
+std::vector<Finding> check_built(const std::string& model, const conformance::CaseWords& words) {
   return conformance::check_plugin(
-      {SHARDRUN_FAULTY, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::model, "faulty_" + fault,
+      {SHARDRUN_FAULTY, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::model, model,
       {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"}, .words = words, .silence_s = 60});
+}
+
+std::vector<Finding> check_model(const std::string& fault, const conformance::CaseWords& words) {
+  return check_built("faulty_" + fault, words);
 }
 
 /// Runs the first case that has the word in its name, and returns the problem that it found.
@@ -40,6 +44,22 @@ TEST_CASE("a model that keeps the rules has no problem", "[conformance]") {
     CHECK(finding.problem == "");
   }
   CHECK(findings.size() >= conformance::case_names(plugins::PluginKind::model).size());
+}
+
+TEST_CASE("a check says what it leaves out, and why", "[conformance]") {
+  const auto notes_of = [](const std::string& model, const std::string& word) {
+    return check_built(model, {word}).front().notes;
+  };
+  CHECK(std::ranges::count_if(notes_of("heat1d", "as strategies split"), [](const std::string& note) {
+          return note.starts_with("not compared, dp over 2 and 3 ranks: it splits the batch, and this model has none");
+        }) == 1);
+  const std::vector<std::string> no_loss = {"nothing to check: the model has no loss"};
+  CHECK(notes_of("heat1d", "the gradient of the loss") == no_loss);
+  const std::vector<std::string> no_ops = {"nothing to check: the model has no ops of its own"};
+  for (const std::string word : {kernels, cut, gradients, "own ops: attributes"}) {
+    CHECK(notes_of("heat1d", word) == no_ops);
+  }
+  CHECK(check_model("sound", {kernels}).front().notes.empty());
 }
 
 TEST_CASE("a wrong gradient of an op is found, by itself and in the loss", "[conformance]") {

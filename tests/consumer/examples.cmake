@@ -110,6 +110,23 @@ run("${shardrun}" verify "${source}/topk.ini" --set strategy.ratio=1)
 run("${shardrun}" run "${source}/topk.ini" --set "job.output=${work}/topk")
 require_as_planned("${source}/topk.ini" "${work}/topk")
 
+# What replicas have each for themselves, parameters or what hooks keep, goes along; another strategy takes it or says why not.
+foreach(name IN ITEMS local_sgd topk)
+  run("${shardrun}" run "${source}/${name}.ini" --set "job.output=${work}/${name}_saved" --set checkpoint.every=10)
+  set(checkpoint "${work}/${name}_saved/checkpoints/step-000010")
+  run("${shardrun}" run "${source}/${name}.ini" --set "job.output=${work}/${name}_later" "--resume=${checkpoint}")
+  file(SHA256 "${work}/${name}_saved/weights.safetensors" saved)
+  file(SHA256 "${work}/${name}_later/weights.safetensors" later)
+  if(NOT saved STREQUAL later)
+    message(FATAL_ERROR "${name} does not go on from its checkpoint as if it had not been interrupted")
+  endif()
+endforeach()
+execute_process(COMMAND "${shardrun}" run "${source}/local_sgd.ini" --set job.ranks=2 --set "job.output=${work}/other"
+  "--resume=${work}/local_sgd_saved/checkpoints/step-000010" RESULT_VARIABLE result ERROR_VARIABLE error)
+if(NOT result EQUAL 2 OR NOT error MATCHES "for each rank of strategy local_sgd on its own")
+  message(FATAL_ERROR "a run from replicas that differ ended with ${result}: ${error}")
+endif()
+
 run("${shardrun}" plugins check "${installed}/shardrun_transport_tcp.so")
 # The other one is tcp underneath: what it adds, and what the host makes for it, is enough.
 run("${shardrun}" plugins check "${installed}/shardrun_transport_timed.so"

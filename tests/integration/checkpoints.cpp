@@ -152,6 +152,23 @@ TEST_CASE("a run goes on in any layout from a checkpoint of any other", "[progra
   }
 }
 
+TEST_CASE("a run with another batch goes on with the samples that no step has seen", "[program]") {
+  const JobFolder job;
+  const Settings still = {"train.learning_rate=1e-30", "train.weight_decay=0", "train.schedule=constant",
+                          "train.eval_every=1000"};  // parameters do not move
+  REQUIRE(job.run(joined(still, {"job.output=first", "train.steps=6", "checkpoint.every=6"})).code == 0);
+  const std::string saved = "first/checkpoints/step-000006";
+  resumed(job, joined(still, {"job.output=same", "train.steps=7"}), saved);
+  resumed(job, joined(still, {"job.output=ones", "train.steps=13", "data.batch=1"}), saved);
+  double sum = 0;
+  for (std::int64_t step = 7; step <= 13; ++step) {
+    sum += loss_of_step(job.path() / "ones", step);
+  }
+  CHECK(std::abs(sum / 7 - loss_of_step(job.path() / "same", 7)) < 1e-6);  // the same seven samples
+  const json::object manifest = read_json(job.path() / "ones/checkpoints/step-000013/manifest.json");
+  CHECK(manifest.at("samples") == 6 * 7 + 7 * 1);
+}
+
 TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on", "[program]") {
   const JobFolder job;
   const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
@@ -192,14 +209,16 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on
 
 TEST_CASE("a run ends in time before its limit", "[program]") {
   const JobFolder job;
-  const Ended ended =
-      job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1", "job.time_limit=3"});
+  const Ended ended = job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1",
+                               "checkpoint.minutes=0.01", "job.time_limit=3"});
   INFO(ended.err);
   CHECK(ended.code == 75);
   const json::object summary = job.summary();
   CHECK(summary.at("status") == "stopped");
   CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
   CHECK(summary.at("seconds").to_number<double>() < 3);
+  CHECK(summary.at("checkpoints").at("saved").to_number<std::int64_t>() > 1);  // by the clock, and the last
+  CHECK_THAT(ended.out, Contains("[job] time_limit"));
 }
 
 TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "[program]") {

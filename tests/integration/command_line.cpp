@@ -50,7 +50,8 @@ TEST_CASE("the plugins of a job's own folders are found by every command that ha
     CHECK(ended.code == code);
     return ended.out + ended.err;
   };
-  CHECK_THAT(said({"plugins", "job.ini"}), Contains("model diffusion ") && Contains("\n    op laplacian: u[y-1, x] + "));
+  CHECK_THAT(said({"plugins", "job.ini"}),
+             Contains("model diffusion ") && Contains("\n    op laplacian: u[y-1, x] + "));
   CHECK_THAT(said({"help", "job", "job.ini"}), Contains("\nname = diffusion    heat on a plane"));
   CHECK_THAT(said({"help", "job"}), !Contains("diffusion"));
   CHECK_THAT(said({"help", "ops", "job.ini"}),
@@ -59,7 +60,8 @@ TEST_CASE("the plugins of a job's own folders are found by every command that ha
   CHECK_THAT(said({"help", "ops", "job.ini", "--markdown"}),
              StartsWith("# Ops of the model diffusion\n") && Contains("| rule | `y[-1..1] x[-1..1] -> y x` |\n"));
 
-  CHECK_THAT(said({"help", "ops", "job.ini", "--set", "model.name=life"}, 2), Contains("the model 'life' brings no ops"));
+  CHECK_THAT(said({"help", "ops", "job.ini", "--set", "model.name=life"}, 2),
+             Contains("the model 'life' brings no ops"));
   CHECK_THAT(said({"help", "ops", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
   CHECK_THAT(said({"plugins", "--set", "model.name=life"}, 2), Contains("--set changes a job file: name one"));
   CHECK_THAT(said({"help", "job", "job.ini", "--markdown"}, 2), Contains("has no models: leave out the job file"));
@@ -98,8 +100,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   CHECK(none.code == 2);
   CHECK(help.code == 0);
   for (const char* command :
-       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini", "plugins [JOB.ini]",
-        "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini",
+        "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -204,6 +206,14 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   CHECK(summary.at("passed") == true);
   CHECK(summary.at("problems") == 0);
   CHECK(summary.at("cases").as_array().at(0).as_object().at("name") == "barrier");
+
+  const Ended model = run_program(folder.path(), {"plugins", "check", SHARDRUN_PLUGINS "/shardrun_model_heat1d.so",
+                                                  "--case", "gradient of the loss", "--json"});
+  CHECK_THAT(model.err,
+             Contains("  ok     the gradient of the loss\n         nothing to check: the model has no loss\n"));
+  const boost::json::object checked = boost::json::parse(model.out).as_object();
+  CHECK(checked.at("cases").as_array().at(0).as_object().at("notes") ==
+        boost::json::array{"nothing to check: the model has no loss"});
 
   const Ended list = run_program(folder.path(), {"plugins", "check", sound, "--list", "--case", "death"});
   CHECK(list.code == 0);

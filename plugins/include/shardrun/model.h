@@ -53,7 +53,8 @@ typedef struct sr_tensor_type {
 typedef struct sr_state {
   uint32_t struct_size;
   uint32_t kind;    /* SR_TENSOR_...; a parameter is trained: gradient and optimizer states belong to it */
-  const char* name; /* unique; `layer.0/mlp/up/weights`: what is before the last `/` names ops that read it */
+  const char* name; /* unique: letters, digits and `. _ - /`, as names of axes, inputs, outputs, cut points and scopes.
+                       `layer.0/mlp/up/weights`: what is before the last `/` names ops that read it */
   const sr_tensor_type* type;
   uint32_t initial; /* SR_INITIAL_... */
   uint32_t decay;   /* 1: weight decay applies */
@@ -161,9 +162,10 @@ typedef struct sr_function_writer {
   /// gradient has the type of its value. It is zero where nothing flows.
   int32_t (*gradient)(void* self, uint32_t scalar, const uint32_t* of, uint32_t count, uint32_t* gradients,
                       sr_error* error);
-  /// Names a value, and the node that made it, as one whose placement a strategy may decide.
+  /// Names a value, and the node that made it, as one whose placement a strategy may decide. No two have one name.
   int32_t (*cut_point)(void* self, const char* name, uint32_t value, sr_error* error);
-  /// The layer of the nodes that follow: -1 before the first, the number of layers behind the last. It begins as -1.
+  /// The layer of the nodes that follow: -1 before the first, the number of layers behind the last. It begins as -1. A
+  /// layer reads values of itself and of earlier layers only.
   int32_t (*set_layer)(void* self, int32_t layer, sr_error* error);
   /// Names of nodes and cut points that follow begin with `scope/`; NULL: with nothing.
   int32_t (*set_scope)(void* self, const char* scope, sr_error* error);

@@ -159,6 +159,8 @@ struct Product {
 TEST_CASE("gradients are those of states, inputs and results of ops alike", "[graph]") {
   Product product;
   const std::vector<ValueId> of = {product.builder.state(product.x), product.y, product.square, product.z};
+  const std::size_t made = product.builder.function().nodes.size();
+  product.builder.set_layer(2);
   const std::vector<ValueId> gradients = graph::gradients(product.builder, product.sum, of);
   const Function& function = product.builder.function();
   std::map<ValueId, Tensor> given;
@@ -177,8 +179,9 @@ TEST_CASE("gradients are those of states, inputs and results of ops alike", "[gr
   CHECK(values[gradients[1]].values == std::vector<double>{1, 4, 9});    // x²
   CHECK(values[gradients[2]].values == std::vector<double>{4, 5, 6});    // y
   CHECK(values[gradients[3]].values == std::vector<double>{0, 0});
-  for (const Node& node : function.nodes) {
-    CHECK(node.phase == Phase::forward);
+  for (const NodeId n : function.nodes.ids()) {
+    CHECK(function.nodes[n].phase == Phase::forward);
+    CHECK(function.nodes[n].layer == (n < NodeId(made) ? -1 : 2));
   }
   CHECK(product.graph.states.size() == 1);
 }

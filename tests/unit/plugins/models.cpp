@@ -109,8 +109,11 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
   CHECK(model_fault("none") == "nothing");
   CHECK(model_fault("state_twice") == wrote("add_state('u'): there is a state of that name already"));
   CHECK(model_fault("state_nameless") == wrote("add_state(''): the name is '', expected 1 to 200 printable bytes"));
+  CHECK(model_fault("state_name") ==
+        wrote("add_state('bad name!'): the name is 'bad name!', expected letters, digits and . _ - / only"));
   CHECK(model_fault("state_empty") == wrote("add_state('v'): dimension 0 has size 0, expected at least 1"));
   CHECK(model_fault("axis_twice") == wrote("add_state('v'): two dimensions have the axis 'x'"));
+  CHECK_THAT(model_fault("axis_name"), Contains("the axis of dimension 0 is 'x*', expected letters, digits"));
   CHECK(model_fault("axis_nameless") ==
         wrote("add_state('v'): the axis of dimension 0 is '', expected 1 to 200 printable bytes"));
   CHECK(model_fault("too_many_dimensions") ==
@@ -137,7 +140,14 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
   CHECK(model_fault("input_twice") == wrote("input('i'): there is an input of that name already"));
   CHECK_THAT(model_fault("write_shape"), Contains("write('u'): function iterate: state u is f32[x 4], but f32[]"));
   CHECK(model_fault("write_twice") == wrote("write('u'): the function has written that state already"));
-  CHECK(model_fault("no_layer") == wrote("set_layer: there is no layer 1: expected -1 to 0"));
+  CHECK(model_fault("no_layer") == wrote("set_layer: there is no layer 3: expected -1 to 2"));
+  CHECK(model_fault("later_layer") ==
+        wrote("call('abs'): layer 0 reads 'tanh' of layer 2: a layer reads values of earlier layers only, so call "
+              "set_layer with rising numbers"));
+  CHECK_THAT(model_fault("gradient_of_later"), Contains("gradient: layer 0 reads 'sum_all' of layer 1: "));
+  CHECK(model_fault("cut_point_twice") ==
+        wrote("cut_point('cut'): function iterate: two values are the cut point 'a/cut'"));
+  CHECK_THAT(model_fault("cut_point_name"), Contains("cut_point('a,b'): the name is 'a,b', expected letters"));
   CHECK_THAT(model_fault("gradient_of_tensor"), Contains("gradient: expected a scalar, found f32[x 4]"));
   CHECK_THAT(
       model_fault("losses"),

@@ -34,6 +34,7 @@ TEST_CASE("text says how many tokens, windows and characters there are", "[data]
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
   const auto dataset = data::open_dataset(job_in(folder, text_job, {"model.context=3", "data.split=0.75"}));
+  CHECK(data::batch_notice(*dataset, 1000).empty());
   CHECK(dataset->shape().vocab == 4);
   CHECK(dataset->tokens_per_sample() == 3);
   CHECK(dataset->evaluation_samples() == 3);
@@ -60,6 +61,9 @@ TEST_CASE("arrays say how many features, targets and classes there are", "[data]
   CHECK(reals->evaluation_samples() == 1);
   CHECK(reals->tokens_per_sample() == 1);
   CHECK(reals->tokenizer() == nullptr);
+  CHECK(data::batch_notice(*reals, 3).empty());
+  CHECK(data::batch_notice(*reals, 4) ==
+        "[data] batch = 4 is more than the 3 training samples: a step takes some of them more than once");
 
   write_file(folder / "y.npy", npy_file<std::int64_t>("<i8", "(4,)", {0, 5, 2, 1}));
   const auto labels = data::open_dataset(job_in(folder, arrays_job));

@@ -23,8 +23,7 @@
 ///     static constexpr std::uint32_t min_operands = 2;     // the others may be left out of a call
 ///     static constexpr const char* sizes = "c=3";          // of factors, for checks
 ///     template <class Real> static std::size_t scratch(const KernelCall<Real>& call);  // elements of type Real
-///     static Value gradient(Function& f, const GradientRequest& request);  // without it a loss cannot depend on the
-///     op
+///     static Value gradient(Function& f, const GradientRequest& request);  // without it no loss depends on the op
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/function.hpp>
