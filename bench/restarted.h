@@ -17,8 +17,8 @@ struct Restarted {
 };
 
 /// Runs jobs that save every 3 steps and start their ranks again. Kills one to three times a random rank of each, at
-/// random times. A job ends correctly if it has the loss and the weights of the same job over the same transport without
-/// a kill, and leaves no process and no temporary file.
+/// random times. A job ends correctly if it has the loss and the weights of the same job over the same transport
+/// without a kill, and leaves no process and no temporary file.
 class RestartedJobs {
  public:
   RestartedJobs(int ranks, int latest_ms) : ranks_(ranks), latest_ms_(latest_ms) {}

@@ -163,8 +163,8 @@ int soak_restarts(const Settings& settings) {
     }
     std::fflush(stdout);
   }
-  fmt::print("{} of {} jobs ended with the right loss and weights; {} kills, {} attempts\n", right, settings.jobs, kills,
-             attempts);
+  fmt::print("{} of {} jobs ended with the right loss and weights; {} kills, {} attempts\n", right, settings.jobs,
+             kills, attempts);
   return right == settings.jobs ? 0 : 1;
 }
 
@@ -176,11 +176,11 @@ int main(int argc, char** argv) {
   options::options_description all(
       "soak: jobs in a row, a random rank of each killed at a random time; exit code 1 "
       "unless all end as they should, within a second; or, with --restarts, with the right loss");
-  all.add_options()("help", "print this")                                                           //
+  all.add_options()("help", "print this")  //
       ("jobs", options::value(&settings.jobs)->default_value(settings.jobs, "200, or 60 with --restarts"),
        "how many")  //
       ("restarts", options::bool_switch(&settings.restarts),
-       "jobs that start their ranks again; each is killed one to three times")  //
+       "jobs that start their ranks again; each is killed one to three times")                      //
       ("ranks", options::value(&settings.ranks)->default_value(settings.ranks), "of each job")      //
       ("seed", options::value(&settings.seed)->default_value(settings.seed), "of ranks and times")  //
       ("latest", options::value(&settings.latest_ms)->default_value(settings.latest_ms),

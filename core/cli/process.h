@@ -10,7 +10,8 @@ namespace shardrun::cli {
 void secure_process();
 
 /// Handles signals from now on.
-/// - The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks for an orderly stop. The second ends the process at once and says so; the
+/// - The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks for an orderly stop. The second ends the process at once and
+/// says so; the
 ///   same signal within launch::same_request does not count as a second.
 /// - SIGPIPE asks for an orderly stop, however often it comes.
 /// - A signal that is ignored when the process starts stays ignored.

@@ -97,11 +97,12 @@ Section job_section() {
                 .default_value = "0",
                 .minimum = 0,
                 .maximum = 1e6,
-                .help = "How often in a row all ranks are started again after one has died, failed or stopped "
-                        "answering, without a newer checkpoint in between. The ranks go on from the newest checkpoint, "
-                        "for which this needs the section [checkpoint]. Failures that would repeat end the job at once: "
-                        "a loss that is not finite, damaged data. If another launcher has started the ranks, only "
-                        "that launcher can start them again.",
+                .help =
+                    "How often in a row all ranks are started again after one has died, failed or stopped "
+                    "answering, without a newer checkpoint in between. The ranks go on from the newest checkpoint, "
+                    "for which this needs the section [checkpoint]. Failures that would repeat end the job at once: "
+                    "a loss that is not finite, damaged data. If another launcher has started the ranks, only "
+                    "that launcher can start them again.",
                 .aliases = {"max_restarts", "max_retries", "num_restarts"}},
                into(&Job::restarts)},
               {{.name = "deterministic",

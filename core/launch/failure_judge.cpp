@@ -79,7 +79,8 @@ bool FailureJudge::is_final() const {
   const auto may_report = [this](const RankStatus& each) {
     return each.joined && !each.gone && !each.end.failure && !each.end.said_goodbye && &each != &of(cause_->rank);
   };
-  return cause_ && (cause_kind_ != FailureKind::consequence || std::none_of(statuses_.begin(), statuses_.end(), may_report));
+  return cause_ &&
+         (cause_kind_ != FailureKind::consequence || std::none_of(statuses_.begin(), statuses_.end(), may_report));
 }
 
 LaunchResult FailureJudge::result() const {

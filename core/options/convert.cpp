@@ -70,8 +70,8 @@ Integer to_integer(std::string_view text, const SettingPlace& place, std::string
 
 IntegerRange to_range(const OptionSpec& spec, std::string_view text, std::size_t dots, const SettingPlace& place) {
   IntegerRange range;
-  for (const auto& [bound, digits] : {std::pair(&range.least, text.substr(0, dots)),
-                                      std::pair(&range.most, text.substr(dots + range_dots.size()))}) {
+  for (const auto& [bound, digits] :
+       {std::pair(&range.least, text.substr(0, dots)), std::pair(&range.most, text.substr(dots + range_dots.size()))}) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *bound);
     if (error != std::errc() || end != digits.data() + digits.size()) {
       refuse(place, text, "is not a range; write two integers, such as 2..8");

@@ -30,8 +30,8 @@ class Attempts {
 
   /// Whether another attempt is to follow the current one, which ended so. `has_begun`: whether it reached its steps.
   [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun);
-  /// Makes the next attempt the current one. Keeps the record of the one that failed, with its summary. Returns the line
-  /// for the person. REQUIRES: goes_on_after() was true, and no rank runs. Throws Error{io}.
+  /// Makes the next attempt the current one. Keeps the record of the one that failed, with its summary. Returns the
+  /// line for the person. REQUIRES: goes_on_after() was true, and no rank runs. Throws Error{io}.
   [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
 
   /// Adds the earlier attempts to the run's summary, and why no other attempt follows.
@@ -48,10 +48,10 @@ class Attempts {
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
   std::vector<metrics::Attempt> failed_;
-  launch::RootCause cause_;           ///< of the last failure
-  std::string first_cause_;           ///< of the first failure since the last checkpoint
+  launch::RootCause cause_;            ///< of the last failure
+  std::string first_cause_;            ///< of the first failure since the last checkpoint
   std::int64_t without_progress_ = 0;  ///< failures since the last checkpoint
-  std::string given_up_;              ///< why no other attempt follows; "": nothing to say
+  std::string given_up_;               ///< why no other attempt follows; "": nothing to say
 };
 
 }  // namespace shardrun::train

@@ -125,8 +125,8 @@ class LaunchedRun {
     bool is_last = true;
     {
       const metrics::Leftovers leftovers(run_.locked_folder());
-      const launch::LaunchResult result = launch_ranks(
-          attempts_.job(), settings_, run_.locked_folder(), with_checkpoint(words_, attempts_.resumed()), reports);
+      const launch::LaunchResult result = launch_ranks(attempts_.job(), settings_, run_.locked_folder(),
+                                                       with_checkpoint(words_, attempts_.resumed()), reports);
       if (result.stop_signal != 0) {
         request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
       }

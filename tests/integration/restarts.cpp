@@ -93,8 +93,8 @@ TEST_CASE("a job whose rank dies again and again ends with the bits of one that 
 
 TEST_CASE("a job without progress is given up after its restarts, with the first failure", "[program]") {
   const JobFolder job;
-  const Ended ended = job.run(two_ranks + Settings{"job.restarts=2", "transport.chaos.kill_rank=1",
-                                                   "transport.chaos.at_op=1"});
+  const Ended ended =
+      job.run(two_ranks + Settings{"job.restarts=2", "transport.chaos.kill_rank=1", "transport.chaos.at_op=1"});
   CHECK(ended.code == 1);
   REQUIRE(attempts_of(job).size() == 2);
   CHECK(job.summary().at("status") == "failed");
@@ -155,11 +155,11 @@ TEST_CASE("a job whose launcher was killed while it started the ranks again goes
       kill(launcher, SIGKILL);
     }
   };
-  const Ended killed =
-      run_program(job.path(),
-                  with_settings({"job.ini"}, settings + Settings{"job.restarts=1", "transport.chaos.kill_rank=1",
-                                                                 "transport.chaos.at_op=25"}),
-                  kill_launcher);
+  const Ended killed = run_program(
+      job.path(),
+      with_settings({"job.ini"},
+                    settings + Settings{"job.restarts=1", "transport.chaos.kill_rank=1", "transport.chaos.at_op=25"}),
+      kill_launcher);
   REQUIRE(killed.code == -SIGKILL);
   const Ended ended = job.run(settings + Settings{"checkpoint.resume=auto"});
   INFO(ended.err);
@@ -174,8 +174,12 @@ TEST_CASE("a job with a range of ranks goes on with fewer where one always dies"
     return;  // a range begins with as many ranks as there are cores
   }
   const JobFolder job;
-  const Settings settings = {"job.strategy=dp", "job.threads=1", "train.steps=10", "train.eval_every=5",
-                             "checkpoint.every=5", "checkpoint.keep=0",
+  const Settings settings = {"job.strategy=dp",
+                             "job.threads=1",
+                             "train.steps=10",
+                             "train.eval_every=5",
+                             "checkpoint.every=5",
+                             "checkpoint.keep=0",
                              "plugins.path=" + std::string(SHARDRUN_OUTSIDE_STRATEGIES)};
   const auto with_ranks = [&](std::int64_t ranks) { return settings + Settings{fmt::format("job.ranks={}", ranks)}; };
   REQUIRE(job.run(with_ranks(most) + Settings{"job.output=whole"}).code == 0);
