@@ -1,7 +1,10 @@
 """Reads job files as far as a benchmark needs it, and writes the job that every contestant then runs."""
 
+import array
 import configparser
 import os
+import random
+import sys
 
 
 class JobError(Exception):
@@ -44,6 +47,18 @@ def write_job(path, job):
     with open(path, "w", encoding="utf-8") as file:
         for section, settings in job.items():
             file.write(f"[{section}]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()) + "\n")
+
+
+def random_tokens(path, job):
+    """Writes a file of random tokens that is long enough for a short run. Returns its path."""
+    vocabulary = int(job.get("model", {}).get("vocab", 256))
+    count = 64 * int(job["data"].get("batch", 12)) * (int(job["model"]["context"]) + 1)
+    source = random.Random(1337)
+    values = array.array("H", (source.randrange(vocabulary) for _ in range(count)))
+    if sys.byteorder == "big":
+        values.byteswap()
+    path.write_bytes(values.tobytes())
+    return str(path)
 
 
 def setting_of(job):

@@ -52,13 +52,6 @@ void remove_folder(const std::filesystem::path& path) {
   }
 }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const files::FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
-    throw files::system_error("make durable the folder", folder, errno);
-  }
-}
-
 /// Gives a folder a name that another may have, which then has the first one's name.
 bool exchange_names(const std::filesystem::path& from, const std::filesystem::path& to) {
   return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0;
@@ -70,11 +63,13 @@ void rename_folder(const std::filesystem::path& from, const std::filesystem::pat
   }
 }
 
-/// A checkpoint that is removed is first renamed, so that a part of one never has a checkpoint's name.
+/// A checkpoint that is removed is first renamed, so that a part of one never has a checkpoint's name, also after a
+/// power cut.
 void remove_checkpoint(const std::filesystem::path& root, const Listed& listed) {
   const std::filesystem::path removed = hidden(root, listed.step, "removed");
   remove_folder(removed);
   rename_folder(listed.path, removed);
+  files::sync_folder(root);
   remove_folder(removed);
 }
 
@@ -146,18 +141,17 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
   files::SequentialFile file(folder / manifest_name, text.size());
   file.write(std::as_bytes(std::span(text)));
   static_cast<void>(file.finish());
-  sync_folder(folder);
+  files::sync_folder(folder);
   const std::filesystem::path named = root / folder_name(manifest.step);
   std::error_code none;
   if (!std::filesystem::exists(std::filesystem::symlink_status(named, none))) {
     rename_folder(folder, named);
-  } else if (exchange_names(folder, named)) {
-    remove_folder(folder);
-  } else {  // a file system that cannot
-    remove_checkpoint(root, {named, manifest.step});
+  } else if (!exchange_names(folder, named)) {  // a file system that cannot
+    rename_folder(named, hidden(root, manifest.step, "removed"));
     rename_folder(folder, named);
   }
-  sync_folder(root);
+  files::sync_folder(root);
+  remove_unfinished_checkpoints(root);  // the one that was replaced
 }
 
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping) {

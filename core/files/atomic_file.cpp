@@ -57,14 +57,6 @@ FileDescriptor claim(const std::filesystem::path& temporary, const std::filesyst
   }
 }
 
-/// A rename is durable once its folder is. Some file systems cannot do that to a folder and say EINVAL.
-void sync_folder(const std::filesystem::path& folder) {
-  const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
-    throw system_error("make durable the folder", folder, errno);
-  }
-}
-
 void seek(const FileDescriptor& file, std::uint64_t offset, const std::filesystem::path& path) {
   if (::lseek(file.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
     throw system_error(fmt::format("write at byte {} of", offset), path, errno);

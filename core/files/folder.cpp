@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace shardrun::files {
 namespace {
@@ -39,11 +41,30 @@ std::filesystem::path shown(const std::filesystem::path& path) {
   return failed ? path : std::filesystem::path(folder + text.substr(end));
 }
 
+void sync_folder(const std::filesystem::path& folder) {
+  const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot do that to a folder and say EINVAL.
+  if (!opened.is_open() || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
+    throw system_error("make durable the folder", folder, errno);
+  }
+}
+
 void create_folders(const std::filesystem::path& path, std::string_view what) {
   std::error_code failed;
+  std::vector<std::filesystem::path> missing;
+  for (std::filesystem::path each = path; !each.empty() && !std::filesystem::exists(each, failed);
+       each = each.parent_path()) {
+    missing.push_back(each);
+  }
   std::filesystem::create_directories(path, failed);
   if (failed) {
     throw system_error(fmt::format("create {}", what), path, failed.value());
+  }
+  for (const std::filesystem::path& created : missing) {
+    const std::filesystem::path parent = created.has_parent_path() ? created.parent_path() : ".";
+    if (::access(parent.c_str(), R_OK) == 0) {  // one that may only be written cannot be opened
+      sync_folder(parent);
+    }
   }
 }
 

@@ -22,8 +22,11 @@ class Folder {
   std::filesystem::path root_;
 };
 
-/// Creates a folder and those above it, where they are missing. `what`: "the output folder", for the message. Throws
-/// Error{io}.
+/// Makes the names in a folder durable: those of new files, renamed ones and removed ones. Throws Error{io}.
+void sync_folder(const std::filesystem::path& folder);
+
+/// Creates a folder and those above it, where they are missing, and makes their names durable. `what`: "the output
+/// folder", for the message. Throws Error{io}.
 void create_folders(const std::filesystem::path& path, std::string_view what = "the folder");
 
 /// A path for people. A path below the root of an open folder is shown by where that folder is now.

@@ -65,7 +65,7 @@ void SequentialFile::write(std::span<const std::byte> bytes) {
 /// Writes at the descriptor's position.
 void SequentialFile::put(std::span<const std::byte> bytes) {
   while (direct_ && !bytes.empty()) {
-    const ssize_t written = ::write(file_.get(), bytes.data(), std::min(bytes.size(), block_->bytes.size()));
+    const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written >= 0 && static_cast<std::size_t>(written) % alignment == 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     } else if (written >= 0) {  // a short write, as of a disk that is full; the next one says why

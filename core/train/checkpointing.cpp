@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view failed_word = "failed ";
 
 /// Bytes of a snapshot that are written at once. Between two such blocks an abort is noticed.
-constexpr std::size_t write_bytes = std::size_t{8} << 20U;
+constexpr std::size_t write_bytes = std::size_t{32} << 20U;
 
 /// What a disk surely writes in a second, for the first save of a run with a time limit.
 constexpr double least_rate = 100e6;
@@ -133,12 +133,6 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
       throw Error(ErrorCode::aborted, outcome_->failure);
     }
     tell(*outcome_);
-    if (at_end && is_first() && !outcome_->failure.empty()) {
-      throw Error(
-          ErrorCode::io,
-          fmt::format("the checkpoint of step {} could not be written: {}. {}", position.step, outcome_->failure,
-                      last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
-    }
     return;
   }
   copy();
@@ -156,6 +150,15 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   });
 }
 
+void Checkpointing::require_whole(std::int64_t step) const {
+  if (is_first() && last_whole_ != step) {
+    throw Error(
+        ErrorCode::io,
+        fmt::format("the checkpoint of step {} could not be written: {}. {}", step, outcome_->failure,
+                    last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
+  }
+}
+
 /// The arena's part of this rank's file, as of now.
 void Checkpointing::copy() {
   std::byte* to = snapshot_->data();
@@ -169,7 +172,9 @@ void Checkpointing::await_writer() {
   if (!writer_.joinable()) {
     return;
   }
-  if (!written_) {
+  if (written_) {
+    writer_.join();
+  } else {
     record_.now_at("waiting for the checkpoint that is still being written");
     const auto begin = Clock::now();
     writer_.join();
@@ -177,16 +182,15 @@ void Checkpointing::await_writer() {
     record_.summary.checkpoints->stall_s += waited;
     record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
                             metrics::human_time(waited)));
+    return tell(*outcome_);
   }
-  look();
+  tell(*outcome_);
 }
 
 void Checkpointing::look() {
-  if (!written_ || !writer_.joinable()) {
-    return;
+  if (written_) {
+    await_writer();
   }
-  writer_.join();
-  tell(*outcome_);
 }
 
 void Checkpointing::tell(const Outcome& outcome) {

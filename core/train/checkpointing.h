@@ -49,8 +49,10 @@ class Checkpointing {
 
   /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
   /// for an earlier one that is still being written. Throws Error{io} if one could not be written, and [checkpoint]
-  /// on_failure is stop, or `at_end`.
+  /// on_failure is stop.
   void save(const checkpoint::Position& position, bool at_end);
+  /// Throws Error{io} on the first rank unless the checkpoint of this step, which was the last to be saved, is whole.
+  void require_whole(std::int64_t step) const;
   /// Tells what came of a save in the background, once. Throws as save(). Called between steps.
   void look();
   /// Waits for a save in the background, and tells what came of it.

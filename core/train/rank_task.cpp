@@ -122,7 +122,7 @@ void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_vie
 
 void RankTask::resume(const runtime::Executor& executor) {
   if (compiled_.resumed != nullptr) {
-    record_.now_at("loading the checkpoint");
+    now_at("loading the checkpoint", 0, "loading the checkpoint");
     load_resumed(compiled_, executor, settings_.link);
   }
 }
@@ -173,6 +173,9 @@ bool RankTask::save_at_end(int signal) {
   checkpointing_->await_writer();
   if (checkpointing_->last_whole() != first_.step + record_.summary.steps) {
     save_checkpoint(true);
+  }
+  if (signal != 0) {  // a run that has ended has its results
+    checkpointing_->require_whole(first_.step + record_.summary.steps);
   }
   return signal != 0;
 }

@@ -21,7 +21,8 @@ namespace {
 /// A run that goes on from `step` would replace later checkpoints, or one that begins at the start all of them.
 void require_no_later(const job::Job& job, std::int64_t step) {
   const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
-  const std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(folder);
+  std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(folder);
+  std::erase_if(listed, [](const checkpoint::Listed& each) { return !each.has_manifest; });
   if (listed.empty() || listed.back().step <= step) {
     return;
   }

@@ -1,0 +1,203 @@
+// Checkpoints that are damaged, incomplete or made up: a run that is to go on from one is refused by name.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/files/hash.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::vector<std::string> first_part = {"train.steps=4", "train.eval_every=0", "checkpoint.every=2"};
+
+void flip(const fs::path& file, std::size_t byte) {
+  std::string bytes = read_file(file);
+  bytes.at(byte) = static_cast<char>(bytes.at(byte) ^ 4);
+  write_file(file, bytes);
+}
+
+/// Changes the text of a manifest, and its hash, as somebody would who means it.
+void edit(const fs::path& manifest, const std::string& from, const std::string& to) {
+  constexpr std::string_view before = "{\"xxh3\":\"";
+  const std::size_t rest = before.size() + 32 + 2;
+  std::string text = read_file(manifest).substr(rest);
+  const std::size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  write_file(manifest, fmt::format("{}{}\",{}", before, to_string(files::hash_of(text)), text));
+}
+
+/// A way to damage the newest of a run's two checkpoints, and what the refusal says.
+struct Damage {
+  const char* name;
+  std::function<void(const fs::path& newest, const fs::path& older)> make;
+  std::vector<std::string> said;
+  bool starts = false;  ///< seen only once the ranks read the data
+};
+
+const char* const data = "rank-0.safetensors";
+
+std::vector<Damage> damages() {
+  return {
+      {"a byte of a tensor",
+       [](const fs::path& newest, const fs::path&) { flip(newest / data, fs::file_size(newest / data) - 100); },
+       {"step-000004/rank-0.safetensors' has other bytes than when it was written", "damaged"},
+       true},
+      {"a byte of the header",
+       [](const fs::path& newest, const fs::path&) { flip(newest / data, 60); },
+       {"step-000004/rank-0.safetensors' has other bytes than when it was written"},
+       true},
+      {"a file of another checkpoint",
+       [](const fs::path& newest, const fs::path& older) {
+         fs::copy_file(older / data, newest / data, fs::copy_options::overwrite_existing);
+       },
+       {"step-000004/rank-0.safetensors' has other bytes than when it was written", "or is of another checkpoint"},
+       true},
+      {"a byte of the manifest",
+       [](const fs::path& newest, const fs::path&) { flip(newest / "manifest.json", 300); },
+       {"step-000004/manifest.json", "its hash", "is not that of its bytes"}},
+      {"a manifest that is cut short",
+       [](const fs::path& newest, const fs::path&) {
+         fs::resize_file(newest / "manifest.json", fs::file_size(newest / "manifest.json") / 2);
+       },
+       {"step-000004/manifest.json", "its hash"}},
+      {"an empty manifest",
+       [](const fs::path& newest, const fs::path&) { write_file(newest / "manifest.json", ""); },
+       {"step-000004/manifest.json", "its hash"}},
+      {"a file that is cut short",
+       [](const fs::path& newest, const fs::path&) {
+         fs::resize_file(newest / data, fs::file_size(newest / data) - 1);
+       },
+       {"step-000004/rank-0.safetensors' has ", "it was cut short or replaced"}},
+      {"a missing file",
+       [](const fs::path& newest, const fs::path&) { fs::remove(newest / data); },
+       {"cannot read '", "step-000004/rank-0.safetensors': No such file"}},
+      {"a link in place of a file",
+       [](const fs::path& newest, const fs::path& older) {
+         fs::remove(newest / data);
+         fs::create_symlink(fs::absolute(older / data), newest / data);
+       },
+       {"step-000004/rank-0.safetensors' is a link"}},
+      {"a link in place of the manifest",
+       [](const fs::path& newest, const fs::path& older) {
+         fs::remove(newest / "manifest.json");
+         fs::create_symlink(fs::absolute(older / "manifest.json"), newest / "manifest.json");
+       },
+       {"step-000004/manifest.json' is a link"}},
+      {"a folder in place of a file",
+       [](const fs::path& newest, const fs::path&) {
+         fs::remove(newest / data);
+         fs::create_directory(newest / data);
+       },
+       {"step-000004/rank-0.safetensors' is not a regular file"}},
+      {"a name that leads out of the folder",
+       [](const fs::path& newest, const fs::path&) {
+         edit(newest / "manifest.json", "\"rank-0.safetensors\"", "\"../step-000002/rank-0.safetensors\"");
+       },
+       {"files[0].name", "'../step-000002/rank-0.safetensors' is no name of a rank's file"}},
+      {"another step than the folder's",
+       [](const fs::path& newest, const fs::path&) { edit(newest / "manifest.json", "\"step\":4", "\"step\":2"); },
+       {"this run would begin after step 2", "has a checkpoint of step 4 already"}},
+      {"a piece behind the end of its file",
+       [](const fs::path& newest, const fs::path&) {
+         edit(newest / "manifest.json", "\"offset\":", "\"offset\":900000000");
+       },
+       {"step-000004/manifest.json", "ends behind the end of rank-0.safetensors"}},
+      {"a format that is not known",
+       [](const fs::path& newest, const fs::path&) { edit(newest / "manifest.json", "\"format\":1", "\"format\":2"); },
+       {"step-000004/manifest.json", "this version of shardrun reads 1"}},
+  };
+}
+
+/// All files of a run, and their bytes.
+std::vector<std::pair<std::string, std::string>> contents_of_run(const JobFolder& job) {
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(job.path() / "run/checkpoints")) {
+    files.emplace_back(entry.path(), entry.is_regular_file() ? read_file(entry.path()) : "");
+  }
+  for (const char* name : {"metrics.jsonl", "weights.safetensors"}) {
+    files.emplace_back(name, read_file(job.path() / "run" / name));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> second_part(int ranks) {
+  std::vector<std::string> settings = {"train.steps=6", "train.eval_every=0", "checkpoint.every=2"};
+  if (ranks > 1) {
+    settings.insert(settings.end(), {"job.ranks=2", "job.strategy=dp", "job.transport=shm"});
+  }
+  return settings;
+}
+
+}  // namespace
+
+TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
+  const JobFolder sound;
+  REQUIRE(sound.run(first_part).code == 0);
+  for (const Damage& damage : damages()) {
+    INFO(damage.name);
+    const JobFolder job;
+    fs::copy(sound.path() / "run", job.path() / "run", fs::copy_options::recursive);
+    const fs::path checkpoints = job.path() / "run/checkpoints";
+    damage.make(checkpoints / "step-000004", checkpoints / "step-000002");
+    const auto before = contents_of_run(job);
+
+    for (const int ranks : damage.starts ? std::vector<int>{1, 2} : std::vector<int>{1}) {
+      const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, second_part(ranks)));
+
+      INFO(ranks << " ranks: " << ended.out << ended.err);
+      CHECK(ended.code == (ranks == 1 ? 2 : 1));  // a rank that fails fails the job
+      for (const std::string& words : damage.said) {
+        CHECK_THAT(ended.err, Contains(words));
+      }
+      CHECK(contents_of_run(job) == before);
+      if (!damage.starts) {
+        CHECK(read_json(job.path() / "run/summary.json").at("status") == "finished");
+      }
+    }
+  }
+}
+
+TEST_CASE("--resume passes by a folder without a manifest, and what is no checkpoint") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  const fs::path checkpoints = job.path() / "run/checkpoints";
+  fs::create_directory(checkpoints / "step-000005");
+  fs::create_directory(checkpoints / "step-9");
+  fs::create_directory(checkpoints / ".step-000009.tmp");
+  write_file(checkpoints / "step-000008.txt", "");
+
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, second_part(1)));
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("goes on after step 4 from "));
+  CHECK(fs::exists(checkpoints / "step-000006/manifest.json"));
+  CHECK(fs::exists(checkpoints / "step-000005"));  // is nobody's to remove
+}
+
+TEST_CASE("what a killed run was writing or removing goes with the next run, also if that saves nothing") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  const fs::path checkpoints = job.path() / "run/checkpoints";
+  fs::copy(checkpoints / "step-000002", checkpoints / ".step-000002.removed");
+  fs::copy(checkpoints / "step-000004", checkpoints / ".step-000005.tmp");
+
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, first_part));
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK(files_in(checkpoints) == 2);
+}

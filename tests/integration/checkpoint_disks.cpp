@@ -1,0 +1,130 @@
+// Disks that are full, slow, read-only or gone while a run saves checkpoints.
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/folder.h"
+#include "tests/integration/disk.h"
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const std::vector<std::string> saving = {"train.steps=6", "train.eval_every=0", "train.log_every=1",
+                                         "checkpoint.every=2"};
+
+/// Runs a job that saves to a small disk, which is mounted for it alone. `prepare` is a shell's script that has the
+/// folder `disk`. False if this process may not mount.
+bool run_on_disk(const JobFolder& job, const std::string& prepare, const std::vector<std::string>& more, Ended& ended) {
+  std::filesystem::create_directory(job.path() / "disk");
+  std::string command = "exec \"$1\" job.ini --set checkpoint.folder=disk";
+  std::vector<std::string> settings = saving;
+  settings.insert(settings.end(), more.begin(), more.end());
+  for (const std::string& word : with_settings({}, settings)) {
+    command += " " + word;
+  }
+  ended = run_script(job.path(), fmt::format("exec unshare --mount sh -c 'mount -t tmpfs -o size=160k none disk || "
+                                             "exit 99\n{}\n{}' sh \"$0\"",
+                                             prepare, command));
+  const bool refused = ended.code == 99 || ended.err.find("unshare:") != std::string::npos;
+  if (refused) {
+    WARN("not tested, because no file system can be mounted here: " << ended.err);
+  }
+  return !refused;
+}
+
+}  // namespace
+
+TEST_CASE("a disk that takes one checkpoint and no second keeps the first, and the run its results") {
+  const JobFolder job;
+  Ended ended;
+  if (!run_on_disk(job, "", {"checkpoint.keep=1"}, ended)) {
+    return;
+  }
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  const boost::json::object checkpoints = job.summary().at("checkpoints").as_object();
+  CHECK(checkpoints.at("saved") == 1);
+  CHECK(checkpoints.at("failed") == 2);
+  CHECK(checkpoints.at("last_step") == 2);
+  CHECK_THAT(ended.out, Contains("warning: the checkpoint of step 4 could not be written: ") &&
+                            Contains("warning: the checkpoint of step 6 could not be written: ") &&
+                            Contains("No space left on device; free some space there or choose another folder"));
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a disk that is read-only costs the checkpoints, not the run") {
+  const JobFolder job;
+  Ended ended;
+  if (!run_on_disk(job, "mount -o remount,ro disk", {}, ended)) {
+    return;
+  }
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK(job.summary().at("checkpoints").as_object().at("failed") == 3);
+  CHECK_THAT(ended.out, Contains("Read-only file system; the file system is read-only: choose another folder"));
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a run that is asked to stop and cannot save fails") {
+  const DiskJob job({"train.steps=1000000", "train.eval_every=0", "train.log_every=1", "checkpoint.every=2",
+                     "train.schedule=constant"});
+  const Ended ended = job.run_and_hold("mkdir run/checkpoints/.step-000004.tmp 1", [&](pid_t process) {
+    std::filesystem::remove_all(job.checkpoints());
+    write_file(job.checkpoints(), "a file where the folder was");
+    kill(process, SIGTERM);
+  });
+  INFO(ended.out << ended.err);
+  REQUIRE(job.was_met());
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("the checkpoint of step ") && Contains(" could not be written: cannot ") &&
+                            Contains("The newest is of step 2"));
+  CHECK(job.folder().summary().at("status") == "failed");
+}
+
+TEST_CASE("a folder of checkpoints that is removed is made again for the next") {
+  const DiskJob job(saving);
+  const Ended ended = job.run_and_hold("create run/checkpoints/.step-000004.tmp/rank-0.safetensors 1",
+                                       [&](pid_t) { std::filesystem::remove_all(job.checkpoints()); });
+  INFO(ended.out << ended.err);
+  REQUIRE(job.was_met());
+  CHECK(ended.code == 0);
+  CHECK(job.folder().summary().at("checkpoints").as_object().at("failed") == 1);
+  CHECK_THAT(ended.out, Contains("warning: the checkpoint of step 4 could not be written: cannot create '"));
+  const std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(job.checkpoints());
+  REQUIRE(listed.size() == 1);
+  CHECK(listed[0].step == 6);
+}
+
+TEST_CASE("steps go on while a slow disk writes, and the next save waits and says so") {
+  for (const int ranks : {1, 2}) {
+    std::vector<std::string> settings = saving;
+    if (ranks > 1) {
+      settings.insert(settings.end(), {"job.ranks=2", "job.strategy=dp"});
+    }
+    const DiskJob job(settings);
+    bool went_on = false;
+    const std::string last = fmt::format("rank-{}.safetensors", ranks - 1);
+    const Ended ended = job.run(DiskFault{fmt::format("fsync run/checkpoints/.step-000002.tmp/{} 1", last), "hold"},
+                                [&](pid_t, std::string_view out) {
+                                  if (!went_on && out.find("step 4/6") != std::string_view::npos) {
+                                    went_on = job.was_met();
+                                    job.let_go();
+                                  }
+                                });
+    INFO(ended.out << ended.err);
+    CHECK(went_on);
+    CHECK(ended.code == 0);
+    CHECK_THAT(ended.out, Contains("for an earlier checkpoint to be written: save less often, or to a faster disk\n"
+                                   "checkpoint of step 2: "));
+    CHECK(job.folder().summary().at("checkpoints").as_object().at("saved") == 3);
+  }
+}
