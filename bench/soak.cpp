@@ -1,6 +1,9 @@
 // Runs jobs one after the other, kills a random rank of each at a random time, and counts how many end correctly: soon,
 // with exit code 1, with the killed rank as the root cause, without a process alive or anything left behind. A job that
 // ended before the kill is counted separately.
+//
+// With --restarts the jobs start their killed ranks again, and end correctly if they have the same loss as without a
+// kill.
 
 #include <fmt/format.h>
 
@@ -18,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/restarted.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/program.h"
 
@@ -26,7 +30,8 @@ namespace {
 using namespace shardrun::test;
 
 struct Settings {
-  int jobs = 200;
+  int jobs = 0;  ///< 0: 200, or 60 with restarts
+  bool restarts = false;
   int ranks = 4;
   std::uint64_t seed = 1;
   int latest_ms = 1500;
@@ -71,16 +76,7 @@ std::string leftover(const JobFolder& job, const std::vector<pid_t>& ranks) {
       return fmt::format("process {} lives on", rank);
     }
   }
-  if (const auto left = left_of({}); !left.empty()) {
-    return *left.begin() + " is left";
-  }
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(job.path() / "run")) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(".tmp") || name.ends_with(".record")) {
-      return entry.path().string() + " is left";
-    }
-  }
-  return {};
+  return shardrun::bench::left_behind(job.path() / "run");
 }
 
 std::string fault_of(const Ended& ended, const Killer& killer, std::size_t victim) {
@@ -148,6 +144,30 @@ int soak(const Settings& settings) {
   return clean == settings.jobs && all_soon ? 0 : 1;
 }
 
+int soak_restarts(const Settings& settings) {
+  std::mt19937_64 random(settings.seed);
+  shardrun::bench::RestartedJobs jobs(settings.ranks, settings.latest_ms);
+  int right = 0;
+  int kills = 0;
+  std::size_t attempts = 0;
+  for (int i = 0; i < settings.jobs; ++i) {
+    const std::string& transport = settings.transports[static_cast<std::size_t>(i) % settings.transports.size()];
+    const shardrun::bench::Restarted outcome = jobs.run(transport, random);
+    kills += outcome.kills;
+    attempts += outcome.attempts;
+    if (outcome.problem.empty()) {
+      ++right;
+    } else {
+      fmt::print("job {} over {}, {} kills, {} attempts: {}\n", i, transport, outcome.kills, outcome.attempts,
+                 outcome.problem);
+    }
+    std::fflush(stdout);
+  }
+  fmt::print("{} of {} jobs ended with the right loss and weights; {} kills, {} attempts\n", right, settings.jobs,
+             kills, attempts);
+  return right == settings.jobs ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -155,13 +175,16 @@ int main(int argc, char** argv) {
   Settings settings;
   options::options_description all(
       "soak: jobs in a row, a random rank of each killed at a random time; exit code 1 "
-      "unless all end as they should, within a second");
-  all.add_options()("help", "print this")                                                           //
-      ("jobs", options::value(&settings.jobs)->default_value(settings.jobs), "how many")            //
+      "unless all end as they should, within a second; or, with --restarts, with the right loss");
+  all.add_options()("help", "print this")  //
+      ("jobs", options::value(&settings.jobs)->default_value(settings.jobs, "200, or 60 with --restarts"),
+       "how many")  //
+      ("restarts", options::bool_switch(&settings.restarts),
+       "jobs that start their ranks again; each is killed one to three times")                      //
       ("ranks", options::value(&settings.ranks)->default_value(settings.ranks), "of each job")      //
       ("seed", options::value(&settings.seed)->default_value(settings.seed), "of ranks and times")  //
       ("latest", options::value(&settings.latest_ms)->default_value(settings.latest_ms),
-       "milliseconds from a job's start up to which its rank is killed")  //
+       "milliseconds from a job's start, or from the last kill, up to which its rank is killed")  //
       ("transport", options::value(&settings.transports)->multitoken()->default_value({"shm", "gloo"}, "shm gloo"),
        "one job after the other");
   try {
@@ -174,11 +197,12 @@ int main(int argc, char** argv) {
       fmt::print("{}", text.str());
       return 0;
     }
+    settings.jobs = settings.jobs != 0 ? settings.jobs : settings.restarts ? 60 : 200;
     if (settings.jobs < 1 || settings.ranks < 2 || settings.latest_ms < 1 || settings.transports.empty()) {
       fmt::print(stderr, "soak: --jobs and --latest are at least 1, --ranks at least 2\n");
       return 2;
     }
-    return soak(settings);
+    return settings.restarts ? soak_restarts(settings) : soak(settings);
   } catch (const options::error& error) {
     fmt::print(stderr, "soak: {}; --help shows the options\n", error.what());
     return 2;

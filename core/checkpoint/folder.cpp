@@ -108,6 +108,18 @@ std::vector<Listed> list_checkpoints(const std::filesystem::path& root) {
   return listed;
 }
 
+std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
+  std::error_code none;
+  const std::filesystem::path named = (given / "").lexically_normal().parent_path();
+  const std::optional<std::int64_t> step = step_of(named.filename().native());
+  const bool has_manifest = std::filesystem::exists(given / manifest_name, none);
+  if (has_manifest || (step && std::filesystem::is_directory(given, none))) {
+    return {{given, step.value_or(-1), has_manifest}};
+  }
+  std::vector<Listed> listed = list_checkpoints(given);
+  return listed.empty() ? list_checkpoints(given / "checkpoints") : listed;
+}
+
 std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step) {
   return hidden(root, step, "tmp");
 }

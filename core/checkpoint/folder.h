@@ -28,6 +28,10 @@ struct Listed {
 /// The checkpoints in a folder, in order of their steps. Nothing if there is no such folder.
 [[nodiscard]] std::vector<Listed> list_checkpoints(const std::filesystem::path& root);
 
+/// The checkpoints that a path names: itself, or those in it, or those in its folder `checkpoints`, as a run's folder
+/// has one. Whatever has a manifest is a checkpoint, also under another name; its step is then -1.
+[[nodiscard]] std::vector<Listed> checkpoints_at(const std::filesystem::path& given);
+
 /// Makes the folder of a checkpoint that ranks then write into. Removes what an earlier attempt has left. Returns its
 /// path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);

@@ -231,6 +231,19 @@ void require_hash(const Fields& fields, std::string_view text) {
   }
 }
 
+/// `named`: files or tensors.
+template <typename Named>
+void require_different_names(const Fields& fields, std::string_view place, const std::vector<Named>& named) {
+  std::vector<std::string_view> names;
+  for (const Named& each : named) {
+    names.push_back(each.name);
+  }
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end()) {
+    fields.refuse(place, fmt::format("there are two of the name '{}'", *twice));
+  }
+}
+
 }  // namespace
 
 const char* to_string(TensorRole role) noexcept { return role_names[static_cast<std::size_t>(role)].data(); }
@@ -277,14 +290,8 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
   fields.each(json, "tensors", "", [&](const value& tensor, const std::string& at) {
     manifest.tensors.push_back(tensor_of(fields, tensor, at, manifest.files));
   });
-  std::vector<std::string_view> names;
-  for (const StoredTensor& tensor : manifest.tensors) {
-    names.push_back(tensor.name);
-  }
-  std::ranges::sort(names);
-  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end()) {
-    fields.refuse("tensors", fmt::format("there are two of the name '{}'", *twice));
-  }
+  require_different_names(fields, "files", manifest.files);
+  require_different_names(fields, "tensors", manifest.tensors);
   return manifest;
 }
 

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <compare>
 #include <cstring>
 #include <utility>
 
@@ -13,7 +15,7 @@
 #include "core/base/stop.h"
 #include "core/checkpoint/folder.h"
 #include "core/files/folder.h"
-#include "core/files/text_file.h"
+#include "core/files/mapped_file.h"
 #include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
@@ -24,29 +26,56 @@ constexpr std::size_t block_bytes = std::size_t{4} << 20U;
 /// Bytes that are read although nobody wants them, rather than beginning another read.
 constexpr std::size_t longest_gap = std::size_t{64} << 10U;
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorCode::data, what + "; 'shardrun checkpoint verify' checks the whole checkpoint");
+[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::data, what); }
+
+/// Adds advice to what a check of one thing says.
+template <typename Check>
+void advised(const Check& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    throw Error(error.code(), error.message() + "; 'shardrun checkpoint verify' checks the whole checkpoint");
+  }
 }
 
-files::SteadyFile open_file(const std::filesystem::path& path) {
-  files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!file.is_open() && errno == ELOOP) {
-    refuse(fmt::format("'{}' is a link, and the files of a checkpoint are regular files", files::shown(path).native()));
-  }
-  if (!file.is_open()) {
-    throw files::unreadable("read", path, errno);
-  }
-  struct stat status = {};
-  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    refuse(fmt::format("'{}' is not a regular file", files::shown(path).native()));
-  }
-  return files::SteadyFile(std::move(file), path);
+/// A tensor of a file, for comparison.
+struct Held {
+  std::string name;
+  DType dtype;
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset;
+
+  auto operator<=>(const Held&) const = default;
+};
+
+std::string text_of(const Held& held) {
+  return fmt::format("{} {} [{}] at byte {}", held.name, to_string(held.dtype), fmt::join(held.shape, ", "),
+                     held.offset);
 }
 
-std::string contents_of_file(const files::SteadyFile& file) {
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+/// The tensors that the manifest says a file has.
+std::vector<Held> expected_in(const Manifest& manifest, std::size_t file) {
+  std::vector<Held> expected;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    for (const Piece& piece : tensor.pieces) {
+      if (piece.file == file) {
+        expected.push_back({tensor.name, tensor.dtype, piece.box.part_shape(), piece.offset});
+      }
+    }
+  }
+  std::ranges::sort(expected);
+  return expected;
+}
+
+std::vector<Held> found_in(const files::SteadyFile& file) {
+  const files::MappedFile mapped(file.descriptor(), file.size(), file.path());
+  std::vector<Held> found;
+  for (const Tensor& tensor : parse_safetensors(file, mapped.bytes()).tensors) {
+    found.push_back({tensor.info.name, tensor.info.dtype, tensor.info.shape,
+                     static_cast<std::uint64_t>(tensor.bytes.data() - mapped.bytes().data())});
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 /// Elements that a piece gives to a part: where they are in the file and in the part.
@@ -103,22 +132,80 @@ void require_whole(std::vector<mesh::Interval>& given, const StoredTensor& tenso
 
 }  // namespace
 
-OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(folder)) {
-  const std::filesystem::path manifest = path_ / manifest_name;
-  const std::string text = contents_of_file(open_file(manifest));
-  manifest_ = parse_manifest(text, files::shown(manifest).native());
-  hash_ = files::hash_of(text);
-  for (const StoredFile& file : manifest_.files) {
-    files_.push_back(open_file(path_ / file.name));
-    if (files_.back().size() != file.bytes) {
-      refuse(fmt::format("'{}' has {} bytes, and the manifest says {}: it was cut short or replaced",
-                         files::shown(path_ / file.name).native(), files_.back().size(), file.bytes));
-    }
+files::SteadyFile open_stored(const std::filesystem::path& path) {
+  files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.is_open() && errno == ELOOP) {
+    refuse(fmt::format("'{}' is a link, and the files of a checkpoint are regular files", files::shown(path).native()));
+  }
+  if (!file.is_open()) {
+    throw files::unreadable("read", path, errno);
+  }
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    refuse(fmt::format("'{}' is not a regular file", files::shown(path).native()));
+  }
+  return {std::move(file), path};
+}
+
+files::SteadyFile open_stored(const std::filesystem::path& folder, const StoredFile& stored) {
+  files::SteadyFile file = open_stored(folder / stored.name);
+  if (file.size() != stored.bytes) {
+    refuse(fmt::format("'{}' has {} bytes, and the manifest says {}: it was cut short or replaced",
+                       files::shown(file.path()).native(), file.size(), stored.bytes));
+  }
+  return file;
+}
+
+std::string manifest_text(const std::filesystem::path& folder) {
+  const files::SteadyFile file = open_stored(folder / manifest_name);
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+Manifest read_manifest(const std::filesystem::path& folder) {
+  return parse_manifest(manifest_text(folder), files::shown(folder / manifest_name).native());
+}
+
+void check_hash(const files::SteadyFile& file, const files::Hash& expected) {
+  files::Hasher hasher;
+  std::vector<std::byte> block;
+  for (std::size_t at = 0; at < file.size(); at += block.size()) {
+    stop_point();
+    block.resize(std::min(block_bytes, file.size() - at));
+    file.read(at, block);
+    hasher.add(block);
+  }
+  if (hasher.hash() != expected) {
+    refuse(
+        fmt::format("'{}' has other bytes than when it was written (hash {}, expected {}): it was damaged, or is of "
+                    "another checkpoint",
+                    files::shown(file.path()).native(), to_string(hasher.hash()), to_string(expected)));
   }
 }
 
-std::string OpenCheckpoint::name_of(std::size_t file) const {
-  return files::shown(path_ / manifest_.files[file].name).native();
+void check_pieces(const files::SteadyFile& file, const Manifest& manifest, std::size_t index) {
+  const std::vector<Held> expected = expected_in(manifest, index);
+  const std::vector<Held> found = found_in(file);
+  const auto [in_manifest, in_file] = std::ranges::mismatch(expected, found);
+  if (in_manifest != expected.end() || in_file != found.end()) {
+    refuse(fmt::format(
+        "'{}' does not have the pieces that the manifest names: the manifest has {}, and the file has "
+        "{}",
+        files::shown(file.path()).native(), in_manifest == expected.end() ? "no other" : text_of(*in_manifest),
+        in_file == found.end() ? "no other" : text_of(*in_file)));
+  }
+}
+
+OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(folder)) {
+  advised([&] {
+    const std::string text = manifest_text(path_);
+    manifest_ = parse_manifest(text, files::shown(path_ / manifest_name).native());
+    hash_ = files::hash_of(text);
+    for (const StoredFile& file : manifest_.files) {
+      files_.push_back(open_stored(path_, file));
+    }
+  });
 }
 
 const StoredTensor* OpenCheckpoint::find(std::string_view name) const noexcept {
@@ -127,19 +214,15 @@ const StoredTensor* OpenCheckpoint::find(std::string_view name) const noexcept {
 }
 
 void OpenCheckpoint::check_file(std::size_t file) const {
-  files::Hasher hasher;
-  std::vector<std::byte> block;
-  for (std::size_t at = 0; at < files_[file].size(); at += block.size()) {
-    stop_point();
-    block.resize(std::min(block_bytes, files_[file].size() - at));
-    files_[file].read(at, block);
-    hasher.add(block);
-  }
-  if (hasher.hash() != manifest_.files[file].hash) {
-    refuse(
-        fmt::format("'{}' has other bytes than when it was written (hash {}, expected {}): it was damaged, or is of "
-                    "another checkpoint",
-                    name_of(file), to_string(hasher.hash()), to_string(manifest_.files[file].hash)));
+  advised([&] {
+    check_hash(files_[file], manifest_.files[file].hash);
+    check_pieces(files_[file], manifest_, file);
+  });
+}
+
+void OpenCheckpoint::check_all_files() const {
+  for (std::size_t file = 0; file < files_.size(); ++file) {
+    check_file(file);
   }
 }
 
@@ -170,22 +253,16 @@ void OpenCheckpoint::read(const StoredTensor& tensor, const mesh::Box& part, std
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& given) {
-  std::error_code none;
-  if (std::filesystem::exists(given / manifest_name, none)) {
-    return given;
+  const std::vector<Listed> listed = checkpoints_at(given);
+  const auto newest =
+      std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
+  if (newest == listed.rend()) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' is no checkpoint, no folder of checkpoints and no folder of a run that has saved "
+                            "one: a checkpoint is a folder such as step-000120 with a {}",
+                            files::shown(given).native(), manifest_name));
   }
-  for (const std::filesystem::path& root : {given, given / "checkpoints"}) {
-    const std::vector<Listed> listed = list_checkpoints(root);
-    const auto newest =
-        std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
-    if (newest != listed.rend()) {
-      return newest->path;
-    }
-  }
-  throw Error(ErrorCode::data,
-              fmt::format("'{}' is no checkpoint, no folder of checkpoints and no folder of a run that has saved one: "
-                          "a checkpoint is a folder such as step-000120 with a {}",
-                          files::shown(given).native(), manifest_name));
+  return newest->path;
 }
 
 }  // namespace shardrun::checkpoint

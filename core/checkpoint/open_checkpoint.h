@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,7 @@ class OpenCheckpoint {
   /// Compares the bytes of a file with the manifest's hash, and its header with the manifest's pieces. Throws
   /// Error{data}.
   void check_file(std::size_t file) const;
+  void check_all_files() const;
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
   /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once,
@@ -39,13 +41,25 @@ class OpenCheckpoint {
   void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
 
  private:
-  [[nodiscard]] std::string name_of(std::size_t file) const;
-
   std::filesystem::path path_;
   Manifest manifest_;
   files::Hash hash_;
   std::vector<files::SteadyFile> files_;
 };
+
+// The parts of opening and checking a checkpoint. All throw Error{data}.
+
+/// Opens a file of a checkpoint. It must be a regular file, and no link.
+[[nodiscard]] files::SteadyFile open_stored(const std::filesystem::path& path);
+/// The same, and it must have the manifest's size.
+[[nodiscard]] files::SteadyFile open_stored(const std::filesystem::path& folder, const StoredFile& stored);
+/// The text of a checkpoint's manifest.
+[[nodiscard]] std::string manifest_text(const std::filesystem::path& folder);
+[[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
+/// Reads all bytes.
+void check_hash(const files::SteadyFile& file, const files::Hash& expected);
+/// Its safetensors header has the manifest's pieces of this file, and no others.
+void check_pieces(const files::SteadyFile& file, const Manifest& manifest, std::size_t index);
 
 /// The checkpoint that a path names: a checkpoint's own folder, a folder of checkpoints or a run's folder, of which the
 /// newest whole one is meant. Throws Error{data} if there is none.

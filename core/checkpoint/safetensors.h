@@ -149,6 +149,9 @@ struct SafetensorsContents {
 /// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
+/// The same for an open file. Reads its header from the file; of `mapped`, the whole file mapped, it reads no byte.
+[[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
+
 /// An open file whose header is checked. Its tensors point into the mapped file, which lives as long as this, also when
 /// this is moved. If another process cuts the file short, touching them ends the process by SIGBUS. Code that reads
 /// others' files therefore copies by read().

@@ -200,25 +200,19 @@ SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::stri
   return Reader(file, file, source).read();
 }
 
-namespace {
-
-/// Reads no byte of `mapped`; it only gives the tensors their addresses.
-SafetensorsContents parse_file(const files::SteadyFile& file, std::span<const std::byte> mapped) {
+SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped) {
   std::vector<std::byte> head(std::min(length_bytes, mapped.size()));
   file.read(0, head);
   head.resize(Reader(mapped, head, file.path().native()).head_bytes());
   file.read(0, head);
-  SafetensorsContents contents = Reader(mapped, head, file.path().native()).read();
-  file.require_unchanged();
-  return contents;
+  return Reader(mapped, head, file.path().native()).read();
 }
-
-}  // namespace
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     : file_(std::move(path)),
       mapped_(file_.descriptor(), file_.size(), file_.path()),
-      contents_(parse_file(file_, mapped_.bytes())) {
+      contents_(parse_safetensors(file_, mapped_.bytes())) {
+  file_.require_unchanged();
   for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
     by_name_.emplace(contents_.tensors[i].info.name, i);
   }

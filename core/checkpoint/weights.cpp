@@ -73,19 +73,19 @@ void write_parts(Writer& writer, const std::vector<SavedPart>& parts, const runt
   }
 }
 
-const std::string& metadata_at(const SafetensorsFile& file, const char* key) {
-  const auto found = file.metadata().find(key);
-  if (found == file.metadata().end()) {
+const std::string& metadata_at(const TensorSource& source, const char* key) {
+  const auto found = source.metadata.find(key);
+  if (found == source.metadata.end()) {
     throw Error(ErrorCode::data,
                 fmt::format("'{}' has no metadata '{}': it was not written by a shardrun job; give the folder or the "
                             "weights.safetensors of one",
-                            file.path().string(), key));
+                            source.path.string(), key));
   }
   return found->second;
 }
 
 /// What a model with one number of these computes is no number, and a token would be drawn from it all the same.
-void require_finite(const SafetensorsFile& file, const graph::State& state, std::span<const float> values) {
+void require_finite(const TensorSource& source, const graph::State& state, std::span<const float> values) {
   constexpr std::size_t block = std::size_t{1} << 20U;
   for (std::size_t from = 0; from < values.size(); from += block) {
     stop_point();
@@ -102,7 +102,7 @@ void require_finite(const SafetensorsFile& file, const graph::State& state, std:
     throw Error(ErrorCode::data,
                 fmt::format("'{}': tensor {} has {} at [{}] (counted from 0), and weights must be finite: the training "
                             "that made them went wrong, or the file was changed",
-                            file.path().string(), state.name,
+                            source.path.string(), state.name,
                             std::isnan(*found) ? "NaN"
                             : *found > 0       ? "Inf"
                                                : "-Inf",
@@ -192,23 +192,27 @@ std::string model_section(const workload::Model& model, const workload::ModelSet
 
 Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                         const data::Tokenizer* tokenizer) {
-  Metadata metadata{{"format", "pt"}, {model_key, model_section(model, settings)}};
-  if (tokenizer != nullptr) {
-    metadata[tokenizer_key] = tokenizer->to_json();
+  return describe_model(model_section(model, settings), tokenizer == nullptr ? "" : tokenizer->to_json());
+}
+
+Metadata describe_model(const std::string& section, const std::string& tokenizer) {
+  Metadata metadata{{"format", "pt"}, {model_key, section}};
+  if (!tokenizer.empty()) {
+    metadata[tokenizer_key] = tokenizer;
   }
   return metadata;
 }
 
-TrainedModel read_model(const SafetensorsFile& file, const workload::Models& models) {
+TrainedModel read_model(const TensorSource& source, const workload::Models& models) {
   job::RawJob raw;
-  raw.sections = job::parse_ini(metadata_at(file, model_key), file.path().string()).sections;
+  raw.sections = job::parse_ini(metadata_at(source, model_key), source.path.string()).sections;
   const job::RawSection* section = raw.find("model");
   const job::RawSetting* name = section == nullptr ? nullptr : section->find("name");
   std::optional<workload::Model> model = name == nullptr ? std::nullopt : models.find(name->value);
   if (!model) {
     throw Error(ErrorCode::data,
                 fmt::format("'{}' holds the model '{}', which this version does not have; it has {}",
-                            file.path().string(), name == nullptr ? "" : name->value, fmt::join(models.names(), ", ")));
+                            source.path.string(), name == nullptr ? "" : name->value, fmt::join(models.names(), ", ")));
   }
   TrainedModel trained{.model = *std::move(model)};
   std::vector<std::pair<std::string_view, std::string_view>> settings;
@@ -218,29 +222,31 @@ TrainedModel read_model(const SafetensorsFile& file, const workload::Models& mod
     }
   }
   trained.settings.options = job::make_options(trained.model.options, settings);
-  if (file.metadata().contains(tokenizer_key)) {
-    trained.tokenizer = data::Tokenizer::from_json(metadata_at(file, tokenizer_key));
+  if (source.metadata.contains(tokenizer_key)) {
+    trained.tokenizer = data::Tokenizer::from_json(metadata_at(source, tokenizer_key));
     trained.settings.data.vocab = trained.tokenizer->vocabulary();
   }
   return trained;
 }
 
-void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor) {
+void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor) {
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
     if (state.kind != graph::StateKind::parameter) {
       continue;
     }
-    const Tensor& tensor = file.at(state.name);
-    if (tensor.info.dtype != DType::f32 || tensor.info.shape != state.type.shape) {
-      throw Error(ErrorCode::data, fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]",
-                                               file.path().string(), state.name, fmt::join(state.type.shape, ", "),
-                                               to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", ")));
+    const std::size_t tensor = source.index_of(state.name);
+    const TensorInfo& info = source.tensors[tensor];
+    if (!is_real(info.dtype) || info.shape != state.type.shape) {
+      throw Error(ErrorCode::data,
+                  fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", source.path.string(), state.name,
+                              fmt::join(state.type.shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
     }
     device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
-    file.read(tensor, 0, values.bytes());
-    file.require_unchanged();
-    require_finite(file, state, device::elements_of<float>(values.view()));
+    std::byte* to = values.bytes().data();
+    stream_as(source, tensor, DType::f32,
+              [&to](std::span<const std::byte> bytes) { to = std::ranges::copy(bytes, to).out; });
+    require_finite(source, state, device::elements_of<float>(values.view()));
     values.store();
   }
 }

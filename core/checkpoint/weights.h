@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"
+#include "core/checkpoint/tensor_source.h"
 #include "core/data/tokenizer.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
@@ -64,6 +65,8 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
 
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
+/// The same of a model's section and a tokenizer's JSON, which is empty if there is none.
+[[nodiscard]] Metadata describe_model(const std::string& section, const std::string& tokenizer);
 
 /// A model read from a file.
 struct TrainedModel {
@@ -72,11 +75,11 @@ struct TrainedModel {
   std::optional<data::Tokenizer> tokenizer;
 };
 
-/// Throws Error{data} if the file was not written by `save_states` with `describe_model`, or holds none of `models`.
-[[nodiscard]] TrainedModel read_model(const SafetensorsFile& file, const workload::Models& models);
+/// Throws Error{data} if the metadata is not that of `describe_model`, or names none of `models`.
+[[nodiscard]] TrainedModel read_model(const TensorSource& source, const workload::Models& models);
 
-/// Copies the file's tensors into the parameters of the same name. Throws Error{data} for one that is missing, of
-/// another shape, not float32, or with a value that is NaN or infinite.
-void load_parameters(const SafetensorsFile& file, const graph::Graph& graph, const runtime::Executor& executor);
+/// Copies tensors into the parameters of the same name, converted to float32. Throws Error{data} for one that is
+/// missing, of another shape, of no real type, or with a value that is NaN or infinite.
+void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
 
 }  // namespace shardrun::checkpoint

@@ -105,6 +105,10 @@ RegisterCommand::RegisterCommand(Command command) {
 
 const std::vector<Command>& commands() { return registry(); }
 
+const Command* command_of_two(std::string_view first, std::span<const std::string> words) {
+  return words.empty() ? nullptr : find(fmt::format("{} {}", first, words[0]));
+}
+
 int main(std::span<const std::string> words) {
   try {
     set_call_limit_of_plugins();

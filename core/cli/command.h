@@ -24,6 +24,9 @@ class RegisterCommand {
 /// Sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
+/// The command of two words, such as 'plugins check', whose second one is the first of `words`. Null if there is none.
+[[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
+
 /// Runs the subcommand that the words name. Turns errors into a message and an exit code.
 [[nodiscard]] int main(std::span<const std::string> words);
 

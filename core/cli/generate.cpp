@@ -2,8 +2,14 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/open_checkpoint.h"
+#include "core/checkpoint/tensor_source.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/compile/model.h"
@@ -17,26 +23,60 @@
 namespace shardrun::cli {
 namespace {
 
-std::filesystem::path weights_path(const std::filesystem::path& given) {
-  if (!std::filesystem::is_directory(given)) {
-    return given;
-  }
-  const std::filesystem::path weights = metrics::weights_path(given);
-  if (!std::filesystem::exists(weights) && std::filesystem::exists(metrics::state_path(given))) {
+/// A run's folder has weights, or, before the run has ended, checkpoints.
+std::filesystem::path weights_path(const std::filesystem::path& run) {
+  if (!std::filesystem::exists(metrics::weights_path(run)) && std::filesystem::exists(metrics::state_path(run))) {
     throw Error(ErrorCode::usage,
                 fmt::format("'{}' is the folder of an iterated run ([job] task = iterate): it has a state, "
                             "state.safetensors, and no weights to sample from; name the folder of a trained run",
-                            given.string()));
+                            run.string()));
   }
-  return weights;
+  return metrics::weights_path(run);
 }
 
-/// Where the plugins of a run's folder are: where its job searched. A weights file has no job.
-plugins::Directories directories_of_run(const std::filesystem::path& given) {
-  const std::filesystem::path job = metrics::job_path(given);
-  return compile::directories_of(std::filesystem::is_regular_file(job) ? job::plugin_path(job::read_job_file(job))
-                                                                       : std::vector<std::filesystem::path>());
-}
+/// What the word of the command line names: weights, and where their model's plugin is.
+class Given {
+ public:
+  explicit Given(const std::filesystem::path& path) {
+    if (!std::filesystem::is_directory(path)) {
+      open_file(path);
+    } else if (const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(path);
+               std::filesystem::exists(weights_path(path)) || listed.empty()) {
+      const std::filesystem::path job = metrics::job_path(path);
+      plugin_path_ = std::filesystem::is_regular_file(job) ? job::plugin_path(job::read_job_file(job)) : plugin_path_;
+      open_file(weights_path(path));
+    } else {
+      open_checkpoint(checkpoint::find_checkpoint(path), path);
+    }
+  }
+
+  [[nodiscard]] const checkpoint::TensorSource& source() const noexcept { return source_; }
+  /// Where the job searched. A weights file has no job.
+  [[nodiscard]] plugins::Directories directories() const { return compile::directories_of(plugin_path_); }
+
+ private:
+  void open_file(const std::filesystem::path& path) {
+    file_.emplace(path);
+    source_ = *file_;
+  }
+
+  void open_checkpoint(const std::filesystem::path& path, const std::filesystem::path& given) {
+    checkpoint_.emplace(path);
+    checkpoint_->check_all_files();
+    const checkpoint::Manifest& manifest = checkpoint_->manifest();
+    if (path != given) {
+      write_to_standard_error(
+          fmt::format("samples from the checkpoint of step {}: '{}'\n", manifest.step, path.native()));
+    }
+    plugin_path_ = job::plugin_path(job::read_job_text(manifest.job, path / checkpoint::manifest_name));
+    source_ = checkpoint::weights_of(*checkpoint_);
+  }
+
+  std::optional<checkpoint::SafetensorsFile> file_;
+  std::optional<checkpoint::OpenCheckpoint> checkpoint_;
+  checkpoint::TensorSource source_;
+  std::vector<std::filesystem::path> plugin_path_;
+};
 
 /// With temperature 0 nothing is drawn.
 void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
@@ -94,9 +134,9 @@ int generate(std::span<const std::string> words) {
                                    .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
-  const checkpoint::SafetensorsFile file(weights_path(parsed.positional[0]));
+  const Given given(parsed.positional[0]);
   const checkpoint::TrainedModel trained =
-      checkpoint::read_model(file, compile::models_in(directories_of_run(parsed.positional[0])));
+      checkpoint::read_model(given.source(), compile::models_in(given.directories()));
   const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
@@ -104,7 +144,7 @@ int generate(std::span<const std::string> words) {
 
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
-  checkpoint::load_parameters(file, graph, executor);
+  checkpoint::load_parameters(given.source(), graph, executor);
   for (const std::int32_t token : tokens) {
     print_token(trained.tokenizer, token);
   }
@@ -115,7 +155,7 @@ int generate(std::span<const std::string> words) {
 
 const RegisterCommand generate_command({.name = "generate",
                                         .arguments = "RUN",
-                                        .help = "sample from a finished run's folder or weights file",
+                                        .help = "sample from a run's folder, a weights file or a checkpoint",
                                         .run = generate});
 
 }  // namespace

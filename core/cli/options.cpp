@@ -21,10 +21,11 @@ po::options_description describe(const std::string& command, const std::vector<O
   po::options_description description("options of shardrun " + command);
   description.add_options()("help,h", "show this");
   for (const OptionSyntax& option : syntax) {
+    const std::string names = option.letter == 0 ? option.name : fmt::format("{},{}", option.name, option.letter);
     if (option.value.empty()) {
-      description.add_options()(option.name.c_str(), option.help.c_str());
+      description.add_options()(names.c_str(), option.help.c_str());
     } else {
-      description.add_options()(option.name.c_str(), po::value<std::vector<std::string>>()->value_name(option.value),
+      description.add_options()(names.c_str(), po::value<std::vector<std::string>>()->value_name(option.value),
                                 option.help.c_str());
     }
   }

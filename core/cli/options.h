@@ -18,6 +18,7 @@ struct OptionSyntax {
   std::string value;  ///< name of the value in the help; empty: a switch
   std::string help;
   bool repeated = false;
+  char letter = 0;  ///< a short name, as in -o; 0: none
 };
 
 /// The parsed words of a command line.

@@ -57,18 +57,8 @@ std::string describe(const plugins::PluginInfo& plugin) {
   return text;
 }
 
-/// `plugins check` is a command of two words.
-const Command* second_word(std::span<const std::string> words) {
-  for (const Command& command : commands()) {
-    if (!words.empty() && command.name == "plugins " + words[0]) {
-      return &command;
-    }
-  }
-  return nullptr;
-}
-
 int list(std::span<const std::string> words) {
-  if (const Command* two_words = second_word(words)) {
+  if (const Command* two_words = command_of_two("plugins", words)) {
     return two_words->run(words.subspan(1));
   }
   const Parsed parsed = parse("plugins", words, {set_option()}, 0, 1);

@@ -26,7 +26,7 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr std::array<int, 3> stop_signals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array<int, 4> stop_signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 /// The first signal that asked to stop in the lowest byte, and when, in milliseconds, above it; 0 before.
 std::atomic<std::int64_t> first_request = 0;
@@ -173,6 +173,12 @@ void catch_stop_signals() {
     std::signal(SIGPIPE, on_broken_pipe);
   }
   start_taking(caught);
+}
+
+void ignore_stop_signals() noexcept {
+  for (const int each : stop_signals) {
+    set_action(each, SIG_IGN);
+  }
 }
 
 void listen_for_stop(std::function<void(int signal)> listener_of_first) {

@@ -10,12 +10,17 @@ namespace shardrun::cli {
 void secure_process();
 
 /// Handles signals from now on.
-/// - The first SIGINT, SIGTERM or SIGHUP asks for an orderly stop. The second ends the process at once and says so; the
+/// - The first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks for an orderly stop. The second ends the process at once and
+/// says so; the
 ///   same signal within launch::same_request does not count as a second.
 /// - SIGPIPE asks for an orderly stop, however often it comes.
 /// - A signal that is ignored when the process starts stays ignored.
 /// A thread takes these signals; the calling thread, and those that it starts from now on, do not.
 void catch_stop_signals();
+
+/// Ignores these signals from now on: the process has done everything, and a launcher that ends it because of another
+/// process's exit code is to see its own.
+void ignore_stop_signals() noexcept;
 
 /// Sets the listener. It is called once, with the first signal that asks to stop, as soon as it comes, on the thread
 /// that takes signals. If one came before, it is called at once on the calling thread. Its exceptions are dropped. An

@@ -90,9 +90,15 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const train::
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
     catch_stop_signals();
-    return tell(train::run_hosted_first(job, world, settings));
+    return train::run_hosted_first(job, world, settings, [&](const metrics::Summary& summary) {
+      const int code = tell(summary);
+      ignore_stop_signals();
+      return code;
+    });
   }
-  return train::run_hosted_other(job, world, settings, catch_stop_signals);
+  const int code = train::run_hosted_other(job, world, settings, catch_stop_signals);
+  ignore_stop_signals();
+  return code;
 }
 
 /// Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole lines are readable there,

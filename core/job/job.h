@@ -155,11 +155,13 @@ struct Job {
   std::string name;  ///< the file's stem
 
   std::int64_t ranks{};
+  std::optional<IntegerRange> elastic_ranks;  ///< the range of [job] ranks; `ranks` is the number that was chosen of it
   Chosen strategy;
   std::string transport;       ///< of mesh axes that `axis_transports` does not name
   std::string device;          ///< where the ranks compute
   double timeout{};            ///< seconds
   double time_limit{};         ///< seconds from the start of the run; 0: none
+  std::int64_t restarts{};     ///< of the ranks, without a newer checkpoint in between; 0: a failure ends the job
   bool deterministic{};        ///< sums over ranks are added in the order of the ranks
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never
   std::uint64_t seed{};

@@ -61,12 +61,14 @@ void check_task(const Reading& reading, const Section& section) {
                         *section.task));
 }
 
-/// `ranks = auto`: as many as the mesh has places; without one as many as there are here.
+/// `ranks = auto`: as many as the mesh has places; without one as many as there are here. A range has its limits.
 void resolve_ranks(Reading& reading) {
-  const Job& job = reading.job;
-  if (job.ranks == 0) {
-    set_ranks(reading, job.mesh.empty() ? reading.providers->automatic_ranks() : places_of_mesh(job));
+  Job& job = reading.job;
+  if (job.ranks != 0) {
+    return;
   }
+  const std::int64_t ranks = job.mesh.empty() ? reading.providers->automatic_ranks() : places_of_mesh(job);
+  set_ranks(reading, job.elastic_ranks ? std::clamp(ranks, job.elastic_ranks->least, job.elastic_ranks->most) : ranks);
 }
 
 /// Whether the axes are the mesh's is known once the strategy has said which those are.

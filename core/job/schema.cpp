@@ -319,6 +319,7 @@ const Rules& rules() {
                     {"cluster", {"flops", "measured"}}},
       .content = {{"cluster", {"flops", "measured", "memory"}}},
       .need = {{{"job", "time_limit"}, {{"checkpoint", ""}}},
+               {{"job", "restarts"}, {{"checkpoint", ""}}},
                {{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},
                {{"cluster", "bandwidth"}, {{"cluster", "flops"}, {"cluster", "measured"}}}},
   };

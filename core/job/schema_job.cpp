@@ -4,6 +4,20 @@ namespace shardrun::job {
 
 using enum OptionType;
 
+namespace {
+
+/// A range is resolved as `auto` is.
+void store_ranks(Job& job, const OptionSpec&, const OptionValue& value) {
+  if (const auto* const range = std::get_if<IntegerRange>(&value)) {
+    job.elastic_ranks = *range;
+    job.ranks = 0;
+  } else {
+    job.ranks = std::get<std::int64_t>(value);
+  }
+}
+
+}  // namespace
+
 Section job_section() {
   return {
       .name = "job",
@@ -16,12 +30,15 @@ Section job_section() {
                 .minimum = 1,
                 .help = "Number of processes that share the work. shardrun starts them, or mpirun, srun or another "
                         "launcher has started as many. auto is the product of [mesh]. Without [mesh] auto is the "
-                        "launcher's number of processes, or one rank for each core that this process may use.",
+                        "launcher's number of processes, or one rank for each core that this process may use. A range "
+                        "such as 2..8 is as many as auto, but within the range, and as many as strategy and "
+                        "mesh accept. After a failure the job may go on with fewer ([job] restarts).",
                 .automatic = true,
+                .ranged = true,
                 .aliases = {"world_size", "nproc", "nprocs", "nproc_per_node", "num_processes", "num_procs", "np",
                             "ntasks", "num_gpus", "n_gpus", "ngpus", "gpus", "num_devices", "devices", "workers",
                             "num_ranks", "nranks"}},
-               into(&Job::ranks)},
+               store_ranks},
               {{.name = "strategy",
                 .type = text,
                 .default_value = SHARDRUN_DEFAULT_STRATEGY,
@@ -75,6 +92,19 @@ Section job_section() {
                     "time, for which it needs the section [checkpoint].",
                 .aliases = {"max_time", "max_wall_time", "walltime", "wall_time", "time_limit_s", "exit_duration"}},
                into(&Job::time_limit)},
+              {{.name = "restarts",
+                .type = integer,
+                .default_value = "0",
+                .minimum = 0,
+                .maximum = 1e6,
+                .help =
+                    "How often in a row all ranks are started again after one has died, failed or stopped "
+                    "answering, without a newer checkpoint in between. The ranks go on from the newest checkpoint, "
+                    "for which this needs the section [checkpoint]. Failures that would repeat end the job at once: "
+                    "a loss that is not finite, damaged data. If another launcher has started the ranks, only "
+                    "that launcher can start them again.",
+                .aliases = {"max_restarts", "max_retries", "num_restarts"}},
+               into(&Job::restarts)},
               {{.name = "deterministic",
                 .type = boolean,
                 .default_value = "false",

@@ -2,7 +2,11 @@
 
 namespace shardrun::launch {
 
-/// Whether a rank failed by itself, or as a consequence of another's failure (a lost peer, an abort).
-enum class FailureKind { own, consequence };
+/// Why a rank failed.
+enum class FailureKind {
+  own,          ///< by itself
+  consequence,  ///< of another rank's failure: a lost peer, an abort
+  permanent,    ///< by itself, and it would again: a loss that is NaN, damaged data
+};
 
 }  // namespace shardrun::launch

@@ -46,7 +46,7 @@ void FailureJudge::ended(int rank, int stop_signal) {
 }
 
 void FailureJudge::blame(int rank, FailureKind kind, std::string text) {
-  if (!cause_ || (cause_kind_ == FailureKind::consequence && kind == FailureKind::own)) {
+  if (!cause_ || (cause_kind_ == FailureKind::consequence && kind != FailureKind::consequence)) {
     reporter_.reset();
     set_cause(rank, kind, std::move(text));
   }
@@ -68,14 +68,19 @@ void FailureJudge::blame_awaited(int rank, int awaited, const std::string& text)
 
 void FailureJudge::set_cause(int rank, FailureKind kind, std::string text) {
   cause_kind_ = kind;
-  cause_ = RootCause{.rank = rank, .host = of(rank).host, .pid = of(rank).end.pid, .text = std::move(text)};
+  cause_ = RootCause{.rank = rank,
+                     .host = of(rank).host,
+                     .pid = of(rank).end.pid,
+                     .text = std::move(text),
+                     .is_permanent = kind == FailureKind::permanent};
 }
 
 bool FailureJudge::is_final() const {
   const auto may_report = [this](const RankStatus& each) {
     return each.joined && !each.gone && !each.end.failure && !each.end.said_goodbye && &each != &of(cause_->rank);
   };
-  return cause_ && (cause_kind_ == FailureKind::own || std::none_of(statuses_.begin(), statuses_.end(), may_report));
+  return cause_ &&
+         (cause_kind_ != FailureKind::consequence || std::none_of(statuses_.begin(), statuses_.end(), may_report));
 }
 
 LaunchResult FailureJudge::result() const {

@@ -77,6 +77,7 @@ struct RootCause {
   std::optional<int> exit_code;  ///< if the rank ended by itself
   int signal = 0;                ///< ended the rank, and the launcher had not sent it; else 0
   std::string text;
+  bool is_permanent = false;  ///< whether the rank said so: FailureKind::permanent
 };
 
 /// "rank 2 (pid 4711 on host): was killed by signal 9 (SIGKILL)…"
@@ -105,7 +106,8 @@ struct LaunchResult {
 /// Therefore ranks that have not reported yet get `report_time` to do so before the abort.
 ///
 /// Signals to this process:
-///  - SIGINT, SIGTERM, SIGHUP and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` the ranks are killed.
+///  - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` the ranks are
+///  killed.
 ///  - A second signal, except SIGPIPE, sends the ranks SIGTERM, and SIGKILL after `grace`.
 ///  - SIGTSTP (Ctrl-Z) asks the ranks to pause between steps. When all have paused, this process stops until it is
 ///    continued; then the ranks continue too. If no shell could continue it, the ranks continue at once.

@@ -93,7 +93,7 @@ class Rank {
   /// callback only removes the earlier one.
   void on_abort(std::function<void(const std::string& reason)> callback);
 
-  /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP), or 0.
+  /// The signal that asks for an orderly stop (SIGINT, SIGTERM, SIGHUP, SIGUSR1), or 0.
   [[nodiscard]] int stop_signal() const noexcept;
 
   /// Whether all ranks are asked to pause (Ctrl-Z). Each rank then calls pause() once, all at the same point of their

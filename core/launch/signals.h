@@ -18,10 +18,9 @@ inline constexpr std::chrono::milliseconds same_request{200};
 /// process does about the request.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
 
-/// Turns SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP and SIGCHLD into readable bytes, whatever thread receives them. A
-/// signal that is ignored stays ignored, because whoever started this process wants that (nohup, a shell's &); SIGCHLD
-/// is an exception. The destructor restores the signal actions and the thread's signal mask. At most one exists at a
-/// time.
+/// Turns the signals in `caught` into readable bytes, whatever thread receives them. A signal that is ignored stays
+/// ignored, because whoever started this process wants that (nohup, a shell's &); SIGCHLD is an exception. The
+/// destructor restores the signal actions and the thread's signal mask. At most one exists at a time.
 class SignalPipe {
  public:
   SignalPipe();  ///< throws Error{io}; Error{internal} if another exists
@@ -32,7 +31,7 @@ class SignalPipe {
   /// Non-blocking. Each byte is a signal's number. Several SIGCHLD may be one byte.
   [[nodiscard]] int descriptor() const { return read_end_.get(); }
 
-  static constexpr std::array<int, 6> caught = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGTSTP, SIGCHLD};
+  static constexpr std::array<int, 7> caught = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGTSTP, SIGCHLD};
 
  private:
   files::FileDescriptor read_end_;

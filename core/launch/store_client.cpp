@@ -134,9 +134,9 @@ void StoreClient::message(std::string_view kind, std::string_view bytes) {
 }
 
 bool StoreClient::fail(FailureKind kind, std::string_view text, std::optional<int> awaited, Deadline deadline) {
-  const bool own = kind == FailureKind::own && !aborted_;
+  const bool own = kind != FailureKind::consequence && !aborted_;
   post(FrameWriter(FrameType::failure)
-           .u32(own ? 0 : 1)
+           .u32(static_cast<std::uint32_t>(own ? kind : FailureKind::consequence))
            .u32(awaited ? static_cast<std::uint32_t>(*awaited) : none_awaited)
            .bytes(text.substr(0, max_frame_bytes / 2))
            .finish());

@@ -36,6 +36,11 @@ struct StoreServer::Waiter {
 
 namespace {
 
+FailureKind failure_kind(std::uint32_t number) {
+  const auto kind = static_cast<FailureKind>(number);
+  return kind == FailureKind::own || kind == FailureKind::permanent ? kind : FailureKind::consequence;
+}
+
 constexpr std::chrono::milliseconds accept_pause{50};
 constexpr int logged_drops = 20;
 constexpr std::size_t max_value_bytes = max_frame_bytes - 16;  ///< the rest of its frame takes at most 16 bytes
@@ -279,7 +284,7 @@ void StoreServer::member_frame(int rank, FrameType type, std::string_view payloa
       return events_.message(rank, kind, reader.bytes());
     }
     case FrameType::failure: {
-      const FailureKind kind = reader.u32() == 0 ? FailureKind::own : FailureKind::consequence;
+      const FailureKind kind = failure_kind(reader.u32());
       const std::uint32_t awaited = reader.u32();
       const bool is_other = awaited < members_.size() && static_cast<int>(awaited) != rank;
       events_.failed(rank, kind, is_other ? std::optional(static_cast<int>(awaited)) : std::nullopt, reader.bytes());

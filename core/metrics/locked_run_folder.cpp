@@ -149,6 +149,14 @@ void remove_of_ranks(const std::filesystem::path& folder, std::string_view exten
   }
 }
 
+void remove_attempts(const std::filesystem::path& output) {
+  std::error_code failed;
+  std::filesystem::remove_all(attempts_path(output), failed);
+  if (failed) {
+    throw files::system_error("remove", attempts_path(output), failed.value());
+  }
+}
+
 /// The inode number of a file; nothing if there is no file. A file that replaces another exists before the other goes,
 /// and so has a different number.
 std::optional<ino_t> number_of(const std::filesystem::path& path) {
@@ -207,6 +215,14 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
     return "";
   }
   std::string older = kept.metrics ? "" : describe_older(root());
+  if (!kept.metrics) {
+    remove_attempts(root());
+  }
+  remove_files(kept);
+  return older;
+}
+
+void LockedRunFolder::remove_files(const Kept& kept) const {
   remove_unfinished();
   remove_states(root(), kept);
   remove_file(sample_path(root()));
@@ -225,7 +241,6 @@ std::string LockedRunFolder::remove_older_run(const Kept& kept) const {
     std::error_code holds_more;
     std::filesystem::remove(folder, holds_more);
   }
-  return older;
 }
 
 }  // namespace shardrun::metrics

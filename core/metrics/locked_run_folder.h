@@ -47,6 +47,10 @@ class LockedRunFolder {
   /// Returns the message for the person, or "" if there was no run. Throws Error{io}.
   std::string remove_older_run(const Kept& kept = {}) const;
 
+  /// Removes the files that this run has written so far, except those that remove_older_run() leaves: its ranks begin
+  /// again. Throws Error{io}.
+  void remove_files(const Kept& kept) const;
+
   /// Removes temporary files that killed processes have left here. Call it when no process of the run writes. Ignores
   /// errors.
   void remove_unfinished() const noexcept;

@@ -95,6 +95,8 @@ std::filesystem::path trace_folder(const std::filesystem::path& output) { return
 
 std::filesystem::path flight_folder(const std::filesystem::path& output) { return output / "flight"; }
 
+std::filesystem::path attempts_path(const std::filesystem::path& output) { return output / "attempts"; }
+
 std::filesystem::path lock_path(const std::filesystem::path& output) { return output / lock_name; }
 
 bool is_of_a_run(const std::filesystem::path& output) {

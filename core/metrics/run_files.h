@@ -30,6 +30,10 @@ namespace shardrun::metrics {
 /// The folder of the ranks' flight records.
 [[nodiscard]] std::filesystem::path flight_folder(const std::filesystem::path& output);
 
+/// The folders of the attempts of a run that were followed by another: 1, 2 and so on. Each has the attempt's
+/// summary.json, log and flight records.
+[[nodiscard]] std::filesystem::path attempts_path(const std::filesystem::path& output);
+
 /// The file that a run locks, in addition to the folder.
 [[nodiscard]] std::filesystem::path lock_path(const std::filesystem::path& output);
 

@@ -46,6 +46,19 @@ object json_of(const CheckpointSummary& checkpoints) {
           {"stall_s", checkpoints.stall_s}};
 }
 
+array json_of(const std::vector<Attempt>& attempts) {
+  array list;
+  for (const Attempt& attempt : attempts) {
+    list.push_back({{"rank", attempt.rank},
+                    {"cause", attempt.cause},
+                    {"first_step", attempt.first_step},
+                    {"steps", attempt.steps},
+                    {"ranks", attempt.ranks},
+                    {"seconds", attempt.seconds}});
+  }
+  return list;
+}
+
 value json_of(const std::optional<double>& number) { return number ? value(*number) : value(nullptr); }
 
 object json_of(const Summary& summary) {
@@ -80,6 +93,9 @@ object json_of(const Summary& summary) {
   if (summary.checkpoints) {
     json.emplace("first_step", summary.first_step);
     json.emplace("checkpoints", json_of(*summary.checkpoints));
+  }
+  if (!summary.attempts.empty()) {
+    json.emplace("attempts", json_of(summary.attempts));
   }
   return json;
 }

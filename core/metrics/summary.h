@@ -22,10 +22,10 @@ struct MemoryCategories {
 
 struct RankSummary {
   std::uint64_t planned_bytes = 0;
-  std::uint64_t peak_bytes = 0;     ///< measured, not planned
+  std::uint64_t peak_bytes = 0;           ///< measured, not planned
   std::uint64_t snapshot_bytes = 0;       ///< of the copy of what the rank saves; 0: there is none
   std::uint64_t snapshot_peak_bytes = 0;  ///< measured
-  std::uint64_t private_bytes = 0;  ///< the process's own memory outside of the arena, at the end of the run
+  std::uint64_t private_bytes = 0;        ///< the process's own memory outside of the arena, at the end of the run
   MemoryCategories categories;
   /// Per step: mesh axis, then collective, as `plan` prints them.
   std::map<std::string, std::map<std::string, std::uint64_t>> sent_bytes;
@@ -50,6 +50,16 @@ struct CheckpointSummary {
   double stall_s = 0;           ///< that steps waited for copies and writers
 };
 
+/// A start of all ranks that failed, and after which they were started again.
+struct Attempt {
+  std::int64_t rank = 0;  ///< that failed first
+  std::string cause;
+  std::int64_t first_step = 0;  ///< steps done before the attempt
+  std::int64_t steps = 0;       ///< that it did
+  std::int64_t ranks = 0;
+  double seconds = 0;
+};
+
 /// The contents of summary.json.
 struct Summary {
   std::string status;  ///< "finished", "stopped" or "failed"
@@ -63,10 +73,11 @@ struct Summary {
   std::uint64_t data_bytes = 0;  ///< memory of the tokens of texts on each host, for all its ranks
   double tokens_per_s = 0;
   std::optional<double> step_ms_median;  ///< null if no step was timed
-  std::int64_t checks = 0;         ///< comparisons of replicas
-  double check_s = 0;              ///< seconds of the checks, outside of the steps
-  std::int64_t first_step = 0;     ///< steps done before this run, which went on from there
+  std::int64_t checks = 0;               ///< comparisons of replicas
+  double check_s = 0;                    ///< seconds of the checks, outside of the steps
+  std::int64_t first_step = 0;           ///< steps done before this run, which went on from there
   std::optional<CheckpointSummary> checkpoints;
+  std::vector<Attempt> attempts;   ///< before the last one, which everything else is about
   std::string saved;               ///< what is in the folder as the run's result: "new", "earlier" or "none"
   std::optional<double> ending_s;  ///< if one of several ranks failed: from the first sign of it to the last rank's end
   std::size_t strangers = 0;       ///< connections that were not from ranks; written only if there were any

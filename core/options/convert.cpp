@@ -22,6 +22,7 @@ namespace {
 }
 
 constexpr std::string_view automatic = "auto";
+constexpr std::string_view range_dots = "..";
 
 std::string range(const OptionSpec& spec) {
   const auto low = [&] {
@@ -65,6 +66,22 @@ Integer to_integer(std::string_view text, const SettingPlace& place, std::string
                        std::is_signed_v<Integer> ? "an integer" : "an integer of at least 0", other));
   }
   return value;
+}
+
+IntegerRange to_range(const OptionSpec& spec, std::string_view text, std::size_t dots, const SettingPlace& place) {
+  IntegerRange range;
+  for (const auto& [bound, digits] :
+       {std::pair(&range.least, text.substr(0, dots)), std::pair(&range.most, text.substr(dots + range_dots.size()))}) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *bound);
+    if (error != std::errc() || end != digits.data() + digits.size()) {
+      refuse(place, text, "is not a range; write two integers, such as 2..8");
+    }
+    check_range(spec, *bound, text, place);
+  }
+  if (range.least > range.most) {
+    refuse(place, text, "begins above its end; write the smaller number first");
+  }
+  return range;
 }
 
 /// Digits, with a decimal point if a unit follows. K to T are powers of 1000, Ki to Ti of 1024; a B may follow.
@@ -211,7 +228,12 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Setting
       if (spec.automatic && text == automatic) {
         return std::int64_t{0};
       }
-      const auto value = to_integer<std::int64_t>(text, place, spec.automatic ? ", or auto" : "");
+      if (const std::size_t dots = text.find(range_dots); spec.ranged && dots != std::string_view::npos) {
+        return to_range(spec, text, dots, place);
+      }
+      const auto value = to_integer<std::int64_t>(
+          text, place,
+          fmt::format("{}{}", spec.automatic ? ", or auto" : "", spec.ranged ? ", or a range such as 2..8" : ""));
       check_range(spec, value, text, place);
       return value;
     }
@@ -255,6 +277,8 @@ std::string to_text(const OptionSpec& spec, const OptionValue& value) {
           return join(held, spec.separator);
         } else if constexpr (std::is_same_v<Held, OptionFile>) {
           return held.path;
+        } else if constexpr (std::is_same_v<Held, IntegerRange>) {
+          return fmt::format("{}{}{}", held.least, range_dots, held.most);
         } else {
           return fmt::format("{}", held);
         }
@@ -269,7 +293,8 @@ std::string accepted(const OptionSpec& spec) {
   };
   switch (spec.type) {
     case OptionType::integer:
-      return bounded("an integer") + (spec.automatic ? fmt::format(", or {}", automatic) : std::string());
+      return bounded("an integer") + (spec.ranged ? ", or a range such as 2..8" : "") +
+             (spec.automatic ? fmt::format(", or {}", automatic) : std::string());
     case OptionType::bytes: return "bytes, with or without K, M, G, T, KiB, MiB, GiB or TiB";
     case OptionType::seed: return "an integer, 0 to 2^64 - 1";
     case OptionType::real: return bounded("a number");

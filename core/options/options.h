@@ -60,6 +60,7 @@ struct OptionSpec {
   bool names_transport = false;  ///< a text that names a transport, which the job then uses too
   char separator = ',';
   bool automatic = false;  ///< an integer that may be `auto`: 0 until its owner replaces it
+  bool ranged = false;     ///< an integer that may be a range, LEAST..MOST
   std::vector<Alias> aliases{};
   std::vector<ChoiceAlias> choice_aliases{};
 };
@@ -72,9 +73,17 @@ struct OptionFile {
   auto operator<=>(const OptionFile&) const = default;
 };
 
-/// integer (also bytes), seed, real, boolean, text (also path and choice), file, list.
-using OptionValue =
-    std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile, std::vector<std::string>>;
+/// What an integer that may be a range can be, both included.
+struct IntegerRange {
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+
+  auto operator<=>(const IntegerRange&) const = default;
+};
+
+/// integer (also bytes), seed, real, boolean, text (also path and choice), file, list, range.
+using OptionValue = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, OptionFile,
+                                 std::vector<std::string>, IntegerRange>;
 
 /// The values of one set of options, in the order in which they were set.
 class OptionValues {

@@ -179,6 +179,7 @@ void Checkpointing::await_writer() {
     record_.summary.checkpoints->stall_s += waited;
     record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
                             metrics::human_time(waited)));
+    return tell(*outcome_);
   }
   tell(*outcome_);
 }

@@ -71,6 +71,9 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   compiled.resumed = open_resumed(job);
   std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
+  if (job.restarts > 0) {
+    notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));
+  }
   if (display) {
     for (const std::string& notice : notices) {
       display->line(notice);
@@ -177,7 +180,7 @@ class First {
                        .output = run_.locked_folder().path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
-      summary = reports_->merge(result);
+      summary = reports_->merge(result, run_.job().output);
     }
     run_.end(summary);
     reports_->finish_screen(summary);
@@ -195,7 +198,7 @@ class First {
 
   /// Called on the host's thread while this rank hangs elsewhere.
   [[noreturn]] void give_up(const launch::LaunchResult& result) {
-    metrics::Summary summary = reports_->merge(result);
+    metrics::Summary summary = reports_->merge(result, run_.job().output);
     run_.write_summary(summary);
     write_to_standard_error(fmt::format("shardrun: {}\n", summary.error), Patience::brief);
     end_process(summary.exit_code == 0 ? 1 : summary.exit_code);
@@ -211,12 +214,13 @@ class First {
 
 }  // namespace
 
-metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
+                     const std::function<int(const metrics::Summary&)>& tell) {
   Prepared prepared;
   try {
     prepared = check_before(job, world, settings);
   } catch (const Stopped& stopped) {
-    return stopped_early(job, stopped.signal(), "before the ranks met");
+    return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
   }
   raise_limits(world);
   Rendezvous rendezvous = rendezvous_of(job, world);
@@ -232,7 +236,7 @@ metrics::Summary run_hosted_first(const job::Job& job, const launch::World& worl
   if (!invite(rendezvous, world, invitation)) {
     throw no_place(job, world);
   }
-  return first->run(invitation, std::move(prepared));
+  return tell(first->run(invitation, std::move(prepared)));
 }
 
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,

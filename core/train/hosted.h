@@ -16,9 +16,10 @@ namespace shardrun::train {
 //
 // Both throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.
 
-/// Rank 0. Its process also does the launcher's work. The summary is as run_job()'s.
-[[nodiscard]] metrics::Summary run_hosted_first(const job::Job& job, const launch::World& world,
-                                                const RunSettings& settings);
+/// Rank 0. Its process also does the launcher's work. Returns what `tell` returns, which gets a summary as run_job()'s.
+/// The other ranks end only after that: some launchers end all processes of a world once one has ended with an error.
+[[nodiscard]] int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
+                                   const std::function<int(const metrics::Summary&)>& tell);
 
 /// Any other rank; returns its exit code. `on_join` is called when all ranks are there; before, there is nothing to
 /// save.

@@ -14,12 +14,12 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
-#include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/files/descriptor.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/metrics/locked_run_folder.h"
+#include "core/train/attempts.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
 #include "plugins/loader/guard.h"
@@ -65,6 +65,13 @@ class InheritedStandard {
   files::FileDescriptor output_;
 };
 
+std::vector<std::string> with_checkpoint(std::vector<std::string> words, const checkpoint::OpenCheckpoint* resumed) {
+  if (resumed != nullptr) {
+    words.insert(words.end(), {fmt::format("--{}", resume_option), resumed->path().string()});
+  }
+  return words;
+}
+
 launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settings,
                                   const metrics::LockedRunFolder& folder, const std::vector<std::string>& words,
                                   RankReports& reports) {
@@ -88,10 +95,72 @@ launch::LaunchResult launch_ranks(const job::Job& job, const RunSettings& settin
                          .on_notice = [&](std::string_view line) { reports.notice(line); }});
 }
 
+/// One attempt after the other, until none follows.
+class LaunchedRun {
+ public:
+  LaunchedRun(const job::Job& job, const RunSettings& settings, std::vector<std::string> words,
+              std::shared_ptr<const checkpoint::OpenCheckpoint> resumed)
+      : settings_(settings),
+        words_(std::move(words)),
+        run_(job, settings),
+        attempts_(job, std::move(resumed)),
+        told_(run_.begin(attempts_.resumed())) {}
+
+  metrics::Summary run() {
+    for (;;) {
+      if (const std::optional<metrics::Summary> summary = attempt()) {
+        return *summary;
+      }
+    }
+  }
+
+ private:
+  /// Starts the ranks and waits for their end. Returns the run's summary; nothing if another attempt is to follow.
+  std::optional<metrics::Summary> attempt() {
+    const job::Job job = run_.job();  // the next attempt's may be another
+    RankReports reports(job, settings_, static_cast<int>(job.ranks), attempts_.first_step());
+    reports.tell_older(told_);
+    std::optional<metrics::Summary> failed;
+    metrics::Summary summary;
+    bool is_last = true;
+    {
+      const metrics::Leftovers leftovers(run_.locked_folder());
+      const launch::LaunchResult result = launch_ranks(attempts_.job(), settings_, run_.locked_folder(),
+                                                       with_checkpoint(words_, attempts_.resumed()), reports);
+      if (result.stop_signal != 0) {
+        request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
+      }
+      if (attempts_.goes_on_after(result, reports.has_begun())) {
+        try {
+          const std::filesystem::path record = run_.keep_record();
+          failed = reports.merge(result, record);
+          told_ = attempts_.begin_next(run_, record, *failed);
+          is_last = false;
+        } catch (const Error& error) {
+          attempts_.give_up(error.message());
+        }
+      }
+      summary = failed ? *failed : reports.merge(result, job.output);
+    }
+    if (is_last) {
+      attempts_.conclude(summary);
+      run_.end(summary);
+    }
+    reports.finish_screen(summary);
+    return is_last ? std::optional(summary) : std::nullopt;
+  }
+
+  const RunSettings& settings_;
+  const std::vector<std::string> words_;
+  Run run_;
+  Attempts attempts_;
+  std::string told_;  ///< the first line of the next attempt, for the person
+};
+
 }  // namespace
 
 metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
-                           const checkpoint::OpenCheckpoint* resumed, std::vector<std::string> words) {
+                           std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, std::vector<std::string> words) {
   require_descriptors(job);
   std::optional<data::InheritedData> inherited;
   if (dataset != nullptr) {
@@ -104,30 +173,11 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
     standard.emplace();
     words.insert(words.end(), {fmt::format("--{}", standard_option), standard->text()});
   }
-  if (resumed != nullptr) {
-    words.insert(words.end(), {fmt::format("--{}", resume_option), resumed->path().string()});
-  }
   if (settings.ends_by) {
     const double seconds = std::chrono::duration<double>(settings.ends_by->time_since_epoch()).count();
     words.insert(words.end(), {fmt::format("--{}", ends_by_option), fmt::format("{:.3f}", seconds)});
   }
-  Run run(job, settings);
-  const std::string older = run.begin(resumed);
-  RankReports reports(run.job(), settings, static_cast<int>(job.ranks),
-                      resumed == nullptr ? checkpoint::first_step(job) : resumed->manifest().step);
-  reports.tell_older(older);
-  metrics::Summary summary;
-  {
-    const metrics::Leftovers leftovers(run.locked_folder());
-    const launch::LaunchResult result = launch_ranks(job, settings, run.locked_folder(), words, reports);
-    if (result.stop_signal != 0) {
-      request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
-    }
-    summary = reports.merge(result);
-  }
-  run.end(summary);
-  reports.finish_screen(summary);
-  return summary;
+  return LaunchedRun(job, settings, std::move(words), std::move(resumed)).run();
 }
 
 }  // namespace shardrun::train

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,11 +21,12 @@ inline constexpr const char* ends_by_option = "ends-by";
 inline constexpr const char* standard_option = "standard";
 
 /// Runs a job of several ranks: starts a process for each, shows their progress as one, and merges their reports. A
-/// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. The ranks
+/// rank that fails ends the job: the summary then has status "failed", the exit code and the root cause. With [job]
+/// restarts the ranks may be started again instead, from the newest checkpoint. The ranks
 /// inherit `dataset`, which is loaded; null if the job has no data. `resumed`: the checkpoint that the run goes on
 /// from; null: none. `words` are added to the command `rank JOB.ini` of each process.
 [[nodiscard]] metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, const data::Dataset* dataset,
-                                         const checkpoint::OpenCheckpoint* resumed,
+                                         std::shared_ptr<const checkpoint::OpenCheckpoint> resumed,
                                          std::vector<std::string> words = {});
 
 }  // namespace shardrun::train

@@ -33,9 +33,22 @@ bool is_consequence(ErrorCode code) noexcept {
   return code == ErrorCode::aborted || code == ErrorCode::peer_lost || code == ErrorCode::timeout;
 }
 
+/// Whether the same job would fail by this again, from any checkpoint. Not so plugins, whose errors may be a network's.
+bool is_permanent(ErrorCode code) noexcept {
+  return code == ErrorCode::usage || code == ErrorCode::job || code == ErrorCode::data || code == ErrorCode::numerics ||
+         code == ErrorCode::shape_mismatch;
+}
+
+launch::FailureKind kind_of(ErrorCode code) noexcept {
+  return is_consequence(code) ? launch::FailureKind::consequence
+         : is_permanent(code) ? launch::FailureKind::permanent
+                              : launch::FailureKind::own;
+}
+
 /// What run_as_rank() keeps of its inputs for the work.
 struct WorkInputs {
   bool profile = false;
+  bool is_hosted = false;
   int standard_input = 0;
   int standard_output = 1;
   std::optional<std::chrono::system_clock::time_point> ends_by;
@@ -62,8 +75,9 @@ int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::Run
   }
   link.message(summary_message, metrics::to_json(summary));
   link.barrier();
-  return summary.status == "stopped" && link.job().checkpoints.used ? 0
-                                                                    : summary.exit_code;  // it has saved what it has
+  // The launcher expects 0 of a rank that was asked to stop and has saved what it has. Another launcher gets 75.
+  const bool has_saved = summary.status == "stopped" && link.job().checkpoints.used;
+  return has_saved && !inputs.is_hosted ? 0 : summary.exit_code;
 }
 
 }  // namespace
@@ -196,8 +210,7 @@ int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   try {
     return attempt();
   } catch (const Error& error) {
-    tell(is_consequence(error.code()) ? launch::FailureKind::consequence : launch::FailureKind::own, error.message(),
-         is_consequence(error.code()) ? error.awaited() : std::nullopt);
+    tell(kind_of(error.code()), error.message(), is_consequence(error.code()) ? error.awaited() : std::nullopt);
     return exit_code(error.code());
   } catch (const std::bad_alloc&) {
     tell(launch::FailureKind::own, "out of memory", {});
@@ -320,7 +333,7 @@ int as_rank(const job::Job& job, const launch::RankContext& context, const RankW
 }
 
 int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile, RankInputs inputs) {
-  const WorkInputs for_work{profile, inputs.standard_input, inputs.standard_output, inputs.ends_by};
+  const WorkInputs for_work{profile, context.is_hosted, inputs.standard_input, inputs.standard_output, inputs.ends_by};
   return as_rank(
       job, context,
       [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {

@@ -177,7 +177,7 @@ void RankReports::fill(metrics::Summary& summary) const {
   summary.seconds = metrics::seconds_since(begin_);
 }
 
-metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
+metrics::Summary RankReports::merge(const launch::LaunchResult& result, const std::filesystem::path& folder) {
   metrics::Summary summary = summaries_.contains(0) ? summaries_[0] : metrics::Summary{};
   summary.ranks.clear();
   for (int rank = 0; rank < static_cast<int>(job_.ranks); ++rank) {
@@ -196,10 +196,10 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result) {
     summary.status = "failed";
     summary.ending_s = std::chrono::duration<double>(result.ending).count();
     summary.error =
-        launch::describe(*result.cause) + tell_flights(job_.output, static_cast<int>(job_.ranks), result.cause->rank);
+        launch::describe(*result.cause) + tell_flights(folder, static_cast<int>(job_.ranks), result.cause->rank);
     return summary;
   }
-  drop_flights(job_.output);
+  drop_flights(folder);
   if (result.forced_signal != 0 && !came_to_its_end) {
     summary.error =
         fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),

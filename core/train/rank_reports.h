@@ -48,7 +48,8 @@ class RankReports {
   void notice(std::string_view line) { progress_.print(line); }
 
   /// The first rank's summary with every rank's part. A rank that died has its planned part, if it had reported that.
-  [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result);
+  /// `folder`: where the ranks' flight records are, in the folder `flight`.
+  [[nodiscard]] metrics::Summary merge(const launch::LaunchResult& result, const std::filesystem::path& folder);
   /// Waits until everything is on the screen. If the screen is stopped, waits while the run succeeded and nobody asks
   /// to stop.
   void finish_screen(const metrics::Summary& summary);

@@ -46,9 +46,52 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
     checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }
   std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));
+  write_job();
+  return older;
+}
+
+void Run::write_job() const {
   files::write_file_atomically(metrics::job_path(locked_folder_.root()),
                                job::canonical_text(with_output(job_, locked_folder_.path())));
-  return older;
+}
+
+void Run::begin_again(const job::Job& job, const checkpoint::OpenCheckpoint* resumed) {
+  locked_folder_.folder().require_owned();
+  job_ = with_output(job, locked_folder_.root());
+  checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
+  locked_folder_.remove_files(checkpoint::kept_of(job_, resumed));
+  write_job();
+}
+
+std::filesystem::path Run::keep_record() const {
+  locked_folder_.folder().require_owned();
+  const std::filesystem::path& root = locked_folder_.root();
+  std::error_code failed;
+  std::filesystem::path folder;
+  for (int number = 1; folder.empty() || std::filesystem::exists(folder, failed); ++number) {
+    folder = metrics::attempts_path(root) / std::to_string(number);
+  }
+  files::create_folders(folder, "the record of an attempt");
+  for (const char* const part : {"log", "flight"}) {
+    if (std::filesystem::exists(root / part, failed)) {
+      std::filesystem::rename(root / part, folder / part, failed);
+      if (failed) {
+        throw files::system_error("move", root / part, failed.value());
+      }
+    }
+  }
+  return folder;
+}
+
+void Run::complete(metrics::Summary& summary) const {
+  summary.origin = settings_.origin;
+  summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
+  summary.saved = to_string(locked_folder_.saved(checkpoint::result_path(job_).filename()));
+}
+
+void Run::write_record(const std::filesystem::path& folder, metrics::Summary summary) const {
+  complete(summary);
+  metrics::write_summary(metrics::summary_path(folder), summary);
 }
 
 void Run::write_summary(metrics::Summary& summary) noexcept {
@@ -59,9 +102,7 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
       summary.error = error.message();
     }
   };
-  summary.origin = settings_.origin;
-  summary.origin.ended = metrics::utc_text(std::chrono::system_clock::now());
-  summary.saved = to_string(locked_folder_.saved(checkpoint::result_path(job_).filename()));
+  complete(summary);
   try {
     locked_folder_.folder().require_owned();
   } catch (const Error& error) {

@@ -42,6 +42,12 @@ class Run {
   /// up to there stay. Throws Error{io}, also if another run uses [checkpoint] folder.
   [[nodiscard]] std::string begin(const checkpoint::OpenCheckpoint* resumed);
 
+  /// For ranks that begin again: removes what they have written after `resumed`, and writes job.ini. REQUIRES: begin()
+  /// was called, and no rank runs. Throws Error{io}.
+  void begin_again(const job::Job& job, const checkpoint::OpenCheckpoint* resumed);
+  /// Moves logs and flight records to a new folder of attempts_path(), and returns it. Throws Error{io}.
+  [[nodiscard]] std::filesystem::path keep_record() const;
+
   /// The job; its output is the open folder.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
   [[nodiscard]] const metrics::LockedRunFolder& locked_folder() const noexcept { return locked_folder_; }
@@ -49,10 +55,15 @@ class Run {
   /// Completes and writes the summary. If it cannot be written, or the folder is no longer the run's, the summary fails
   /// for this reason, unless it has already failed. Throws nothing.
   void write_summary(metrics::Summary& summary) noexcept;
+  /// Completes the summary of an attempt, and writes it to the folder of its record. Throws Error{io}.
+  void write_record(const std::filesystem::path& folder, metrics::Summary summary) const;
   /// As write_summary(), after all ranks have ended; also joins their traces.
   void end(metrics::Summary& summary);
 
  private:
+  void write_job() const;
+  void complete(metrics::Summary& summary) const;
+
   const RunSettings& settings_;
   metrics::LockedRunFolder locked_folder_;
   std::optional<files::Folder> checkpoints_;  ///< [checkpoint] folder, locked, if it is not in the output folder

@@ -13,6 +13,7 @@
 #include "core/compile/compile.h"
 #include "core/forecast/disk.h"
 #include "core/train/checkpointing.h"
+#include "core/train/elastic.h"
 #include "core/train/launched.h"
 #include "core/train/local_display.h"
 #include "core/train/requirements.h"
@@ -50,7 +51,8 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   return summary;
 }
 
-metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& settings) {
+metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& settings) {
+  const job::Job job = with_fitting_ranks(given, given.ranks);
   std::optional<LocalDisplay> display(std::in_place, job, settings);
   std::optional<compile::Compiled> compiled =
       compile::compile(job, 0, [&](std::string_view activity) { display->now_at(activity); });
@@ -73,7 +75,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   for (const std::string& notice : notices) {
     display->line(notice);
   }
-  if (job.ranks == 1) {
+  if (job.ranks == 1 && job.restarts == 0) {  // a process cannot start itself again
     return run_here(job, *compiled, settings, *display);
   }
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
@@ -81,7 +83,7 @@ metrics::Summary prepare_and_run(const job::Job& job, const RunSettings& setting
   compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();
-  return run_ranks(job, settings, dataset.get(), resumed.get());
+  return run_ranks(job, settings, dataset.get(), resumed);
 }
 
 }  // namespace

@@ -294,6 +294,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   job::Job copy = job;
   copy.output = folder.path();
   copy.checkpoints.used = false;
+  copy.restarts = 0;
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
   JobOutcome outcome{.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal)};
   if (outcome.summary.exit_code != 0) {

@@ -100,8 +100,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   CHECK(none.code == 2);
   CHECK(help.code == 0);
   for (const char* command :
-       {"bench [options]", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]", "plan JOB.ini",
-        "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
+       {"bench [options]", "checkpoint list PATH", "devices [--json]", "generate RUN", "help [TOPIC [JOB.ini]]",
+        "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
@@ -139,7 +139,8 @@ TEST_CASE("the devices are listed with what they can do, and a job names one of 
 
 TEST_CASE("every command has help that names its options", "[program]") {
   const TemporaryFolder folder;
-  for (const char* command : {"bench", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
+  for (const char* command :
+       {"bench", "checkpoint", "devices", "generate", "help", "plan", "plugins", "run", "show-sharding"}) {
     const Ended ended = run_program(folder.path(), {command, "--help"});
     CHECK(ended.code == 0);
     CHECK_THAT(ended.out, StartsWith("usage: shardrun " + std::string(command)));

@@ -557,6 +557,25 @@ TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
+TEST_CASE("a world that is asked to stop and has saved a checkpoint ends with 75 on every rank", "[worlds]") {
+  const JobFolder job;
+  std::vector<std::string> words = dp("gloo", 2, endless);
+  words.insert(words.end(), {"checkpoint.every=1000000", "job.restarts=1"});
+  const std::string settings = with_sets("", words);
+
+  static_cast<void>(
+      run_script(job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
+                                 "while ! grep -q 'step 2/' rank-0.out; do sleep 0.05; done\nkill -USR1 $(cat "
+                                 "rank-1.pid)\nwait\n"));
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 75);
+  CHECK(code_of(job, 1) == 75);
+  CHECK(job.summary().at("exit_code") == 75);
+  CHECK_THAT(text_of(job, 0, "out"), Contains("[job] restarts is left to "));
+  CHECK_FALSE(std::filesystem::is_empty(job.path() / "run/checkpoints"));
+}
+
 namespace {
 
 /// A job that does not end by itself, and what `meddle` does to it once its two `ranks` are at work.

@@ -282,10 +282,29 @@ TEST_CASE("ranks = auto is the product of the mesh where there is one", "[job]")
   CHECK_THAT(job::canonical_text(job), Contains("ranks = 6\n"));
 }
 
+TEST_CASE("a range of ranks is as many as there are here, within the range", "[job]") {
+  const auto ranks = [](std::int64_t here) { return parse_where(here, minimal + "[job]\nranks = 2..8\n").ranks; };
+
+  CHECK(ranks(1) == 2);
+  CHECK(ranks(6) == 6);
+  CHECK(ranks(64) == 8);
+  const job::Job job = parse_where(6, minimal + "[job]\nranks = 2..8\n");
+  CHECK(job.elastic_ranks == IntegerRange{2, 8});
+  CHECK_THAT(job::canonical_text(job), Contains("ranks = 6\n"));
+  CHECK_FALSE(parse_where(6, minimal + "[job]\nranks = 6\n").elastic_ranks);
+  CHECK(parse_where(1, minimal + "[job]\nranks = 2..8\n[mesh]\ndata = 2\nmodel = 3\n").ranks == 6);
+  CHECK_THAT(refusal(minimal + "[job]\nranks = 2..4\n[mesh]\ndata = 2\nmodel = 3\n"),
+             Contains("has 6 places for [job] ranks = 4"));
+  CHECK_THAT(refusal(minimal + "[job]\nranks = 8..2\n"), Contains("ranks = 8..2: begins above its end"));
+  CHECK_THAT(refusal(minimal + "[job]\nranks = 0..2\n"), Contains("ranks = 0..2: must be at least 1"));
+  CHECK_THAT(refusal(minimal + "[job]\nranks = 2..\n"), Contains("is not a range; write two integers, such as 2..8"));
+  CHECK_THAT(refusal(minimal + "[job]\nthreads = 1..2\n"), Contains("threads = 1..2: is not an integer"));
+}
+
 TEST_CASE("auto is a word for ranks alone", "[job]") {
   CHECK_THAT(refusal(minimal + "[job]\nthreads = auto\n"), Contains("threads = auto: is not an integer"));
   CHECK_THAT(refusal(minimal + "[job]\nranks = Auto\n"), Contains("ranks = Auto: is not an integer; write its digits "
                                                                   "alone, without unit, decimal point or exponent, or "
-                                                                  "auto"));
+                                                                  "auto, or a range such as 2..8"));
   CHECK_THAT(refusal(minimal + "[job]\nranks = 0\n"), Contains("must be at least 1"));
 }

@@ -109,6 +109,7 @@ TEST_CASE("what a rank says of its failure is the root cause's text", "[launch]"
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 1);
   CHECK(cause_of(result) == "[2] step 7: the loss is NaN [code 3]");
+  CHECK(result.cause->is_permanent);
 }
 
 TEST_CASE("a death seen after its consequence is the root cause all the same", "[launch]") {

@@ -86,7 +86,7 @@ int linger(Rank& rank, const Arguments&) {
 /// `fail RANK`: that rank fails of its own, the others say what they notice of it.
 int fail(Rank& rank, const Arguments& arguments) {
   if (rank.rank() == std::stoi(arguments.at(0))) {
-    rank.fail(FailureKind::own, "step 7: the loss is NaN");
+    rank.fail(FailureKind::permanent, "step 7: the loss is NaN");
     return 3;
   }
   return wait(rank, arguments);

@@ -11,6 +11,7 @@
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/rank_file.h"
 #include "core/checkpoint/resume.h"
+#include "core/checkpoint/verify.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/sequential_file.h"
@@ -178,9 +179,8 @@ TEST_CASE("a checkpoint of any layout is read in any other, bit for bit", "[chec
   for (std::size_t from = 0; from < all.size(); ++from) {
     const checkpoint::OpenCheckpoint opened(folder / "checkpoints" /
                                             checkpoint::folder_name(static_cast<std::int64_t>(from)));
-    for (std::size_t file = 0; file < opened.manifest().files.size(); ++file) {
-      opened.check_file(file);
-    }
+    opened.check_all_files();
+    CHECK(checkpoint::verify_checkpoint(opened.path()).faults.empty());
     for (std::size_t to = 0; to < all.size(); ++to) {
       INFO(saved_layouts()[from].name << " read as " << saved_layouts()[to].name);
       all[to]->spoil();

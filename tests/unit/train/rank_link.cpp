@@ -194,6 +194,25 @@ TEST_CASE("a rank tells of the rank that it waited for, where the failure follow
   CHECK_FALSE(told({ErrorCode::numerics, "NaN", 3}));
 }
 
+TEST_CASE("a rank tells whether it would fail again", "[train]") {
+  const auto kind_of = [](shardrun::ErrorCode code) {
+    shardrun::launch::FailureKind kind = {};
+    static_cast<void>(train::exit_code_of([&]() -> int { throw Error(code, ""); },
+                                          [&](auto told, const auto&, const auto&) { kind = told; }));
+    return kind;
+  };
+  using shardrun::launch::FailureKind;
+  for (const ErrorCode code : {ErrorCode::usage, ErrorCode::job, ErrorCode::data, ErrorCode::numerics}) {
+    CHECK(kind_of(code) == FailureKind::permanent);
+  }
+  for (const ErrorCode code : {ErrorCode::io, ErrorCode::transport, ErrorCode::plugin, ErrorCode::internal}) {
+    CHECK(kind_of(code) == FailureKind::own);
+  }
+  for (const ErrorCode code : {ErrorCode::timeout, ErrorCode::peer_lost, ErrorCode::aborted}) {
+    CHECK(kind_of(code) == FailureKind::consequence);
+  }
+}
+
 TEST_CASE("results longer than a message arrive whole", "[train]") {
   Pair pair;
   train::RankLink link(pair.job, pair.compiled, pair.first);

@@ -1,0 +1,189 @@
+#include "core/checkpoint/tensor_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/stop.h"
+#include "core/base/suggest.h"
+#include "core/checkpoint/contents.h"
+#include "core/checkpoint/json_header.h"
+#include "core/checkpoint/weights.h"
+#include "core/device/elements.h"
+#include "core/files/text_file.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+constexpr std::size_t most_index_bytes = std::size_t{64} << 20U;
+
+/// Elements from `first` on, as a part of the whole tensor.
+mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first, std::int64_t count) {
+  return {.origin = std::vector<std::int64_t>(shape.size(), 0),
+          .shape = shape,
+          .run = mesh::Interval{first, first + count}};
+}
+
+/// The state's name, of the copy of a varying state whose coordinates are all 0: "w" of "w@data=0".
+std::optional<std::string> name_of_first_copy(const std::string& name) {
+  const std::size_t at = name.find('@');
+  std::string zeros;
+  for (std::size_t axis = at; axis != std::string::npos; axis = name.find('@', axis + 1)) {
+    zeros += name.substr(axis, name.find('=', axis) - axis) + "=0";
+  }
+  return at == std::string::npos || name.substr(at) == zeros ? std::optional(name.substr(0, at)) : std::nullopt;
+}
+
+TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t> numbers,
+                       std::vector<TensorInfo> tensors) {
+  TensorSource source;
+  source.path = checkpoint.path();
+  source.metadata = describe_model(checkpoint.manifest().run.model, checkpoint.manifest().run.tokenizer);
+  source.tensors = std::move(tensors);
+  source.read = [&checkpoint, numbers = std::move(numbers)](std::size_t tensor, std::int64_t first,
+                                                            std::span<std::byte> to) {
+    const StoredTensor& stored = checkpoint.manifest().tensors[numbers[tensor]];
+    const auto count = static_cast<std::int64_t>(to.size() / element_bytes(stored.dtype));
+    checkpoint.read(stored, consecutive(stored.shape, first, count), to);
+  };
+  return source;
+}
+
+[[noreturn]] void refuse_index(const std::filesystem::path& index, const std::string& fault) {
+  throw Error(ErrorCode::data, fmt::format("cannot read '{}': {}", index.native(), fault));
+}
+
+/// The files that an index names, each with its tensors.
+std::map<std::string, std::vector<std::string>> files_of_index(const std::filesystem::path& index) {
+  const boost::json::value json = parse_json_strictly(files::read_text_file(index, most_index_bytes), index.native());
+  const boost::json::object* const fields = json.if_object();
+  const boost::json::value* const map = fields == nullptr ? nullptr : fields->if_contains("weight_map");
+  if (map == nullptr || !map->is_object()) {
+    refuse_index(index, "it has no object 'weight_map'");
+  }
+  std::map<std::string, std::vector<std::string>> files;
+  for (const auto& [tensor, file] : map->get_object()) {
+    const std::string name = file.is_string() ? std::string(file.get_string()) : "";
+    if (name.empty() || std::filesystem::path(name).filename() != name || name == "..") {
+      refuse_index(index, fmt::format("tensor '{}' should be in a file of the same folder", std::string_view(tensor)));
+    }
+    files[name].emplace_back(tensor);
+  }
+  return files;
+}
+
+}  // namespace
+
+TensorSource::TensorSource(const SafetensorsFile& file) : path(file.path()), metadata(file.metadata()) {
+  for (const Tensor& tensor : file.tensors()) {
+    tensors.push_back(tensor.info);
+  }
+  read = [&file](std::size_t tensor, std::int64_t first, std::span<std::byte> to) {
+    const Tensor& of = file.tensors()[tensor];
+    file.read(of, static_cast<std::size_t>(first) * element_bytes(of.info.dtype), to);
+    file.require_unchanged();
+  };
+}
+
+std::size_t TensorSource::index_of(std::string_view name) const {
+  const auto found = std::ranges::find(tensors, name, &TensorInfo::name);
+  if (found != tensors.end()) {
+    return static_cast<std::size_t>(found - tensors.begin());
+  }
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : tensors) {
+    names.push_back(tensor.name);
+  }
+  throw Error(ErrorCode::data, fmt::format("'{}' has no tensor '{}'{}; it holds {} tensors", path.native(), name,
+                                           did_you_mean(name, names), names.size()));
+}
+
+TensorSource weights_of(const OpenCheckpoint& checkpoint) {
+  std::vector<std::size_t> numbers;
+  std::vector<TensorInfo> tensors;
+  const std::vector<StoredTensor>& all = checkpoint.manifest().tensors;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool is_weight = all[i].role == TensorRole::parameter || all[i].role == TensorRole::field;
+    const std::optional<std::string> name = is_weight ? name_of_first_copy(all[i].name) : std::nullopt;
+    if (name) {
+      numbers.push_back(i);
+      tensors.push_back({*name, all[i].dtype, all[i].shape});
+    }
+  }
+  return source_of(checkpoint, std::move(numbers), std::move(tensors));
+}
+
+TensorSource states_of(const OpenCheckpoint& checkpoint) {
+  std::vector<TensorInfo> tensors;
+  for (const StoredTensor& stored : checkpoint.manifest().tensors) {
+    tensors.push_back({stored.name, stored.dtype, stored.shape});
+  }
+  std::vector<std::size_t> numbers(tensors.size());
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  return source_of(checkpoint, std::move(numbers), std::move(tensors));
+}
+
+TensorFiles::TensorFiles(const std::filesystem::path& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  if (!is_folder || std::filesystem::exists(path / one_file_name)) {
+    files_.push_back(std::make_unique<SafetensorsFile>(is_folder ? path / one_file_name : path));
+    source_ = TensorSource(*files_.back());
+    return;
+  }
+  source_.path = path;
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensors] : files_of_index(path / index_name)) {
+    files_.push_back(std::make_unique<SafetensorsFile>(path / name));
+    sources.emplace_back(*files_.back());
+    for (const std::string& tensor : tensors) {
+      places.emplace_back(sources.size() - 1, sources.back().index_of(tensor));
+      source_.tensors.push_back(sources.back().tensors[places.back().second]);
+    }
+  }
+  if (!sources.empty()) {
+    source_.metadata = sources.front().metadata;
+  }
+  source_.read = [sources = std::move(sources), places = std::move(places)](std::size_t tensor, std::int64_t first,
+                                                                            std::span<std::byte> to) {
+    sources[places[tensor].first].read(places[tensor].second, first, to);
+  };
+}
+
+bool is_real(DType dtype) noexcept {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
+}
+
+void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
+               const std::function<void(std::span<const std::byte>)>& take) {
+  const TensorInfo& info = source.tensors[tensor];
+  const std::size_t element = element_bytes(info.dtype);
+  const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element);
+  std::vector<std::byte> bytes;
+  std::vector<double> values;
+  std::vector<std::byte> converted;
+  for (std::int64_t first = 0; first < elements; first += elements_at_once) {
+    stop_point();
+    const auto count = static_cast<std::size_t>(std::min(elements_at_once, elements - first));
+    bytes.resize(count * element);
+    source.read(tensor, first, bytes);
+    if (info.dtype == dtype) {
+      take(bytes);
+      continue;
+    }
+    values.resize(count);
+    converted.resize(count * element_bytes(dtype));
+    device::read_elements(loaded_type(info.dtype), bytes, values);
+    device::write_elements(loaded_type(dtype), values, converted);
+    take(converted);
+  }
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/checkpoint/open_checkpoint.h"
+#include "core/checkpoint/safetensors.h"
+
+namespace shardrun::checkpoint {
+
+/// Whole tensors that can be read, whatever files hold them. What it was made of outlives it.
+struct TensorSource {
+  /// A file's tensors.
+  TensorSource(const SafetensorsFile& file);  // NOLINT(google-explicit-constructor): a file is one
+  TensorSource() = default;
+
+  /// Throws Error{data} with the nearest name if there is no such tensor.
+  [[nodiscard]] std::size_t index_of(std::string_view name) const;
+
+  std::filesystem::path path;  ///< for messages
+  Metadata metadata;
+  std::vector<TensorInfo> tensors;
+  /// Copies elements of a tensor, from number `first` on in row-major order, as many as the bytes hold.
+  std::function<void(std::size_t tensor, std::int64_t first, std::span<std::byte> to)> read;
+};
+
+/// What weights.safetensors of the run would have: the parameters, or the fields of an iterated run, and the metadata
+/// of a trained model. Of a parameter that varies between ranks, it has the first copy.
+[[nodiscard]] TensorSource weights_of(const OpenCheckpoint& checkpoint);
+
+/// All tensors of a checkpoint, with the same metadata.
+[[nodiscard]] TensorSource states_of(const OpenCheckpoint& checkpoint);
+
+/// One safetensors file, or the files of a folder: model.safetensors, or those that model.safetensors.index.json names.
+class TensorFiles {
+ public:
+  /// Throws Error{data} if a file is missing or damaged, or the index and the files disagree.
+  explicit TensorFiles(const std::filesystem::path& path);
+
+  [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
+
+ private:
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  TensorSource source_;
+};
+
+inline constexpr const char* one_file_name = "model.safetensors";
+inline constexpr const char* index_name = "model.safetensors.index.json";
+
+/// Elements that are read and converted at once.
+inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
+
+[[nodiscard]] bool is_real(DType dtype) noexcept;
+
+/// Calls `take` with a tensor's bytes in order, converted to `dtype`. REQUIRES: the types are equal, or both real and
+/// ones that tensors of jobs have.
+void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
+               const std::function<void(std::span<const std::byte>)>& take);
+
+}  // namespace shardrun::checkpoint

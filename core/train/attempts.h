@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/open_checkpoint.h"
+#include "core/job/job.h"
+#include "core/launch/launch.h"
+#include "core/metrics/summary.h"
+#include "core/train/run.h"
+
+namespace shardrun::train {
+
+/// The attempts of a run. An attempt is one start of all ranks. Decides by [job] restarts whether another follows, with
+/// how many ranks, and from which checkpoint.
+class Attempts {
+ public:
+  /// `resumed`: the checkpoint that the run goes on from; null: none.
+  Attempts(const job::Job& job, std::shared_ptr<const checkpoint::OpenCheckpoint> resumed);
+
+  /// The current attempt's; its number of ranks may be another than before.
+  [[nodiscard]] const job::Job& job() const noexcept { return job_; }
+  /// The checkpoint that the current attempt begins from; null: none.
+  [[nodiscard]] const checkpoint::OpenCheckpoint* resumed() const noexcept { return resumed_.get(); }
+  /// Steps done before the current attempt.
+  [[nodiscard]] std::int64_t first_step() const;
+
+  /// Whether another attempt is to follow the current one, which ended so. `has_begun`: whether it reached its steps.
+  [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun);
+  /// Makes the next attempt the current one. Keeps the record of the one that failed, with its summary. Returns the
+  /// line for the person. REQUIRES: goes_on_after() was true, and no rank runs. Throws Error{io}.
+  [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
+
+  /// Adds the earlier attempts to the run's summary, and why no other attempt follows.
+  void conclude(metrics::Summary& summary) const;
+  /// Another attempt could not be begun because of this.
+  void give_up(const std::string& why) { given_up_ = "the ranks could not be started again: " + why; }
+
+ private:
+  void choose_next(const launch::RootCause& cause, bool has_begun);
+
+  job::Job job_;  ///< of the current attempt
+  const std::shared_ptr<const checkpoint::OpenCheckpoint> first_;
+  std::shared_ptr<const checkpoint::OpenCheckpoint> resumed_;
+  job::Job next_job_;
+  std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
+  std::vector<metrics::Attempt> failed_;
+  launch::RootCause cause_;            ///< of the last failure
+  std::string first_cause_;            ///< of the first failure since the last checkpoint
+  std::int64_t without_progress_ = 0;  ///< failures since the last checkpoint
+  std::string given_up_;               ///< why no other attempt follows; "": nothing to say
+};
+
+}  // namespace shardrun::train

@@ -1,0 +1,52 @@
+#include "core/train/elastic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/compile/compile.h"
+#include "core/compile/plugins.h"
+#include "core/device/cores.h"
+#include "core/train/requirements.h"
+
+namespace shardrun::train {
+namespace {
+
+/// The same job, parsed for another number of ranks.
+job::Job with_ranks(const job::Job& job, std::int64_t ranks) {
+  const std::vector<std::string> overrides = {fmt::format("job.ranks={}", ranks)};
+  job::Job other =
+      job::parse_job(job::read_job_text(job::canonical_text(job), job.file, overrides), compile::schema_providers());
+  other.elastic_ranks = job.elastic_ranks;
+  other.checkpoints.force_data = job.checkpoints.force_data;
+  other.output = job.output;
+  return other;
+}
+
+}  // namespace
+
+job::Job with_fitting_ranks(const job::Job& job, std::int64_t most) {
+  if (!job.elastic_ranks) {
+    return job;
+  }
+  const std::int64_t least = job.elastic_ranks->least;
+  std::optional<Error> first;
+  for (std::int64_t ranks = std::max(least, std::min(most, device::usable_cores())); ranks >= least; --ranks) {
+    try {
+      job::Job other = ranks == job.ranks ? job : with_ranks(job, ranks);
+      static_cast<void>(require_runnable(other, compile::compile(other), ranks));
+      return other;
+    } catch (const Error& error) {
+      if (!first) {
+        first = error;
+      }
+    }
+  }
+  throw *first;
+}
+
+}  // namespace shardrun::train
