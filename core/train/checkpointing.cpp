@@ -1,8 +1,6 @@
 #include "core/train/checkpointing.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -138,7 +136,6 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   copy();
   record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
   writer_ = thread_without_signals("the writer of checkpoints", [this, position, number] {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);  // steps come first
     outcome_ = write(position, number, [this](const auto& take) {
       std::span<const std::byte> rest(snapshot_->data(), file_.bytes());
       while (!rest.empty()) {
