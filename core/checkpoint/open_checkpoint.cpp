@@ -202,10 +202,22 @@ OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(f
     const std::string text = manifest_text(path_);
     manifest_ = parse_manifest(text, files::shown(path_ / manifest_name).native());
     hash_ = files::hash_of(text);
-    for (const StoredFile& file : manifest_.files) {
-      files_.push_back(open_stored(path_, file));
+    for (std::size_t number = 0; number < manifest_.files.size(); ++number) {
+      static_cast<void>(file(number));
     }
   });
+}
+
+const files::SteadyFile& OpenCheckpoint::file(std::size_t number) const {
+  constexpr std::size_t most_open = 64;  // far from the usual limit of descriptors
+  const auto found = open_.find(number);
+  if (found != open_.end()) {
+    return found->second;
+  }
+  if (open_.size() == most_open) {
+    open_.clear();
+  }
+  return open_.emplace(number, open_stored(path_, manifest_.files[number])).first->second;
 }
 
 const StoredTensor* OpenCheckpoint::find(std::string_view name) const noexcept {
@@ -213,16 +225,16 @@ const StoredTensor* OpenCheckpoint::find(std::string_view name) const noexcept {
   return found == manifest_.tensors.end() ? nullptr : &*found;
 }
 
-void OpenCheckpoint::check_file(std::size_t file) const {
+void OpenCheckpoint::check_file(std::size_t number) const {
   advised([&] {
-    check_hash(files_[file], manifest_.files[file].hash);
-    check_pieces(files_[file], manifest_, file);
+    check_hash(file(number), manifest_.files[number].hash);
+    check_pieces(file(number), manifest_, number);
   });
 }
 
 void OpenCheckpoint::check_all_files() const {
-  for (std::size_t file = 0; file < files_.size(); ++file) {
-    check_file(file);
+  for (std::size_t number = 0; number < manifest_.files.size(); ++number) {
+    check_file(number);
   }
 }
 
@@ -247,7 +259,7 @@ void OpenCheckpoint::read(const StoredTensor& tensor, const mesh::Box& part, std
       throw Error(ErrorCode::internal,
                   fmt::format("{} bytes do not hold the part of tensor {}", to.size(), tensor.name));
     }
-    read_wanted(files_[piece.file], wanted, to, block);
+    read_wanted(file(piece.file), wanted, to, block);
   }
   require_whole(given, tensor, part.elements(), path_);
 }

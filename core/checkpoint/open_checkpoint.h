@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,11 @@
 
 namespace shardrun::checkpoint {
 
-/// A checkpoint that is open for reading. All its files are open, so that it stays whole even if it is removed. Any
-/// thread may read.
+/// A checkpoint that is open for reading. Its files are opened when they are read; a few stay open. One thread at a
+/// time.
 class OpenCheckpoint {
  public:
-  /// Reads and checks the manifest; opens the files and checks their sizes. `folder`: of the checkpoint. Throws
+  /// Reads and checks the manifest, and checks the files' sizes. `folder`: of the checkpoint. Throws
   /// Error{data} for what is missing, damaged, or a link.
   explicit OpenCheckpoint(std::filesystem::path folder);
 
@@ -32,7 +33,7 @@ class OpenCheckpoint {
 
   /// Compares the bytes of a file with the manifest's hash, and its header with the manifest's pieces. Throws
   /// Error{data}.
-  void check_file(std::size_t file) const;
+  void check_file(std::size_t number) const;
   void check_all_files() const;
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
@@ -41,10 +42,12 @@ class OpenCheckpoint {
   void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
 
  private:
+  [[nodiscard]] const files::SteadyFile& file(std::size_t number) const;
+
   std::filesystem::path path_;
   Manifest manifest_;
   files::Hash hash_;
-  std::vector<files::SteadyFile> files_;
+  mutable std::map<std::size_t, files::SteadyFile> open_;  ///< by number of the file
 };
 
 // The parts of opening and checking a checkpoint. All throw Error{data}.

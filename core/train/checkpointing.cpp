@@ -47,8 +47,18 @@ checkpoint::StoredFile file_of(const std::string& answer, std::int64_t rank) {
   std::string hash;
   checkpoint::StoredFile file{.name = checkpoint::rank_file_name(rank)};
   words >> file.bytes >> hash;
-  file.hash = files::parse_hash(hash).value();
+  const std::optional<files::Hash> parsed = files::parse_hash(hash);
+  if (!parsed) {
+    throw Error(ErrorCode::internal, fmt::format("rank {} says of its file '{}'", rank, answer));
+  }
+  file.hash = *parsed;
   return file;
+}
+
+/// With the output folder's path for people.
+std::string job_text(job::Job job) {
+  job.output = files::shown(job.output);
+  return job::canonical_text(job);
 }
 
 std::string mesh_text(const mesh::Mesh& mesh) {
@@ -83,9 +93,34 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   }
 }
 
+/// A run that fails has a moment for the save under way. Then the failure is told, and that ends the save.
 Checkpointing::~Checkpointing() {
+  const auto latest =
+      Clock::now() + std::min<Clock::duration>(
+                         std::chrono::seconds(5),
+                         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(job_.timeout / 2)));
+  while (writer_.joinable() && !written_ && Clock::now() < latest) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  abandoned_ = true;
   if (writer_.joinable()) {
     writer_.join();
+  }
+}
+
+std::string Checkpointing::published(const std::string& name) const {
+  constexpr std::chrono::milliseconds patience{200};
+  for (;;) {
+    try {
+      return settings_.link->published(name, launch::Rank::Clock::now() + patience);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timeout) {
+        throw;
+      }
+    }
+    if (abandoned_) {
+      throw Error(ErrorCode::aborted, "the run has failed");
+    }
   }
 }
 
@@ -135,7 +170,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   }
   copy();
   record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
-  writer_ = thread_without_signals("the writer of checkpoints", [this, position, number] {
+  const auto write_copy = [this, position, number] {
     outcome_ = write(position, number, [this](const auto& take) {
       std::span<const std::byte> rest(snapshot_->data(), file_.bytes());
       while (!rest.empty()) {
@@ -144,7 +179,13 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
       }
     });
     written_ = true;
-  });
+  };
+  try {
+    writer_ = thread_without_signals("the writer of checkpoints", write_copy);
+  } catch (const Error&) {  // the others count on this rank
+    write_copy();
+    tell(*outcome_);
+  }
 }
 
 void Checkpointing::require_whole(std::int64_t step) const {
@@ -179,7 +220,6 @@ void Checkpointing::await_writer() {
     record_.summary.checkpoints->stall_s += waited;
     record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
                             metrics::human_time(waited)));
-    return tell(*outcome_);
   }
   tell(*outcome_);
 }
@@ -231,15 +271,15 @@ Checkpointing::Outcome Checkpointing::write(const checkpoint::Position& position
     } else {
       write_as_other(position, key, stream, outcome);
     }
-  } catch (const Error& error) {  // of the store: the job has ended
+  } catch (const std::exception& error) {  // of the store: the job has ended
     outcome.ended = true;
-    outcome.failure = error.message();
+    outcome.failure = error.what();
   }
   outcome.seconds = metrics::seconds_since(begin);
   return outcome;
 }
 
-/// The others hear three times of the first rank's attempt: that there is a folder, and what came of it all.
+/// The others hear twice of the first rank's attempt: that there is a folder, and what came of it all.
 void Checkpointing::write_as_first(const checkpoint::Position& position, const std::string& key, const Stream& stream,
                                    Outcome& outcome) {
   const std::filesystem::path root = checkpoint::checkpoint_folder(job_);
@@ -255,8 +295,8 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
       if (outcome.failure.empty()) {
         work();
       }
-    } catch (const Error& error) {
-      outcome.failure = error.message();
+    } catch (const std::exception& error) {
+      outcome.failure = error.what();
     }
   };
   attempt([&] {
@@ -267,7 +307,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   std::vector<checkpoint::StoredFile> files;
   attempt([&] { files.push_back(write_own(position.step, stream)); });
   for (std::int64_t other = 1; other < ranks; ++other) {
-    const std::string answer = settings_.link->published(fmt::format("{}/{}", key, other));
+    const std::string answer = published(fmt::format("{}/{}", key, other));
     attempt([&] { files.push_back(file_of(answer, other)); });
   }
   attempt([&] {
@@ -290,18 +330,18 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
 void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,
                                    Outcome& outcome) {
   const std::string own = fmt::format("{}/{}", key, settings_.link->rank());
-  const std::string begun = settings_.link->published(fmt::format("{}/begun", key));
+  const std::string begun = published(fmt::format("{}/begun", key));
   std::string answer = begun;
   try {
     require_ok(begun);
     const checkpoint::StoredFile file = write_own(position.step, stream);
     outcome.bytes = file.bytes;
     answer = fmt::format("{} {}", file.bytes, to_string(file.hash));
-  } catch (const Error& error) {
-    answer = fmt::format("{}rank {}: {}", failed_word, settings_.link->rank(), error.message());
+  } catch (const std::exception& error) {
+    answer = fmt::format("{}rank {}: {}", failed_word, settings_.link->rank(), error.what());
   }
   settings_.link->publish(own, answer);
-  const std::string end = settings_.link->published(fmt::format("{}/end", key));
+  const std::string end = published(fmt::format("{}/end", key));
   if (end.starts_with(failed_word)) {
     outcome.failure = end.substr(failed_word.size());
   }
@@ -312,7 +352,12 @@ checkpoint::StoredFile Checkpointing::write_own(std::int64_t step, const Stream&
   checkpoint::StoredFile stored{.name = checkpoint::rank_file_name(rank), .bytes = file_.bytes()};
   files::SequentialFile file(checkpoint::unfinished_path(checkpoint::checkpoint_folder(job_), step) / stored.name,
                              stored.bytes);
-  stream([&](std::span<const std::byte> bytes) { file.write(bytes); });
+  stream([&](std::span<const std::byte> bytes) {
+    if (abandoned_) {
+      throw Error(ErrorCode::aborted, "the run has failed");
+    }
+    file.write(bytes);
+  });
   stored.hash = file.finish();
   return stored;
 }
@@ -326,7 +371,7 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                 .strategy = job_.strategy.name,
                                 .mesh = mesh_text(compiled_.partition.placements.mesh),
                                 .precision = job_.train.precision == job::Precision::mixed ? "mixed" : "float32",
-                                .job = job::canonical_text(job_)};
+                                .job = job_text(job_)};
   describe(contents_, std::move(files), manifest);
   return manifest;
 }

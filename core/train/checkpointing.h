@@ -86,6 +86,8 @@ class Checkpointing {
   [[nodiscard]] checkpoint::Manifest manifest_of(const checkpoint::Position& position,
                                                  std::vector<checkpoint::StoredFile> files) const;
   void copy();
+  /// What another rank has published, once it has. Ends with Error{aborted} if this rank's run has failed.
+  [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);
   [[nodiscard]] bool is_first() const noexcept;
 
@@ -105,7 +107,8 @@ class Checkpointing {
   double longest_away_ = 0;  ///< seconds between two calls of is_out_of_time()
   double longest_save_ = 0;
   std::thread writer_;
-  std::atomic<bool> written_ = false;  ///< whether the writer has set outcome_
+  std::atomic<bool> abandoned_ = false;  ///< the run has failed: the writer is to end
+  std::atomic<bool> written_ = false;    ///< whether the writer has set outcome_
   std::optional<Outcome> outcome_;
 };
 

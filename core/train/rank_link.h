@@ -62,9 +62,12 @@ class RankLink final : private plugins::TransportHost {
   /// ends or falls silent, the job ends.
   void barrier();
 
-  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted}.
+  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted};
+  /// Error{timeout} if nobody has published it by then.
   void publish(const std::string& name, const std::string& text) { rank_.set(name, text); }
-  [[nodiscard]] std::string published(const std::string& name) { return rank_.get(name, launch::Rank::no_deadline); }
+  [[nodiscard]] std::string published(const std::string& name, launch::Rank::Deadline latest) {
+    return rank_.get(name, latest);
+  }
 
   /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.
   void now_at(std::string_view phase, std::int64_t step) noexcept { record_.set_phase(phase, step); }
