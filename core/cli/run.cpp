@@ -44,7 +44,7 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format("loss {:.4f}", *summary.loss);
   }
   if (summary.val_loss) {
-    text += fmt::format(", validation loss {:.4f}", *summary.val_loss);
+    text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0 && summary.step_ms_median) {
     text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
