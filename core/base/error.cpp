@@ -20,6 +20,7 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::timeout:
     case ErrorCode::aborted:
     case ErrorCode::peer_lost:
+    case ErrorCode::unsaved:
     case ErrorCode::internal: return 1;
   }
   return 1;

@@ -19,6 +19,7 @@ enum class ErrorCode {
   timeout,         ///< a deadline passed
   aborted,         ///< ended because something else had failed
   peer_lost,       ///< another rank is gone
+  unsaved,         ///< a checkpoint could not be written, and the run was to end in that case
   internal,        ///< a broken invariant of our own
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -118,6 +119,18 @@ std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
   }
   std::vector<Listed> listed = list_checkpoints(given);
   return listed.empty() ? list_checkpoints(given / "checkpoints") : listed;
+}
+
+files::Folder lock_checkpoints(const std::filesystem::path& root) {
+  files::create_folders(root, "the folder of checkpoints");
+  files::Folder folder(root);
+  if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(ErrorCode::io,
+                fmt::format("another run writes to the checkpoints in '{}' now: wait for its end, or choose "
+                            "another [checkpoint] folder",
+                            files::shown(root).native()));
+  }
+  return folder;
 }
 
 std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step) {

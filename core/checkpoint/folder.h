@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checkpoint/manifest.h"
+#include "core/files/folder.h"
 
 namespace shardrun::checkpoint {
 
@@ -43,6 +44,10 @@ struct Listed {
 /// name. Replaces one of the same step. Throws Error{io} if a file is missing or has another size, or the system
 /// refuses.
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
+
+/// Locks a folder of checkpoints for one writer as long as the result lives; makes the folder if it is missing. Throws
+/// Error{io} if another has locked it. A file system that cannot lock folders locks nothing.
+[[nodiscard]] files::Folder lock_checkpoints(const std::filesystem::path& root);
 
 /// Which checkpoints stay.
 struct Keeping {

@@ -147,6 +147,7 @@ std::filesystem::path import_checkpoint(const TensorSource& source, const graph:
                                         const std::filesystem::path& root) {
   std::vector<Imported> states = imported_states(graph, device);
   match(source, states);
+  const files::Folder locked = lock_checkpoints(root);
   require_no_later(root, described.step);
   try {
     described.files = {write_tensors(source, states, begin_checkpoint(root, described.step))};

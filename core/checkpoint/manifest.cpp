@@ -258,10 +258,10 @@ std::string to_json(const Manifest& manifest) {
     tensors.push_back(json_of(tensor));
   }
   const object json{
-      {"format", format_number},         {"step", manifest.step},           {"samples", manifest.samples},
-      {"evaluated", manifest.evaluated}, {"run", json_of(manifest.run)},    {"strategy", manifest.strategy},
-      {"mesh", manifest.mesh},           {"precision", manifest.precision}, {"job", manifest.job},
-      {"files", std::move(files)},       {"tensors", std::move(tensors)}};
+      {"format", format_number},       {"step", manifest.step},           {"samples", manifest.samples},
+      {"base", manifest.base},         {"evaluated", manifest.evaluated}, {"run", json_of(manifest.run)},
+      {"strategy", manifest.strategy}, {"mesh", manifest.mesh},           {"precision", manifest.precision},
+      {"job", manifest.job},           {"files", std::move(files)},       {"tensors", std::move(tensors)}};
   const std::string rest = boost::json::serialize(json).substr(1) + "\n";
   return hash_field(files::hash_of(rest)) + rest;
 }
@@ -275,11 +275,16 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
   }
   Manifest manifest{.step = fields.count(json, "step", ""),
                     .samples = fields.count(json, "samples", ""),
+                    .base = fields.count(json, "base", ""),
                     .run = run_of(fields, fields.at(json, "run", "")),
                     .strategy = fields.text(json, "strategy", ""),
                     .mesh = fields.text(json, "mesh", ""),
                     .precision = fields.text(json, "precision", ""),
                     .job = fields.text(json, "job", "")};
+  constexpr std::int64_t most = std::int64_t{1} << 62U;
+  if (manifest.step > most || manifest.samples > most || manifest.base > manifest.step) {
+    fields.refuse("step, samples and base", "are numbers that no run reaches");
+  }
   const value& evaluated = fields.at(json, "evaluated", "");
   if (!evaluated.is_bool()) {
     fields.refuse("evaluated", "should be true or false");

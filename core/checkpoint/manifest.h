@@ -64,6 +64,7 @@ struct RunIdentity {
 struct Manifest {
   std::int64_t step = 0;     ///< steps done
   std::int64_t samples = 0;  ///< samples of training data consumed
+  std::int64_t base = 0;     ///< steps of the state of [iterate] from; the job's own steps follow these
   bool evaluated = true;     ///< whether the evaluation that was due after this step has been done
   RunIdentity run;
   // Not compared: how the run was split.

@@ -157,7 +157,12 @@ files::SteadyFile open_stored(const std::filesystem::path& folder, const StoredF
 }
 
 std::string manifest_text(const std::filesystem::path& folder) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 30U;
   const files::SteadyFile file = open_stored(folder / manifest_name);
+  if (file.size() > most_bytes) {
+    refuse(fmt::format("'{}' has {} bytes, and no manifest has more than {}", files::shown(file.path()).native(),
+                       file.size(), most_bytes));
+  }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;

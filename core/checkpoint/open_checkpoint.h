@@ -35,6 +35,8 @@ class OpenCheckpoint {
   /// Error{data}.
   void check_file(std::size_t number) const;
   void check_all_files() const;
+  /// The space of files that are removed is free only once nobody has them open.
+  void close_files() const noexcept { open_.clear(); }
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
   /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once,

@@ -236,6 +236,21 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job) {
   return newest == listed.rend() ? std::filesystem::path() : newest->path;
 }
 
+void require_newest(const job::Job& job, std::int64_t step) {
+  const std::filesystem::path folder = checkpoint_folder(job);
+  std::vector<Listed> listed = list_checkpoints(folder);
+  std::erase_if(listed, [](const Listed& each) { return !each.has_manifest; });
+  if (listed.empty() || listed.back().step <= step) {
+    return;
+  }
+  refuse_resume(
+      job, fmt::format("this run would begin {}, and '{}' has a checkpoint of step {} already, which it would "
+                       "replace: go on from the newest one with --resume, or choose another [checkpoint] "
+                       "folder or [job] output, or remove what is there",
+                       step == 0 ? "at the start" : fmt::format("after step {}", step), files::shown(folder).native(),
+                       listed.back().step));
+}
+
 RunIdentity identity_of(const job::Job& job, const workload::Model& model, const workload::ModelSettings& settings,
                         const data::Dataset* dataset) {
   return {.task = job.task == job::Task::train ? "train" : "iterate",

@@ -35,6 +35,10 @@ struct Position {
 /// setting's place if there should be one.
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job);
 
+/// Throws Error{job} if the folder of the job's checkpoints has a later one than that of `step`, which a run that goes
+/// on from there would replace.
+void require_newest(const job::Job& job, std::int64_t step);
+
 /// What the job computes, for the manifest and for comparison with another's.
 [[nodiscard]] RunIdentity identity_of(const job::Job& job, const workload::Model& model,
                                       const workload::ModelSettings& settings, const data::Dataset* dataset);

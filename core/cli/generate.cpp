@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -34,6 +37,21 @@ std::filesystem::path weights_path(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
+/// Whether a run has written its weights before it went on: then its newest checkpoint is what it has.
+bool are_outdated(const std::filesystem::path& weights, const checkpoint::Listed& newest) {
+  std::error_code failed;
+  const auto of_weights = std::filesystem::last_write_time(weights, failed);
+  if (failed) {
+    return true;
+  }
+  std::ifstream file(metrics::summary_path(weights.parent_path()));
+  boost::json::error_code wrong;
+  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), wrong);
+  const boost::json::object* const fields = wrong ? nullptr : summary.if_object();
+  const bool has_finished = fields != nullptr && fields->contains("status") && fields->at("status") == "finished";
+  return !has_finished && std::filesystem::last_write_time(newest.path / checkpoint::manifest_name) > of_weights;
+}
+
 /// What the word of the command line names: weights, and where their model's plugin is.
 class Given {
  public:
@@ -41,7 +59,7 @@ class Given {
     if (!std::filesystem::is_directory(path)) {
       open_file(path);
     } else if (const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(path);
-               std::filesystem::exists(weights_path(path)) || listed.empty()) {
+               listed.empty() || !are_outdated(weights_path(path), listed.back())) {
       const std::filesystem::path job = metrics::job_path(path);
       plugin_path_ = std::filesystem::is_regular_file(job) ? job::plugin_path(job::read_job_file(job)) : plugin_path_;
       open_file(weights_path(path));

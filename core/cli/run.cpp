@@ -60,16 +60,30 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
+/// A word as a shell reads it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
+    return word;
+  }
+  std::string text = "'";
+  for (const char c : word) {
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return text + "'";
+}
+
 /// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint.
 std::string how_to_go_on(const metrics::RunOrigin& origin) {
-  std::string text;
-  bool resumes = false;
-  for (const std::string& word : origin.command) {
-    resumes = resumes || word.starts_with("--resume");
-    text += (text.empty() ? "" : " ") +
-            (word.find_first_of(" '\"$*?<>|&;()") == std::string::npos ? word : fmt::format("'{}'", word));
+  const std::vector<std::string>& words = origin.command;
+  std::string text = "to go on:";
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const bool is_resume = words[i].starts_with("--resume") || words[i].starts_with("--set=checkpoint.resume=");
+    const bool is_pair = words[i] == "--set" && i + 1 < words.size() && words[i + 1].starts_with("checkpoint.resume=");
+    i += is_pair ? 1 : 0;
+    text += is_resume || is_pair ? "" : " " + quoted(words[i]);
   }
-  return fmt::format("to go on: {}{}\n", text, resumes ? "" : " --resume");
+  return text + " --resume\n";
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.

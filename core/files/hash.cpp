@@ -1,6 +1,9 @@
 #include "core/files/hash.h"
 
 #define XXH_INLINE_ALL
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define XXH_NO_INLINE_HINTS 1  // these builds optimise too little to inline all that the header wants
+#endif
 #include <fmt/format.h>
 #include <xxhash.h>
 

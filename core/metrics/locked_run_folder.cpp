@@ -119,8 +119,8 @@ std::string describe_older(const std::filesystem::path& output) {
   return text;
 }
 
-/// Removes the lines of steps after `step`, and a line that was not written to its end.
-void keep_metrics(const std::filesystem::path& path, std::int64_t step) {
+/// Removes the lines of later steps, one that was not written to its end, and one that will be written again.
+void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -128,7 +128,10 @@ void keep_metrics(const std::filesystem::path& path, std::int64_t step) {
     const boost::json::value json = boost::json::parse(line, failed);
     const boost::json::object* const fields = failed ? nullptr : json.if_object();
     const boost::json::value* const of = fields == nullptr ? nullptr : fields->if_contains("step");
-    if (of != nullptr && of->is_int64() && of->as_int64() <= step) {
+    const bool is_of_step = of != nullptr && of->is_int64() && of->as_int64() <= kept_lines.step;
+    const bool comes_again = kept_lines.evaluates_again && is_of_step && of->as_int64() == kept_lines.step &&
+                             fields->contains("val_loss") && !fields->contains("loss");
+    if (is_of_step && !comes_again) {
       kept += line + "\n";
     }
   }
@@ -228,7 +231,7 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   remove_file(sample_path(root()));
   remove_file(summary_path(root()));
   if (kept.metrics) {
-    keep_metrics(metrics_path(root()), kept.step);
+    keep_metrics(metrics_path(root()), kept);
   } else {
     remove_file(metrics_path(root()));
     remove_of_ranks(root() / "log", ".log");

@@ -42,14 +42,16 @@ std::optional<std::int64_t> step_of_state(std::string_view name) {
   return take_prefix(name, "state-") && take_suffix(name, ".safetensors") ? step_of(name) : std::nullopt;
 }
 
+/// Stands for the last step.
+constexpr std::int64_t last_of_all = std::numeric_limits<std::int64_t>::max();
+
 /// Of NAME-000100.npy 100; NAME.npy is of the last step.
 std::optional<std::int64_t> step_of_output(std::string_view name) {
   if (!take_suffix(name, ".npy")) {
     return std::nullopt;
   }
   const std::size_t dash = name.rfind('-');
-  return (dash == std::string_view::npos ? std::nullopt : step_of(name.substr(dash + 1)))
-      .value_or(std::numeric_limits<std::int64_t>::max());
+  return (dash == std::string_view::npos ? std::nullopt : step_of(name.substr(dash + 1))).value_or(last_of_all);
 }
 
 constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
@@ -181,7 +183,8 @@ std::vector<std::filesystem::path> old_states(const std::filesystem::path& outpu
          !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
       const std::optional<std::int64_t> step = step_of_name(entry->path().filename().native());
       std::error_code none;
-      if (step && *step > kept.step && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
+      const bool is_result = kept.metrics && step == last_of_all;  // stays until a new one replaces it
+      if (step && *step > kept.step && !is_result && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
         found.push_back(entry->path());
       }
     }

@@ -32,6 +32,8 @@ bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun)
   }
   try {
     choose_next(*result.cause, has_begun);
+  } catch (const Stopped&) {  // while it compiled
+    return false;
   } catch (const Error& error) {
     give_up(error.message());
     return false;
@@ -54,8 +56,8 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   job::Job newest = job_;
   newest.checkpoints.resume = "auto";
   next_ = open_resumed(newest);
-  if (next_ == nullptr) {
-    next_ = first_;
+  if (next_ == nullptr || (first_ != nullptr && next_->manifest().step < first_->manifest().step)) {
+    next_ = first_;  // what is in the folder is of an earlier run
   }
   next_job_ = job_;
   const bool is_same_rank = !failed_.empty() && failed_.back().rank == cause.rank;

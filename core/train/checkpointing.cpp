@@ -109,7 +109,7 @@ Checkpointing::~Checkpointing() {
 }
 
 std::string Checkpointing::published(const std::string& name) const {
-  constexpr std::chrono::milliseconds patience{200};
+  constexpr std::chrono::milliseconds patience{1000};
   for (;;) {
     try {
       return settings_.link->published(name, launch::Rank::Clock::now() + patience);
@@ -146,7 +146,8 @@ bool Checkpointing::is_out_of_time() {
   }
   const double save = longest_save_ > 0 ? longest_save_ : static_cast<double>(bytes) / least_rate;
   constexpr double caution = 1.5;
-  const double margin = caution * (save + longest_away_) + 1;
+  const double under_way = writer_.joinable() && !written_ ? save : 0;
+  const double margin = caution * (save + longest_away_) + under_way + 1;
   return std::chrono::duration<double>(*settings_.ends_by - std::chrono::system_clock::now()).count() <= margin;
 }
 
@@ -191,7 +192,7 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
 void Checkpointing::require_whole(std::int64_t step) const {
   if (is_first() && last_whole_ != step) {
     throw Error(
-        ErrorCode::io,
+        ErrorCode::unsaved,
         fmt::format("the checkpoint of step {} could not be written: {}. {}", step, outcome_->failure,
                     last_whole_ < 0 ? "There is no other" : fmt::format("The newest is of step {}", last_whole_)));
   }
@@ -253,7 +254,7 @@ void Checkpointing::tell(const Outcome& outcome) {
   record_.say(
       fmt::format("warning: the checkpoint of step {} could not be written: {}", outcome.step, outcome.failure));
   if (job_.checkpoints.on_failure == job::SaveFailure::stop && is_first()) {
-    throw Error(ErrorCode::io,
+    throw Error(ErrorCode::unsaved,
                 fmt::format("the checkpoint of step {} could not be written, and [checkpoint] on_failure "
                             "is stop: {}",
                             outcome.step, outcome.failure));
@@ -366,6 +367,7 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                                 std::vector<checkpoint::StoredFile> files) const {
   checkpoint::Manifest manifest{.step = position.step,
                                 .samples = position.samples,
+                                .base = compiled_.saved_state.steps,
                                 .evaluated = position.evaluated,
                                 .run = run_,
                                 .strategy = job_.strategy.name,

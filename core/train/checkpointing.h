@@ -48,8 +48,8 @@ class Checkpointing {
   [[nodiscard]] bool is_out_of_time();
 
   /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
-  /// for an earlier one that is still being written. Throws Error{io} if one could not be written, and [checkpoint]
-  /// on_failure is stop.
+  /// for an earlier one that is still being written. Throws Error{unsaved} if one could not be written, and
+  /// [checkpoint] on_failure is stop.
   void save(const checkpoint::Position& position, bool at_end);
   /// Throws Error{io} on the first rank unless the checkpoint of this step, which was the last to be saved, is whole.
   void require_whole(std::int64_t step) const;
@@ -115,6 +115,9 @@ class Checkpointing {
 /// Opens the checkpoint that the job goes on from; null if it begins at the start. Throws Error{job}, also if the run
 /// would replace later checkpoints; Error{data} if the checkpoint is damaged.
 [[nodiscard]] std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job);
+
+/// Sets the checkpoint that the job begins from; null: none.
+void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compile::Compiled& compiled);
 
 /// Compares the checkpoint with the job. Returns lines for the person. REQUIRES: the data is loaded. Throws Error{job}.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled);

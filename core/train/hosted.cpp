@@ -68,7 +68,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
       display->now_at(activity);
     }
   });
-  compiled.resumed = open_resumed(job);
+  begin_from(open_resumed(job), compiled);
   std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (job.restarts > 0) {

@@ -19,8 +19,10 @@ class IterateTask : private RankTask {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
-        saved != compiled_.saved_state) {
+    if (compiled_.resumed != nullptr) {
+      runtime::initialize(compiled_.graph, job_.seed, executor);
+    } else if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
+               saved != compiled_.saved_state) {
       throw Error(ErrorCode::io,
                   fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
                               "the job a file that nobody writes to, and start it again",
@@ -31,11 +33,13 @@ class IterateTask : private RankTask {
       await_ranks();
       const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor);
-      if (save_at_end(signal)) {
+      if (ends_with_checkpoint(signal)) {
+        save_at_end(signal);
         return signal;
       }
       check_before_save(false);
       save_results(files(metrics::state_path(job_.output), first_.step + record_.summary.steps, ""), executor);
+      save_at_end(signal);
       return signal;
     });
   }

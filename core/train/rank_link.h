@@ -62,9 +62,9 @@ class RankLink final : private plugins::TransportHost {
   /// ends or falls silent, the job ends.
   void barrier();
 
-  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted};
-  /// Error{timeout} if nobody has published it by then.
+  /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted}.
   void publish(const std::string& name, const std::string& text) { rank_.set(name, text); }
+  /// Throws Error{timeout} if nobody has published it by then.
   [[nodiscard]] std::string published(const std::string& name, launch::Rank::Deadline latest) {
     return rank_.get(name, latest);
   }

@@ -36,7 +36,7 @@ bool is_consequence(ErrorCode code) noexcept {
 /// Whether the same job would fail by this again, from any checkpoint. Not so plugins, whose errors may be a network's.
 bool is_permanent(ErrorCode code) noexcept {
   return code == ErrorCode::usage || code == ErrorCode::job || code == ErrorCode::data || code == ErrorCode::numerics ||
-         code == ErrorCode::shape_mismatch;
+         code == ErrorCode::shape_mismatch || code == ErrorCode::unsaved;
 }
 
 launch::FailureKind kind_of(ErrorCode code) noexcept {
@@ -274,12 +274,13 @@ class RankProcess {
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();
     compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
-    if (!context_.is_hosted) {
-      compiled_->resumed = open_resumed(*placed_);
-    }
-    for (const std::string& notice : check_resumed(*placed_, *compiled_)) {
-      if (context_.is_hosted && context_.rank == 0) {
-        rank_->message(line_message, notice);
+    if (!context_.is_hosted) {  // the launcher has compared the checkpoint with the job
+      begin_from(open_resumed(*placed_), *compiled_);
+    } else {
+      for (const std::string& notice : check_resumed(*placed_, *compiled_)) {
+        if (context_.rank == 0) {
+          rank_->message(line_message, notice);
+        }
       }
     }
     if (context_.is_hosted && context_.local_world_size == 0) {

@@ -162,9 +162,9 @@ void RankTask::save_checkpoint(bool at_end) {
       {.step = step, .samples = checkpoint::samples_after(job_, first_, step), .evaluated = evaluated_}, at_end);
 }
 
-bool RankTask::save_at_end(int signal) {
+void RankTask::save_at_end(int signal) {
   if (!checkpointing_) {
-    return false;
+    return;
   }
   now_at("saving a checkpoint", first_.step + record_.summary.steps);
   if (signal == time_limit_signal) {
@@ -177,7 +177,6 @@ bool RankTask::save_at_end(int signal) {
   if (signal != 0) {  // a run that has ended has its results
     checkpointing_->require_whole(first_.step + record_.summary.steps);
   }
-  return signal != 0;
 }
 
 void RankTask::write_trace_if_due() {

@@ -68,8 +68,10 @@ class RankTask {
   /// Called after the step with this number, counted from 0: saves a checkpoint if one is due. `heard`: the signal that
   /// the step's evaluation has heard. Returns the signal that asked to stop.
   int between_steps(std::int64_t step, int heard);
-  /// Saves the last checkpoint. Returns whether the run is to end with it alone: it was asked to stop.
-  bool save_at_end(int signal);
+  /// Whether the run is to end with a checkpoint alone: it was asked to stop.
+  [[nodiscard]] bool ends_with_checkpoint(int signal) const noexcept { return checkpointing_ && signal != 0; }
+  /// Saves the last checkpoint, of a run that has ended after its results: who goes on from it finds them.
+  void save_at_end(int signal);
 
   /// Runs the step with this number, counted from 0; traces it if it is to be.
   template <typename Run>

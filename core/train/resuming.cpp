@@ -18,21 +18,6 @@ namespace {
   throw Error(ErrorCode::job, fmt::format("{}: [checkpoint] resume: {}", job.where("checkpoint", "resume"), what));
 }
 
-/// A run that goes on from `step` would replace later checkpoints, or one that begins at the start all of them.
-void require_no_later(const job::Job& job, std::int64_t step) {
-  const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
-  std::vector<checkpoint::Listed> listed = checkpoint::list_checkpoints(folder);
-  std::erase_if(listed, [](const checkpoint::Listed& each) { return !each.has_manifest; });
-  if (listed.empty() || listed.back().step <= step) {
-    return;
-  }
-  refuse(job, fmt::format("this run would begin {}, and '{}' has a checkpoint of step {} already, which it would "
-                          "replace: go on from the newest one with --resume, or choose another [checkpoint] folder or "
-                          "[job] output, or remove what is there",
-                          step == 0 ? "at the start" : fmt::format("after step {}", step),
-                          files::shown(folder).native(), listed.back().step));
-}
-
 }  // namespace
 
 std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job) {
@@ -41,12 +26,19 @@ std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& j
   }
   const std::filesystem::path path = checkpoint::checkpoint_to_resume(job);
   if (path.empty()) {
-    require_no_later(job, 0);
+    checkpoint::require_newest(job, 0);
     return nullptr;
   }
   auto opened = std::make_shared<const checkpoint::OpenCheckpoint>(path);
-  require_no_later(job, opened->manifest().step);
+  checkpoint::require_newest(job, opened->manifest().step);
   return opened;
+}
+
+void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compile::Compiled& compiled) {
+  compiled.resumed = std::move(resumed);
+  if (compiled.resumed != nullptr) {
+    compiled.saved_state.steps = compiled.resumed->manifest().base;  // [iterate] from may have another state by now
+  }
 }
 
 std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled) {
@@ -97,6 +89,7 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
     throw Error(ErrorCode::data, damaged);
   }
   checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
+  checkpoint.close_files();
 }
 
 }  // namespace shardrun::train

@@ -1,7 +1,6 @@
 #include "core/train/run.h"
 
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <cerrno>
 #include <chrono>
@@ -32,17 +31,9 @@ Run::Run(const job::Job& job, const RunSettings& settings)
       job_(with_output(job, locked_folder_.root())) {}
 
 std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
-  if (job_.checkpoints.used && !job_.checkpoints.folder.empty()) {
-    files::create_folders(job_.checkpoints.folder, "the folder of checkpoints");
-    checkpoints_.emplace(job_.checkpoints.folder);
-    if (::flock(checkpoints_->descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Error(ErrorCode::io,
-                  fmt::format("another run saves its checkpoints in '{}' now: give this one a [checkpoint] "
-                              "folder of its own",
-                              job_.checkpoints.folder.native()));
-    }
-  }
   if (job_.checkpoints.used) {
+    checkpoints_.emplace(checkpoint::lock_checkpoints(checkpoint::checkpoint_folder(job_)));
+    checkpoint::require_newest(job_, resumed == nullptr ? 0 : resumed->manifest().step);  // another run may have saved
     checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }
   std::string older = locked_folder_.remove_older_run(checkpoint::kept_of(job_, resumed));

@@ -66,7 +66,7 @@ class Run {
 
   const RunSettings& settings_;
   metrics::LockedRunFolder locked_folder_;
-  std::optional<files::Folder> checkpoints_;  ///< [checkpoint] folder, locked, if it is not in the output folder
+  std::optional<files::Folder> checkpoints_;  ///< the folder of checkpoints, locked
   job::Job job_;
 };
 

@@ -59,7 +59,7 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
-  compiled->resumed = open_resumed(job);
+  begin_from(open_resumed(job), *compiled);
   std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
   std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
@@ -80,6 +80,9 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   }
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
   const std::shared_ptr<const checkpoint::OpenCheckpoint> resumed = compiled->resumed;
+  if (resumed != nullptr) {
+    resumed->close_files();
+  }
   compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();

@@ -35,11 +35,13 @@ class TrainTask : private RankTask {
       await_ranks();
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
-      if (save_at_end(signal)) {
+      if (ends_with_checkpoint(signal)) {
+        save_at_end(signal);
         return signal;
       }
       check_before_save(training.finish());
       save_results({result_file()}, training.executor());
+      save_at_end(signal);
       return signal == 0 ? print_sample(training) : signal;
     });
   }
