@@ -23,14 +23,6 @@ namespace {
 
 constexpr std::string_view prefix = "step-";
 
-std::optional<std::int64_t> step_of(std::string_view name) {
-  std::int64_t step = -1;
-  if (name.starts_with(prefix)) {
-    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
-  }
-  return step >= 0 && name == folder_name(step) ? std::optional(step) : std::nullopt;
-}
-
 std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t step, std::string_view suffix) {
   return root / fmt::format(".{}.{}", folder_name(step), suffix);
 }
@@ -39,7 +31,7 @@ std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t ste
 bool is_unfinished(std::string_view name) {
   for (const std::string_view suffix : {".tmp", ".removed"}) {
     if (name.starts_with('.') && name.ends_with(suffix)) {
-      return step_of(name.substr(1, name.size() - 1 - suffix.size())).has_value();
+      return step_of_folder(name.substr(1, name.size() - 1 - suffix.size())).has_value();
     }
   }
   return false;
@@ -93,6 +85,14 @@ void require_files(const std::filesystem::path& folder, const Manifest& manifest
 
 }  // namespace
 
+std::optional<std::int64_t> step_of_folder(std::string_view name) {
+  std::int64_t step = -1;
+  if (name.starts_with(prefix)) {
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  }
+  return step >= 0 && name == folder_name(step) ? std::optional(step) : std::nullopt;
+}
+
 std::string folder_name(std::int64_t step) { return fmt::format("{}{:06}", prefix, step); }
 
 std::vector<Listed> list_checkpoints(const std::filesystem::path& root) {
@@ -100,7 +100,7 @@ std::vector<Listed> list_checkpoints(const std::filesystem::path& root) {
   std::error_code failed;
   for (auto entry = std::filesystem::directory_iterator(root, failed);
        !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    if (const auto step = step_of(entry->path().filename().native())) {
+    if (const auto step = step_of_folder(entry->path().filename().native())) {
       std::error_code none;
       listed.push_back({entry->path(), *step, std::filesystem::exists(entry->path() / manifest_name, none)});
     }
@@ -112,7 +112,7 @@ std::vector<Listed> list_checkpoints(const std::filesystem::path& root) {
 std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
   std::error_code none;
   const std::filesystem::path named = (given / "").lexically_normal().parent_path();
-  const std::optional<std::int64_t> step = step_of(named.filename().native());
+  const std::optional<std::int64_t> step = step_of_folder(named.filename().native());
   const bool has_manifest = std::filesystem::exists(given / manifest_name, none);
   if (has_manifest || (step && std::filesystem::is_directory(given, none))) {
     return {{given, step.value_or(-1), has_manifest}};

@@ -19,6 +19,9 @@ namespace shardrun::checkpoint {
 /// "step-000120"
 [[nodiscard]] std::string folder_name(std::int64_t step);
 
+/// The step that a checkpoint's name says; nothing for other names.
+[[nodiscard]] std::optional<std::int64_t> step_of_folder(std::string_view name);
+
 /// A folder that has the name of a checkpoint.
 struct Listed {
   std::filesystem::path path;
@@ -46,7 +49,8 @@ struct Listed {
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
 
 /// Locks a folder of checkpoints for one writer as long as the result lives; makes the folder if it is missing. Throws
-/// Error{io} if another has locked it. A file system that cannot lock folders locks nothing.
+/// Error{io} if another has locked it. A file system that cannot lock folders locks
+/// nothing.
 [[nodiscard]] files::Folder lock_checkpoints(const std::filesystem::path& root);
 
 /// Which checkpoints stay.

@@ -207,6 +207,11 @@ OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(f
     const std::string text = manifest_text(path_);
     manifest_ = parse_manifest(text, files::shown(path_ / manifest_name).native());
     hash_ = files::hash_of(text);
+    const std::optional<std::int64_t> named = step_of_folder(path_.filename().native());
+    if (named && *named != manifest_.step) {
+      refuse(fmt::format("'{}' has the checkpoint of step {}: it was renamed or replaced", files::shown(path_).native(),
+                         manifest_.step));
+    }
     for (std::size_t number = 0; number < manifest_.files.size(); ++number) {
       static_cast<void>(file(number));
     }

@@ -19,7 +19,7 @@ namespace shardrun::checkpoint {
 /// time.
 class OpenCheckpoint {
  public:
-  /// Reads and checks the manifest, and checks the files' sizes. `folder`: of the checkpoint. Throws
+  /// Reads and checks the manifest, the folder's name if it says a step, and the files' sizes. `folder`: of the checkpoint. Throws
   /// Error{data} for what is missing, damaged, or a link.
   explicit OpenCheckpoint(std::filesystem::path folder);
 

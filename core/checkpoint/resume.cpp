@@ -218,7 +218,21 @@ std::filesystem::path checkpoint_folder(const job::Job& job) {
   return job.checkpoints.folder.empty() ? job.output / "checkpoints" : job.checkpoints.folder;
 }
 
-std::filesystem::path checkpoint_to_resume(const job::Job& job) {
+NewestCheckpoint newest_checkpoint(const std::filesystem::path& root) {
+  NewestCheckpoint newest;
+  const std::vector<Listed> listed = list_checkpoints(root);
+  for (auto each = listed.rbegin(); each != listed.rend() && newest.path.empty(); ++each) {
+    try {
+      newest.step = OpenCheckpoint(each->path).manifest().step;
+      newest.path = each->path;
+    } catch (const Error& error) {
+      newest.damaged.push_back(error.message());
+    }
+  }
+  return newest;
+}
+
+std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices) {
   const std::string& resume = job.checkpoints.resume;
   if (resume == "never") {
     return {};
@@ -230,17 +244,21 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job) {
       refuse_resume(job, error.message());
     }
   }
-  const std::vector<Listed> listed = list_checkpoints(checkpoint_folder(job));
-  const auto newest =
-      std::find_if(listed.rbegin(), listed.rend(), [](const Listed& each) { return each.has_manifest; });
-  return newest == listed.rend() ? std::filesystem::path() : newest->path;
+  const std::filesystem::path root = checkpoint_folder(job);
+  const NewestCheckpoint newest = newest_checkpoint(root);
+  for (const std::string& damaged : newest.damaged) {
+    notices.push_back(fmt::format("warning: passes by a damaged checkpoint: {}", damaged));
+  }
+  if (newest.path.empty()) {
+    notices.push_back(fmt::format("no checkpoint in '{}': begins at the start", files::shown(root).native()));
+  }
+  return newest.path;
 }
 
 void require_newest(const job::Job& job, std::int64_t step) {
-  const std::filesystem::path folder = checkpoint_folder(job);
-  std::vector<Listed> listed = list_checkpoints(folder);
-  std::erase_if(listed, [](const Listed& each) { return !each.has_manifest; });
-  if (listed.empty() || listed.back().step <= step) {
+  const std::filesystem::path folder = job.checkpoints.used ? checkpoint_folder(job) : job.output / "checkpoints";
+  const NewestCheckpoint newest = newest_checkpoint(folder);
+  if (newest.path.empty() || newest.step <= step) {
     return;
   }
   refuse_resume(
@@ -248,7 +266,7 @@ void require_newest(const job::Job& job, std::int64_t step) {
                        "replace: go on from the newest one with --resume, or choose another [checkpoint] "
                        "folder or [job] output, or remove what is there",
                        step == 0 ? "at the start" : fmt::format("after step {}", step), files::shown(folder).native(),
-                       listed.back().step));
+                       newest.step));
 }
 
 RunIdentity identity_of(const job::Job& job, const workload::Model& model, const workload::ModelSettings& settings,

@@ -31,9 +31,18 @@ struct Position {
 /// The folder of a job's checkpoints.
 [[nodiscard]] std::filesystem::path checkpoint_folder(const job::Job& job);
 
-/// The checkpoint that the job goes on from, by [checkpoint] resume; empty: it begins anew. Throws Error{job} with the
-/// setting's place if there should be one.
-[[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job);
+/// The newest checkpoint in a folder that can be read, as far as its manifest and the sizes of its files say.
+struct NewestCheckpoint {
+  std::filesystem::path path;  ///< empty: there is none
+  std::int64_t step = -1;
+  std::vector<std::string> damaged;  ///< why newer ones cannot be read
+};
+
+[[nodiscard]] NewestCheckpoint newest_checkpoint(const std::filesystem::path& root);
+
+/// The checkpoint that the job goes on from, by [checkpoint] resume; empty: it begins anew. Adds lines for the person
+/// to `notices`. Throws Error{job} with the setting's place if there should be one.
+[[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);
 
 /// Throws Error{job} if the folder of the job's checkpoints has a later one than that of `step`, which a run that goes
 /// on from there would replace.

@@ -50,8 +50,13 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
                         metrics::human_time(*summary.step_ms_median / 1e3));
   }
-  text = fmt::format("{}{}{} after {}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-                     metrics::counted(summary.steps, job.task == job::Task::infer ? "record" : "step"),
+  const std::int64_t step = summary.first_step + summary.steps;
+  const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
+  const bool is_unsaved =
+      summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
+  text = fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+                     metrics::counted(summary.steps, job.task == job::Task::infer ? "record" : "step"), place,
+                     is_unsaved ? ", without a checkpoint of it" : "",
                      metrics::human_path(job.task != job::Task::infer ? output : job.infer.to));
   if (has_predictions(job)) {
     write_to_standard_error(text);

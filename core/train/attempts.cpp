@@ -55,7 +55,8 @@ bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun)
 void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   job::Job newest = job_;
   newest.checkpoints.resume = "auto";
-  next_ = open_resumed(newest);
+  std::vector<std::string> damaged;  // the person has the line about the next attempt
+  next_ = open_resumed(newest, damaged);
   if (next_ == nullptr || (first_ != nullptr && next_->manifest().step < first_->manifest().step)) {
     next_ = first_;  // what is in the folder is of an earlier run
   }

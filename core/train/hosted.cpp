@@ -68,8 +68,9 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
       display->now_at(activity);
     }
   });
-  begin_from(open_resumed(job), compiled);
-  std::vector<std::string> notices = require_runnable(job, compiled, world.local_size.value_or(0));
+  std::vector<std::string> notices;
+  begin_from(open_resumed(job, notices), compiled);
+  std::ranges::move(require_runnable(job, compiled, world.local_size.value_or(0)), std::back_inserter(notices));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (job.restarts > 0) {
     notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));

@@ -274,8 +274,9 @@ class RankProcess {
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();
     compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
-    if (!context_.is_hosted) {  // the launcher has compared the checkpoint with the job
-      begin_from(open_resumed(*placed_), *compiled_);
+    if (!context_.is_hosted) {        // the launcher has compared the checkpoint with the job
+      std::vector<std::string> told;  // by the launcher
+      begin_from(open_resumed(*placed_, told), *compiled_);
     } else {
       for (const std::string& notice : check_resumed(*placed_, *compiled_)) {
         if (context_.rank == 0) {

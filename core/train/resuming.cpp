@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/files/folder.h"
 #include "core/train/checkpointing.h"
 
@@ -20,11 +21,9 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job) {
-  if (!job.checkpoints.used) {
-    return nullptr;
-  }
-  const std::filesystem::path path = checkpoint::checkpoint_to_resume(job);
+std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job, std::vector<std::string>& notices) {
+  const std::filesystem::path path =
+      job.checkpoints.used ? checkpoint::checkpoint_to_resume(job, notices) : std::filesystem::path();
   if (path.empty()) {
     checkpoint::require_newest(job, 0);
     return nullptr;
@@ -39,6 +38,18 @@ void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compi
   if (compiled.resumed != nullptr) {
     compiled.saved_state.steps = compiled.resumed->manifest().base;  // [iterate] from may have another state by now
   }
+}
+
+bool has_nothing_left(const job::Job& job, const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    return false;
+  }
+  const checkpoint::Manifest& manifest = compiled.resumed->manifest();
+  std::error_code none;
+  return manifest.step == compiled.saved_state.steps + job::steps_of(job) && manifest.evaluated &&
+         std::filesystem::equivalent(compiled.resumed->path().parent_path(), checkpoint::checkpoint_folder(job),
+                                     none) &&
+         std::filesystem::exists(checkpoint::result_path(job), none);
 }
 
 std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled) {
@@ -86,7 +97,8 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
     });
   }
   if (!damaged.empty()) {
-    throw Error(ErrorCode::data, damaged);
+    throw Error(ErrorCode::data,
+                fmt::format("{}. Remove that checkpoint's folder: --resume then takes the one before", damaged));
   }
   checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
   checkpoint.close_files();

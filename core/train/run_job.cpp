@@ -1,5 +1,7 @@
 #include "core/train/run_job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -59,13 +61,19 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
-  begin_from(open_resumed(job), *compiled);
-  std::vector<std::string> notices = require_runnable(job, *compiled, job.ranks);
+  std::vector<std::string> notices;
+  begin_from(open_resumed(job, notices), *compiled);
+  std::ranges::move(require_runnable(job, *compiled, job.ranks), std::back_inserter(notices));
   std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
   load_data(*compiled);
   std::ranges::move(check_resumed(job, *compiled), std::back_inserter(notices));
+  if (has_nothing_left(job, *compiled)) {
+    display->line(fmt::format("the newest checkpoint is of the last step, {}, and the results are there",
+                              compiled->resumed->manifest().step));
+    return {.status = "finished", .first_step = compiled->resumed->manifest().step};
+  }
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }

@@ -108,7 +108,7 @@ std::vector<Damage> damages() {
        {"files[0].name", "'../step-000002/rank-0.safetensors' is no name of a rank's file"}},
       {"another step than the folder's",
        [](const fs::path& newest, const fs::path&) { edit(newest / "manifest.json", "\"step\":4", "\"step\":2"); },
-       {"this run would begin after step 2", "has a checkpoint of step 4 already"}},
+       {"step-000004' has the checkpoint of step 2: it was renamed or replaced"}},
       {"a piece behind the end of its file",
        [](const fs::path& newest, const fs::path&) {
          edit(newest / "manifest.json", "\"offset\":", "\"offset\":900000000");
@@ -155,12 +155,13 @@ TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
     const auto before = contents_of_run(job);
 
     for (const int ranks : damage.starts ? std::vector<int>{1, 2} : std::vector<int>{1}) {
-      const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, second_part(ranks)));
+      const std::vector<std::string> words = {"job.ini", "--resume=run/checkpoints/step-000004"};
+      const Ended ended = run_program(job.path(), with_settings(words, second_part(ranks)));
 
       INFO(ranks << " ranks: " << ended.out << ended.err);
       CHECK(ended.code == (ranks == 1 ? 2 : 1));  // a rank that fails fails the job
-      for (const std::string& words : damage.said) {
-        CHECK_THAT(ended.err, Contains(words));
+      for (const std::string& said : damage.said) {
+        CHECK_THAT(ended.err, Contains(said));
       }
       CHECK(contents_of_run(job) == before);
       if (!damage.starts) {
@@ -168,6 +169,22 @@ TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
       }
     }
   }
+}
+
+TEST_CASE("--resume takes the newest checkpoint that can be read, and names those that cannot") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  const fs::path checkpoints = job.path() / "run/checkpoints";
+  fs::resize_file(checkpoints / "step-000004/rank-0.safetensors", 100);
+
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, second_part(1)));
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out,
+             Contains("passes by a damaged checkpoint") && Contains("step-000004/rank-0.safetensors' has 100"));
+  CHECK_THAT(ended.out, Contains("goes on after step 2 from "));
+  CHECK(run_program(job.path(), {"checkpoint", "verify", "run/checkpoints/step-000004"}).code == 0);  // saved again
 }
 
 TEST_CASE("--resume passes by a folder without a manifest, and what is no checkpoint") {
@@ -191,6 +208,7 @@ TEST_CASE("--resume passes by a folder without a manifest, and what is no checkp
 TEST_CASE("what a killed run was writing or removing goes with the next run, also if that saves nothing") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
+  fs::remove(job.path() / "run/weights.safetensors");  // else there is nothing left to do
   const fs::path checkpoints = job.path() / "run/checkpoints";
   fs::copy(checkpoints / "step-000002", checkpoints / ".step-000002.removed");
   fs::copy(checkpoints / "step-000004", checkpoints / ".step-000005.tmp");

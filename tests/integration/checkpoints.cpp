@@ -250,6 +250,77 @@ TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "
   CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000012", "step-000014", "step-000016"});
 }
 
+TEST_CASE("a run that has ended is left as it is, and a run without checkpoints replaces none", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "life.ini", "[job]\ntask = iterate\noutput = run\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS
+                                  "\n[model]\nname = life\n[iterate]\nsteps = 6\n");
+  const auto run = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"life.ini"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(folder.path(), all);
+  };
+  REQUIRE(run({"--set", "checkpoint.every=2"}).code == 0);
+  const std::string outputs = read_file(folder / "run/outputs/alive.npy");
+  const std::string summary = read_file(folder / "run/summary.json");
+  const Ended again = run({"--resume"});
+  INFO(again.out << again.err);
+  CHECK(again.code == 0);
+  CHECK_THAT(again.out, Contains("is of the last step, 6, and the results are there"));
+  CHECK(read_file(folder / "run/outputs/alive.npy") == outputs);
+  CHECK(read_file(folder / "run/summary.json") == summary);
+  const Ended without = run({});
+  CHECK(without.code == 2);
+  CHECK_THAT(without.err, Contains("has a checkpoint of step 6 already"));
+
+  // Its last state is where it began from, and the count of its steps does not begin there again.
+  REQUIRE(run({"--set", "iterate.from=run/state.safetensors", "--set", "job.output=next", "--set", "checkpoint.every=2",
+               "--set", "iterate.save_every=100"})
+              .code == 0);
+  CHECK(read_json(folder / "next/checkpoints/step-000012/manifest.json").at("base") == 6);
+}
+
+TEST_CASE("two runs do not save in one folder at once", "[program]") {
+  const JobFolder job;
+  bool refused = false;
+  const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.eval_every=1000000000",
+                             "checkpoint.every=100"};
+  const Ended first =
+      run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t process, std::string_view out) {
+        if (!refused && out.find("checkpoint of step") != std::string_view::npos) {
+          const Ended second = job.run(
+              joined(settings, {"job.output=other", "checkpoint.folder=run/checkpoints", "checkpoint.resume=auto"}));
+          refused =
+              second.code == 1 && second.err.find("another run writes to the checkpoints in") != std::string::npos;
+          INFO(second.err);
+          CHECK(refused);
+          refused = true;
+          ::kill(process, SIGTERM);
+        }
+      });
+  CHECK(refused);
+  CHECK(first.code == 75);
+}
+
+TEST_CASE("what is said to go on is what goes on", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=6", "checkpoint.every=3", "job.output=first"}).code == 0);
+  bool asked = false;
+  const Ended stopped =
+      run_program(job.path(),
+                  with_settings({"job.ini", "--resume=first/checkpoints/step-000003"},
+                                {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
+                                 "train.eval_every=1000000000", "job.output=a folder's"}),
+                  [&](pid_t process, std::string_view out) {
+                    if (!asked && out.find("step 9/") != std::string_view::npos) {
+                      asked = true;
+                      ::kill(process, SIGTERM);
+                    }
+                  });
+  CHECK(stopped.code == 75);
+  CHECK_THAT(stopped.err, Contains("to go on: shardrun run job.ini --set") &&
+                              Contains("'job.output=a folder'\\''s' --resume\n") && !Contains("--resume=first"));
+}
+
 TEST_CASE("a simulation goes on from a checkpoint", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "heat.ini",
