@@ -121,6 +121,15 @@ class Fields {
     return place.empty() ? std::string(key) : fmt::format("{}.{}", place, key);
   }
 
+  /// A number of the file; nothing for null.
+  [[nodiscard]] std::optional<double> real(const value& json, std::string_view key) const {
+    const value& found = at(json, key, "");
+    if (!found.is_null() && !found.is_number()) {
+      refuse(key, "should be a number or null");
+    }
+    return found.is_null() ? std::nullopt : std::optional(found.to_number<double>());
+  }
+
   [[nodiscard]] files::Hash hash(const value& json, std::string_view key, const std::string& place) const {
     const std::optional<files::Hash> hash = files::parse_hash(text(json, key, place));
     if (!hash) {
@@ -257,11 +266,20 @@ std::string to_json(const Manifest& manifest) {
   for (const StoredTensor& tensor : manifest.tensors) {
     tensors.push_back(json_of(tensor));
   }
-  const object json{
-      {"format", format_number},       {"step", manifest.step},           {"samples", manifest.samples},
-      {"base", manifest.base},         {"evaluated", manifest.evaluated}, {"run", json_of(manifest.run)},
-      {"strategy", manifest.strategy}, {"mesh", manifest.mesh},           {"precision", manifest.precision},
-      {"job", manifest.job},           {"files", std::move(files)},       {"tensors", std::move(tensors)}};
+  const object json{{"format", format_number},
+                    {"step", manifest.step},
+                    {"samples", manifest.samples},
+                    {"base", manifest.base},
+                    {"evaluated", manifest.evaluated},
+                    {"loss", manifest.loss ? value(*manifest.loss) : value(nullptr)},
+                    {"val_loss", manifest.val_loss ? value(*manifest.val_loss) : value(nullptr)},
+                    {"run", json_of(manifest.run)},
+                    {"strategy", manifest.strategy},
+                    {"mesh", manifest.mesh},
+                    {"precision", manifest.precision},
+                    {"job", manifest.job},
+                    {"files", std::move(files)},
+                    {"tensors", std::move(tensors)}};
   const std::string rest = boost::json::serialize(json).substr(1) + "\n";
   return hash_field(files::hash_of(rest)) + rest;
 }
@@ -276,6 +294,8 @@ Manifest parse_manifest(std::string_view text, std::string_view source) {
   Manifest manifest{.step = fields.count(json, "step", ""),
                     .samples = fields.count(json, "samples", ""),
                     .base = fields.count(json, "base", ""),
+                    .loss = fields.real(json, "loss"),
+                    .val_loss = fields.real(json, "val_loss"),
                     .run = run_of(fields, fields.at(json, "run", "")),
                     .strategy = fields.text(json, "strategy", ""),
                     .mesh = fields.text(json, "mesh", ""),

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,10 +63,12 @@ struct RunIdentity {
 
 /// The contents of manifest.json.
 struct Manifest {
-  std::int64_t step = 0;     ///< steps done
-  std::int64_t samples = 0;  ///< samples of training data consumed
-  std::int64_t base = 0;     ///< steps of the state of [iterate] from; the job's own steps follow these
-  bool evaluated = true;     ///< whether the evaluation that was due after this step has been done
+  std::int64_t step = 0;           ///< steps done
+  std::int64_t samples = 0;        ///< samples of training data consumed
+  std::int64_t base = 0;           ///< steps of the state of [iterate] from; the job's own steps follow these
+  bool evaluated = true;           ///< whether the evaluation that was due after this step has been done
+  std::optional<double> loss;      ///< of the step; none when iterating
+  std::optional<double> val_loss;  ///< the last one measured
   RunIdentity run;
   // Not compared: how the run was split.
   std::string strategy;

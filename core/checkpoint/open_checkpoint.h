@@ -19,8 +19,8 @@ namespace shardrun::checkpoint {
 /// time.
 class OpenCheckpoint {
  public:
-  /// Reads and checks the manifest, the folder's name if it says a step, and the files' sizes. `folder`: of the checkpoint. Throws
-  /// Error{data} for what is missing, damaged, or a link.
+  /// Reads and checks the manifest, the folder's name if it says a step, and the files' sizes. `folder`: of the
+  /// checkpoint. Throws Error{data} for what is missing, damaged, or a link.
   explicit OpenCheckpoint(std::filesystem::path folder);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }

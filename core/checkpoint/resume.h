@@ -20,7 +20,9 @@ namespace shardrun::checkpoint {
 struct Position {
   std::int64_t step = 0;
   std::int64_t samples = 0;
-  bool evaluated = true;  ///< whether the evaluation that was due after the step has been done
+  bool evaluated = true;                ///< whether the evaluation that was due after the step has been done
+  std::optional<double> loss = {};      ///< of the step
+  std::optional<double> val_loss = {};  ///< the last one measured
 
   bool operator==(const Position&) const = default;
 };

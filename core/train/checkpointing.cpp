@@ -369,6 +369,8 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                 .samples = position.samples,
                                 .base = compiled_.saved_state.steps,
                                 .evaluated = position.evaluated,
+                                .loss = position.loss,
+                                .val_loss = position.val_loss,
                                 .run = run_,
                                 .strategy = job_.strategy.name,
                                 .mesh = mesh_text(compiled_.partition.placements.mesh),

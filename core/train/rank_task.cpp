@@ -30,6 +30,8 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
               planned_summary(compiled)) {
   first_ =
       compiled.resumed != nullptr ? first_position(compiled) : checkpoint::Position{.step = compiled.saved_state.steps};
+  record_.summary.loss = first_.loss;
+  record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
@@ -158,8 +160,12 @@ int RankTask::between_steps(std::int64_t step, int heard) {
 void RankTask::save_checkpoint(bool at_end) {
   const std::int64_t step = first_.step + record_.summary.steps;
   check_before_save(false);
-  checkpointing_->save(
-      {.step = step, .samples = checkpoint::samples_after(job_, first_, step), .evaluated = evaluated_}, at_end);
+  checkpointing_->save({.step = step,
+                        .samples = checkpoint::samples_after(job_, first_, step),
+                        .evaluated = evaluated_,
+                        .loss = record_.summary.loss,
+                        .val_loss = record_.summary.val_loss},
+                       at_end);
 }
 
 void RankTask::save_at_end(int signal) {

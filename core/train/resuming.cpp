@@ -74,7 +74,11 @@ checkpoint::Position first_position(const compile::Compiled& compiled) {
     return {};
   }
   const checkpoint::Manifest& manifest = compiled.resumed->manifest();
-  return {.step = manifest.step, .samples = manifest.samples, .evaluated = manifest.evaluated};
+  return {.step = manifest.step,
+          .samples = manifest.samples,
+          .evaluated = manifest.evaluated,
+          .loss = manifest.loss,
+          .val_loss = manifest.val_loss};
 }
 
 void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link) {
