@@ -50,7 +50,7 @@ struct NewestCheckpoint {
 /// on from there would replace.
 void require_newest(const job::Job& job, std::int64_t step);
 
-/// What the job computes, for the manifest and for comparison with another's.
+/// The facts of a job that a run which goes on must share. The manifest has them.
 [[nodiscard]] RunIdentity identity_of(const job::Job& job, const workload::Model& model,
                                       const workload::ModelSettings& settings, const data::Dataset* dataset);
 

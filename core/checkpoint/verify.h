@@ -7,7 +7,7 @@
 
 namespace shardrun::checkpoint {
 
-/// What reading all of a checkpoint has shown.
+/// The result of reading and checking all of a checkpoint.
 struct Verified {
   std::vector<std::string> faults;
   std::int64_t files = 0;

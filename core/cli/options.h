@@ -44,8 +44,8 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
-/// Where to find the plugins of a job file that may be given as this positional word: nothing else of it has to be
-/// valid. Throws Error{usage} for overrides without a job file.
+/// The folders of plugins for a command whose positional word number `job_file` may be a job file. Only [plugins] of
+/// that file has to be valid. Throws Error{usage} for overrides without a job file.
 [[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
 /// Reads and checks the job of a command line, with its overrides.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);

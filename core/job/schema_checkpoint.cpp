@@ -8,10 +8,12 @@ Section checkpoint_section() {
   return {
       .name = "checkpoint",
       .help =
-          "What the run saves in order to go on after it has ended, however it ended. With this section, even an empty "
-          "one, a checkpoint is saved at the end, when the run is asked to stop (SIGTERM, SIGINT), and in time before "
-          "[job] time_limit. A stopped run then ends with exit code 75. A checkpoint has all states, and any strategy, "
-          "mesh, number of ranks and precision can go on from it.",
+          "Saves the run's states, so that it can go on later. The section turns checkpoints on, even if it is empty. "
+          "A "
+          "checkpoint is saved at the end, when a signal (SIGTERM, SIGINT) asks the run to stop, and before [job] "
+          "time_limit. A run that is stopped ends with exit code 75. Another strategy, mesh, number of ranks or "
+          "precision "
+          "can go on from a checkpoint.",
       .settings =
           {
               {{.name = "every",

@@ -29,7 +29,7 @@ struct SharedRow {
   bool operator==(const SharedRow&) const = default;
 };
 
-/// What two parts, given by their rows, have in common, in order.
+/// The elements that two parts have in common, in order. `first`, `second`: the parts' rows.
 [[nodiscard]] std::vector<SharedRow> shared_rows(const std::vector<Row>& first, const std::vector<Row>& second);
 
 /// Whether a part has only elements that a tensor of shape `whole` has.

@@ -18,7 +18,7 @@
 
 namespace shardrun::train {
 
-/// What is to happen between two steps.
+/// A rank's request between two steps, or what all ranks agree on.
 struct Wish {
   int signal = 0;     ///< asked to stop; 0: none
   bool save = false;  ///< a checkpoint is due

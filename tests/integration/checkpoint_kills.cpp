@@ -79,7 +79,7 @@ pid_t strike(pid_t launcher, int signal, std::size_t whom, microseconds after) {
   return 0;
 }
 
-/// What came of a run that was hit.
+/// A run to which a signal was sent, and how it ended.
 struct Hit {
   Ended ended;
   bool was_hit = false;

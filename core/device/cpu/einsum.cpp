@@ -196,7 +196,7 @@ class Products {
   bool touched_ = false;  ///< the scratch of products whose batch is shared
 };
 
-/// What an instruction keeps.
+/// The state of an instruction that computes an einsum: made once, used by every call.
 struct Prepared {
   std::unique_ptr<Products> products;  ///< null: the nest counts
   ElementNest nest;
