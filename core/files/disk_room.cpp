@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <linux/quota.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <system_error>
 
 #include "core/files/descriptor.h"
@@ -56,6 +59,21 @@ std::optional<DiskRoom> disk_room(const std::filesystem::path& path) {
     room = {.bytes = *quota, .of = fmt::format("the disk quota of user {} at '{}'", ::geteuid(), folder.native())};
   }
   return room;
+}
+
+std::string why_unwritable(const std::filesystem::path& folder) {
+  std::filesystem::path there = std::filesystem::absolute(folder);
+  struct stat status = {};
+  while (::stat(there.c_str(), &status) != 0) {
+    if (errno != ENOENT || !there.has_relative_path()) {
+      return fmt::format("'{}': {}", there.native(), std::strerror(errno));
+    }
+    there = there.parent_path();
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    return fmt::format("'{}' is not a folder", there.native());
+  }
+  return ::access(there.c_str(), W_OK | X_OK) == 0 ? "" : fmt::format("'{}': {}", there.native(), std::strerror(errno));
 }
 
 std::optional<std::uint64_t> file_size_limit() {

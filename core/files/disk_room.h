@@ -17,6 +17,10 @@ struct DiskRoom {
 /// quota leaves less. Quotas of groups and projects are not checked. Nothing if the system does not say.
 [[nodiscard]] std::optional<DiskRoom> disk_room(const std::filesystem::path& path);
 
+/// Why this user cannot create files in the folder, or cannot make it where it is missing: the path in the way, and the
+/// system's reason. "" if nothing is in the way that can be seen without writing.
+[[nodiscard]] std::string why_unwritable(const std::filesystem::path& folder);
+
 /// The largest file that this process may write (ulimit -f); nothing if there is no limit.
 [[nodiscard]] std::optional<std::uint64_t> file_size_limit();
 

@@ -3,13 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <system_error>
 
 #include "core/base/error.h"
 #include "core/checkpoint/contents.h"
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
+#include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
 #include "core/runtime/flight_file.h"
@@ -47,6 +52,21 @@ std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled&
   const std::int64_t kept = settings.keep_every > 0 ? steps / settings.keep_every : 0;
   const std::int64_t most = settings.keep == 0 ? saves : settings.keep + 1 + kept;
   return bytes * static_cast<std::uint64_t>(settings.every > 0 ? std::min(saves, most) : most);
+}
+
+/// Of the checkpoints that are there.
+std::uint64_t bytes_of_older(const std::filesystem::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const checkpoint::Listed& listed : checkpoint::list_checkpoints(folder)) {
+    std::error_code failed;
+    for (auto entry = std::filesystem::directory_iterator(listed.path, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      std::error_code none;
+      const std::uintmax_t size = entry->file_size(none);
+      bytes += none ? 0 : size;
+    }
+  }
+  return bytes;
 }
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what, const std::string& remedy) {
@@ -139,6 +159,9 @@ DiskLimits disk_limits(const job::Job& job) {
   if (limits.room) {
     limits.room->bytes += metrics::bytes_to_remove(job.output, checkpoint::kept_of(job));
   }
+  if (job.checkpoints.used && job.checkpoints.folder.empty()) {
+    limits.older_checkpoints = bytes_of_older(checkpoint::checkpoint_folder(job));
+  }
   return limits;
 }
 
@@ -160,15 +183,46 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
            "free some space there, or choose another folder ([job] output); results that were there before stay until "
            "the new ones are whole");
   }
-  if (use.total() > limits.room->bytes) {
+  // Checkpoints that are there already are among those that will be there at once.
+  const std::uint64_t still = use.total() - std::min(limits.older_checkpoints, use.checkpoint_bytes);
+  if (still > limits.room->bytes) {
     return {fmt::format("the run may write {} in all, and {}: it fails once that is used up",
-                        metrics::human_bytes(use.total()), left)};
+                        metrics::human_bytes(still), left)};
   }
   return {};
 }
 
+std::vector<std::string> require_checkpoint_folder(const job::Job& job) {
+  const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
+  std::error_code none;
+  const char* const key = job.checkpoints.folder.empty() ? "output" : "folder";
+  const char* const section = job.checkpoints.folder.empty() ? "job" : "checkpoint";
+  if (std::filesystem::exists(folder, none) && !std::filesystem::is_directory(folder, none)) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [{}] {}: '{}' is to be the folder of checkpoints, and is a file: move it, or choose "
+                            "another folder",
+                            job.where(section, key), section, key, files::shown(folder).native()));
+  }
+  const std::string why = files::why_unwritable(folder);
+  if (why.empty()) {
+    return {};
+  }
+  if (job.checkpoints.on_failure == job::SaveFailure::stop) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [{}] {}: no checkpoint can be written to {}, and [checkpoint] on_failure "
+                            "is stop: choose another folder",
+                            job.where(section, key), section, key, why));
+  }
+  return {fmt::format("warning: as it is now, no checkpoint can be written to {}; the run tries all the same", why)};
+}
+
 std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled) {
-  return require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
+  std::vector<std::string> warnings =
+      require_disk(job, disk_use(job, compiled), compiled.programs.memory.peak, disk_limits(job));
+  if (job.checkpoints.used) {
+    std::ranges::move(require_checkpoint_folder(job), std::back_inserter(warnings));
+  }
+  return warnings;
 }
 
 }  // namespace shardrun::forecast

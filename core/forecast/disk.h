@@ -38,6 +38,7 @@ struct DiskUse {
 struct DiskLimits {
   std::optional<files::DiskRoom> room;
   std::optional<std::uint64_t> file_size;
+  std::uint64_t older_checkpoints = 0;  ///< bytes of those in the job's folder that later ones take the place of
 };
 
 /// The limits for the job's folder. Files of an older run that this run will remove count as free room.
@@ -47,7 +48,10 @@ struct DiskLimits {
 /// file's size. Returns warnings if the results fit but the other files may not.
 std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes,
                                       const DiskLimits& limits);
-/// By the limits of this process. Called before the output folder is touched.
+/// Throws Error{job} if the job's checkpoints cannot have their folder, because a file is in its place, or because it
+/// cannot be written and [checkpoint] on_failure is stop. Else returns a warning if it cannot be written.
+std::vector<std::string> require_checkpoint_folder(const job::Job& job);
+/// All of it, by the limits of this process. Called before the output folder is touched.
 std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::forecast

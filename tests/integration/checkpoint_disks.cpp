@@ -71,7 +71,27 @@ TEST_CASE("a disk that is read-only costs the checkpoints, not the run") {
   CHECK(ended.code == 0);
   CHECK(job.summary().at("checkpoints").as_object().at("failed") == 3);
   CHECK_THAT(ended.out, Contains("Read-only file system; the file system is read-only: choose another folder"));
+  const std::size_t told = ended.out.find("warning: as it is now, no checkpoint can be written to '");
+  CHECK(told < ended.out.find("step 1/6"));
+
+  const JobFolder stops;
+  REQUIRE(run_on_disk(stops, "mount -o remount,ro disk", {"checkpoint.on_failure=stop"}, ended));
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("Read-only file system") && Contains("on_failure is stop"));
+  CHECK_FALSE(std::filesystem::exists(stops.path() / "run"));
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
+TEST_CASE("a file where the folder of checkpoints is to be is refused before anything starts") {
+  const JobFolder job;
+  write_file(job.path() / "taken", "");
+  std::vector<std::string> settings = saving;
+  settings.emplace_back("checkpoint.folder=taken");
+  const Ended ended = job.run(settings);
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("[checkpoint] folder: '") &&
+                            Contains("taken' is to be the folder of checkpoints, and is a file"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
 TEST_CASE("a run that is asked to stop and cannot save fails") {

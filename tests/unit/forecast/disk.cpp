@@ -57,6 +57,33 @@ TEST_CASE("results that do not fit on the disk are refused, and by what", "[fore
   CHECK(forecast::require_disk(writing.job, writing.use, 0, {}).empty());
 }
 
+TEST_CASE("checkpoints that are there already take no room again", "[forecast]") {
+  Writing writing;
+  writing.use.checkpoint_bytes = 1000;
+  forecast::DiskLimits limits = room_of(writing.use.total() - 600);
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).size() == 1);
+  limits.older_checkpoints = 600;
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).empty());
+  limits = room_of(writing.use.total() - 1001);
+  limits.older_checkpoints = 5000;  // more than this job will have: they go, but no room for others comes of it
+  CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).size() == 1);
+}
+
+TEST_CASE("the checkpoints of a folder count, not what lies beside them", "[forecast]") {
+  Writing writing;
+  writing.job.checkpoints.used = true;
+  CHECK(forecast::disk_limits(writing.job).older_checkpoints == 0);
+  const std::filesystem::path checkpoints = writing.job.output / "checkpoints";
+  std::filesystem::create_directories(checkpoints / "step-000004");
+  std::filesystem::create_directories(checkpoints / "notes");
+  write_file(checkpoints / "step-000004/manifest.json", "12345");
+  write_file(checkpoints / "step-000004/rank-0.safetensors", "1234567");
+  write_file(checkpoints / "notes/long.txt", std::string(1000, 'x'));
+  CHECK(forecast::disk_limits(writing.job).older_checkpoints == 12);
+  writing.job.checkpoints.folder = checkpoints;  // may be another file system
+  CHECK(forecast::disk_limits(writing.job).older_checkpoints == 0);
+}
+
 TEST_CASE("results and arenas that are larger than a file may be are refused", "[forecast]") {
   const Writing writing;
   const std::uint64_t needed = writing.use.result_bytes;
