@@ -59,9 +59,13 @@ int import_weights(std::span<const std::string> words) {
   }
   const std::filesystem::path made = checkpoint::import_checkpoint(
       source.source(), compiled.graph, *compiled.device, described(job, compiled, step), *parsed.get("output"));
-  fmt::print("{} in {}: go on with 'shardrun {} --resume={}'\n",
+  std::string command = "shardrun " + shell_word(parsed.positional[0]);
+  for (const std::string& setting : parsed.all("set")) {
+    command += " --set " + shell_word(setting);
+  }
+  fmt::print("{} in {}\nto go on: {} --resume={}\n",
              metrics::counted(static_cast<std::int64_t>(source.source().tensors.size()), "tensor"),
-             printable(metrics::human_path(made)), printable(*parsed.get("job")), printable(*parsed.get("output")));
+             printable(metrics::human_path(made)), printable(command), printable(shell_word(*parsed.get("output"))));
   return 0;
 }
 

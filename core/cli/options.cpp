@@ -158,6 +158,40 @@ OptionSyntax set_option() {
           .repeated = true};
 }
 
+std::vector<OptionSyntax> resume_options() {
+  return {{.name = "resume",
+           .help = "go on from the newest checkpoint of this job, if there is one; --resume=FOLDER: from that "
+                   "checkpoint, or the newest one there"},
+          {.name = "force-data", .help = "go on from a checkpoint with other data, or another seed, than before"}};
+}
+
+std::vector<std::string> with_resume_set(std::span<const std::string> words) {
+  std::vector<std::string> spelled;
+  for (const std::string& word : words) {
+    constexpr std::string_view with_folder = "--resume=";
+    if (word == "--resume") {
+      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=auto"});
+    } else if (word.starts_with(with_folder)) {
+      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=" + word.substr(with_folder.size())});
+    } else {
+      spelled.push_back(word);
+    }
+  }
+  return spelled;
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
+    return word;
+  }
+  std::string text = "'";
+  for (const char c : word) {
+    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return text + "'";
+}
+
 plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file) {
   if (job_file < parsed.positional.size()) {
     return compile::directories_of(
@@ -180,6 +214,8 @@ job::Job read_job(const Parsed& parsed) {
   }
   job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), providers);
   job::check_output(job);
+  job::require_own_checkpoints(job);
+  job.checkpoints.force_data = parsed.has("force-data");
   return job;
 }
 

@@ -44,10 +44,17 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
+/// The options of a command whose job may go on from a checkpoint: `--resume[=FOLDER]`, which is short for a setting of
+/// the job file, and `--force-data`.
+[[nodiscard]] std::vector<OptionSyntax> resume_options();
+/// The words with `--resume` spelled out as `--set checkpoint.resume=…`.
+[[nodiscard]] std::vector<std::string> with_resume_set(std::span<const std::string> words);
+/// A word as a shell reads it.
+[[nodiscard]] std::string shell_word(const std::string& word);
 /// The folders of plugins for a command whose positional word number `job_file` may be a job file. Only [plugins] of
 /// that file has to be valid. Throws Error{usage} for overrides without a job file.
 [[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
-/// Reads and checks the job of a command line, with its overrides.
+/// Reads and checks the job of a command line, with its overrides and, where the command has it, `--force-data`.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
 
 }  // namespace shardrun::cli

@@ -65,30 +65,28 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
-/// A word as a shell reads it.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
-    return word;
-  }
-  std::string text = "'";
-  for (const char c : word) {
-    text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return text + "'";
+/// Where the next run is to begin, as a word of the command line, if each run has a new folder for its checkpoints; ""
+/// if this run has none.
+std::string resume_word(const metrics::Summary& summary, const std::filesystem::path& output) {
+  const bool has_checkpoint = summary.checkpoints && summary.checkpoints->last_step >= 0;
+  return has_checkpoint ? "--resume=" + metrics::human_path(output) : "";
 }
 
-/// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint.
-std::string how_to_go_on(const metrics::RunOrigin& origin) {
+/// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint. `resume`: ""
+/// if the command is to stay as it is.
+std::string how_to_go_on(const metrics::RunOrigin& origin, const std::string& resume) {
   const std::vector<std::string>& words = origin.command;
   std::string text = "to go on:";
   for (std::size_t i = 0; i < words.size(); ++i) {
     const bool is_resume = words[i].starts_with("--resume") || words[i].starts_with("--set=checkpoint.resume=");
     const bool is_pair = words[i] == "--set" && i + 1 < words.size() && words[i + 1].starts_with("checkpoint.resume=");
-    i += is_pair ? 1 : 0;
-    text += is_resume || is_pair ? "" : " " + quoted(words[i]);
+    if (resume.empty() || (!is_resume && !is_pair)) {
+      text += " " + shell_word(words[i]);
+    } else {
+      i += is_pair ? 1 : 0;
+    }
   }
-  return text + " --resume\n";
+  return text + (resume.empty() ? "" : " " + shell_word(resume)) + "\n";
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -137,44 +135,23 @@ metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTi
   return origin;
 }
 
-/// `--resume` is short for a setting of the job file.
-std::vector<std::string> spelled_out(std::span<const std::string> words) {
-  std::vector<std::string> spelled;
-  for (const std::string& word : words) {
-    constexpr std::string_view with_folder = "--resume=";
-    if (word == "--resume") {
-      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=auto"});
-    } else if (word.starts_with(with_folder)) {
-      spelled.insert(spelled.end(), {"--set", "checkpoint.resume=" + word.substr(with_folder.size())});
-    } else {
-      spelled.push_back(word);
-    }
-  }
-  return spelled;
-}
-
 int run(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
       {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
       {.name = "profile", .help = "print where the time went, by op"},
-      {.name = "resume",
-       .help =
-           "go on from the newest checkpoint of this job, if there is one; --resume=FOLDER: from that checkpoint, or "
-           "the newest one there"},
-      {.name = "force-data", .help = "go on from a checkpoint with other data, or another seed, than before"},
       {.name = "launch",
        .value = "HOW",
        .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
                "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
+  std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
-  const Parsed parsed = parse("run", spelled_out(words), options, 1, 1);
+  const Parsed parsed = parse("run", with_resume_set(words), options, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   const metrics::WallTime started = std::chrono::system_clock::now();
   job::Job job = read_job(parsed);
-  job.checkpoints.force_data = parsed.has("force-data");
   if (wants_dump(parsed, job)) {
     compile::require_model(job, "graph, plan or program");
     dump(parsed, job, compile::compile(job));
@@ -196,6 +173,7 @@ int run(std::span<const std::string> words) {
                                      : std::optional(started + std::chrono::duration_cast<metrics::WallTime::duration>(
                                                                    std::chrono::duration<double>(job.time_limit))),
       .output = job::resolved_output(job, started)};
+  const bool has_new_folder = job::has_placeholder(job) && job.checkpoints.folder.empty();
   const auto tell = [&](const metrics::Summary& summary) {
     if (json) {
       show(metrics::to_json(summary), summary.exit_code);
@@ -207,7 +185,8 @@ int run(std::span<const std::string> words) {
       write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
     }
     if (summary.status == "stopped" && job.checkpoints.used) {
-      write_to_standard_error(how_to_go_on(origin_of(words, started)));
+      write_to_standard_error(
+          how_to_go_on(origin_of(words, started), has_new_folder ? resume_word(summary, settings.output) : "--resume"));
     }
     return summary.exit_code;
   };

@@ -73,6 +73,17 @@ void check_output(const Job& job) {
   }
 }
 
+void require_own_checkpoints(const Job& job) {
+  if (job.checkpoints.resume == "auto" && job.checkpoints.folder.empty() && has_placeholder(job)) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [checkpoint] resume = auto: [job] output has {}, so each run has a new folder, without "
+                    "checkpoints: set [checkpoint] folder, or name the folder of the run to go on from "
+                    "(--resume=FOLDER)",
+                    job.where("checkpoint", "resume"), time_placeholder));
+  }
+}
+
 bool has_placeholder(const Job& job) {
   return job.output.native().find(time_placeholder, job.output_given) != std::string::npos;
 }

@@ -17,6 +17,10 @@ void choose_output(const RawJob& raw, Job& job);
 /// Throws Error{job} if [job] output has anything else in braces.
 void check_output(const Job& job);
 
+/// Throws Error{job} if the job is to go on from the newest checkpoint of its own folder, and that is a new one for
+/// each run.
+void require_own_checkpoints(const Job& job);
+
 [[nodiscard]] bool has_placeholder(const Job& job);
 
 /// [job] output with {time} replaced by `time`, as 20261122-141503, UTC.

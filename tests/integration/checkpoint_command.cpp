@@ -59,7 +59,11 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
              Contains("--max-bytes has no effect on the one file 'x.safetensors'"));
 
   // imported, and exported again
-  CHECK(checkpoint({"import", "some", "--job", "job.ini", "-o", "made", "--step", "4"}).code == 0);
+  const Ended imported = checkpoint({"import", "some", "--job", "job.ini", "-o", "made", "--step", "4"});
+  CHECK(imported.code == 0);
+  CHECK_THAT(imported.out, Contains("tensors in made/step-000004\nto go on: shardrun job.ini --resume=made\n"));
+  CHECK_THAT(checkpoint({"import", "some", "--job=job.ini", "-o", "a b", "--set", "job.output=it's"}).out,
+             Contains("\nto go on: shardrun job.ini --set 'job.output=it'\\''s' --resume='a b'\n"));
   CHECK(checkpoint({"export", "made", "--output=again.safetensors"}).code == 0);
   CHECK(read_file(job.path() / "again.safetensors") == weights);
   // The optimizer's states went along: both end with the same weights.
