@@ -115,7 +115,7 @@ std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
   const std::optional<std::int64_t> step = step_of_folder(named.filename().native());
   const bool has_manifest = std::filesystem::exists(given / manifest_name, none);
   if (has_manifest || (step && std::filesystem::is_directory(given, none))) {
-    return {{given, step.value_or(-1), has_manifest}};
+    return {{given.has_filename() ? given : given.parent_path(), step.value_or(-1), has_manifest}};
   }
   std::vector<Listed> listed = list_checkpoints(given);
   return listed.empty() ? list_checkpoints(given / "checkpoints") : listed;
@@ -178,6 +178,19 @@ void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& ke
       remove_checkpoint(root, old);
     }
   }
+}
+
+std::filesystem::path set_aside(const std::filesystem::path& checkpoint) {
+  std::error_code none;
+  std::filesystem::path aside;
+  for (int number = 1; aside.empty() || std::filesystem::exists(std::filesystem::symlink_status(aside, none));
+       ++number) {
+    aside = checkpoint;
+    aside += number == 1 ? ".damaged" : fmt::format(".damaged-{}", number);
+  }
+  rename_folder(checkpoint, aside);
+  files::sync_folder(aside.parent_path());
+  return aside;
 }
 
 void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept {

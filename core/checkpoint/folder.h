@@ -62,6 +62,10 @@ struct Keeping {
 /// Removes all but those that stay. Folders without a manifest neither count nor go. Throws Error{io}.
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping);
 
+/// Renames a damaged checkpoint, such as step-000120, to step-000120.damaged, which is no checkpoint's name: nothing
+/// reads, counts or removes it from then on. Returns the new path. Throws Error{io}.
+[[nodiscard]] std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
+
 /// Removes what was being written or removed when a run ended. Ignores errors.
 void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept;
 

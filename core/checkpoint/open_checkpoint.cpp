@@ -242,6 +242,12 @@ void OpenCheckpoint::check_file(std::size_t number) const {
   });
 }
 
+void OpenCheckpoint::release() const noexcept {
+  open_.clear();
+  manifest_.tensors = std::vector<StoredTensor>();  // its memory, too
+  manifest_.files = std::vector<StoredFile>();
+}
+
 void OpenCheckpoint::check_all_files() const {
   for (std::size_t number = 0; number < manifest_.files.size(); ++number) {
     check_file(number);

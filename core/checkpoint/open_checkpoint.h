@@ -35,8 +35,9 @@ class OpenCheckpoint {
   /// Error{data}.
   void check_file(std::size_t number) const;
   void check_all_files() const;
-  /// The space of files that are removed is free only once nobody has them open.
-  void close_files() const noexcept { open_.clear(); }
+  /// Frees what only reading needs: the open files, without which the space of removed ones is not free, and the
+  /// manifest's tensors, which of a thousand ranks take hundreds of megabytes. Nothing may be read afterwards.
+  void release() const noexcept;
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
   /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once,
@@ -47,7 +48,7 @@ class OpenCheckpoint {
   [[nodiscard]] const files::SteadyFile& file(std::size_t number) const;
 
   std::filesystem::path path_;
-  Manifest manifest_;
+  mutable Manifest manifest_;
   files::Hash hash_;
   mutable std::map<std::size_t, files::SteadyFile> open_;  ///< by number of the file
 };

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -11,9 +12,11 @@
 #include "core/checkpoint/contents.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/weights.h"
+#include "core/data/dataset.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
+#include "core/metrics/human.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -22,10 +25,37 @@ namespace {
   throw Error(ErrorCode::job, fmt::format("{}: [checkpoint] resume: {}", job.where("checkpoint", "resume"), what));
 }
 
+std::string difference_text(const OpenCheckpoint& checkpoint, std::string_view what, std::string_view saved,
+                            std::string_view now) {
+  return fmt::format("'{}' was saved with the {} {}, and this job has {}", files::shown(checkpoint.path()).native(),
+                     what, saved, now);
+}
+
 [[noreturn]] void refuse_other(const job::Job& job, const OpenCheckpoint& checkpoint, std::string_view what,
                                std::string_view saved, std::string_view now, std::string_view advice) {
-  refuse_resume(job, fmt::format("'{}' was saved with the {} {}, and this job has {}: {}",
-                                 files::shown(checkpoint.path()).native(), what, saved, now, advice));
+  refuse_resume(job, fmt::format("{}: {}", difference_text(checkpoint, what, saved, now), advice));
+}
+
+/// The part of a long text that shows how it differs from another.
+std::string part_that_differs(const std::string& text, const std::string& other) {
+  constexpr std::size_t before = 20;
+  constexpr std::size_t length = 60;
+  const auto [in_text, in_other] = std::ranges::mismatch(text, other);
+  const auto at = static_cast<std::size_t>(in_text - text.begin());
+  const std::size_t begin = at < length ? 0 : at - before;
+  return fmt::format("{}{}{}", begin == 0 ? "" : "…", text.substr(begin, length),
+                     begin + length < text.size() ? "…" : "");
+}
+
+/// "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)"
+std::string data_text(const job::Job& job, const std::vector<std::string>& fingerprints) {
+  const std::vector<std::filesystem::path> files = data::data_files(job.data);
+  std::string text;
+  for (std::size_t i = 0; i < fingerprints.size(); ++i) {
+    text += text.empty() ? "" : "; ";
+    text += i < files.size() ? fmt::format("'{}' ({})", files[i].native(), fingerprints[i]) : fingerprints[i];
+  }
+  return text;
 }
 
 /// The lines of one text that another lacks, in one line.
@@ -232,6 +262,20 @@ NewestCheckpoint newest_checkpoint(const std::filesystem::path& root) {
   return newest;
 }
 
+namespace {
+
+/// A run that begins at the start must not replace, one after the other, checkpoints that may still be mended.
+void require_some_readable(const job::Job& job, const std::filesystem::path& root, const NewestCheckpoint& newest) {
+  if (newest.path.empty() && !newest.damaged.empty()) {
+    refuse_resume(job, fmt::format("none of the {} in '{}' can be read ({}): remove them to begin at the start, or "
+                                   "choose another [checkpoint] folder or [job] output",
+                                   metrics::counted(static_cast<std::int64_t>(newest.damaged.size()), "checkpoint"),
+                                   files::shown(root).native(), newest.damaged.front()));
+  }
+}
+
+}  // namespace
+
 std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices) {
   const std::string& resume = job.checkpoints.resume;
   if (resume == "never") {
@@ -249,6 +293,7 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std:
   for (const std::string& damaged : newest.damaged) {
     notices.push_back(fmt::format("warning: passes by a damaged checkpoint: {}", damaged));
   }
+  require_some_readable(job, root, newest);
   if (newest.path.empty()) {
     notices.push_back(fmt::format("no checkpoint in '{}': begins at the start", files::shown(root).native()));
   }
@@ -258,6 +303,9 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std:
 void require_newest(const job::Job& job, std::int64_t step) {
   const std::filesystem::path folder = job.checkpoints.used ? checkpoint_folder(job) : job.output / "checkpoints";
   const NewestCheckpoint newest = newest_checkpoint(folder);
+  if (step == 0) {
+    require_some_readable(job, folder, newest);
+  }
   if (newest.path.empty() || newest.step <= step) {
     return;
   }
@@ -295,15 +343,27 @@ std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint
                  "go on with the same model and options");
   }
   require_same("optimizer", saved.optimizer, run.optimizer, "its states would be missing");
-  if (!job.checkpoints.force_data) {
-    constexpr const char* advice = "the samples that were not seen yet would be others; --force-data accepts that";
-    require_same("data", fmt::format("{}", fmt::join(saved.data, "; ")), fmt::format("{}", fmt::join(run.data, "; ")),
-                 advice);
-    require_same("tokenizer", saved.tokenizer.substr(0, 60), run.tokenizer.substr(0, 60), advice);
-    require_same("[data] split", saved.split, run.split, advice);
-    require_same("seed", fmt::format("{}", saved.seed), fmt::format("{}", run.seed), advice);
-  }
-  return StateCheck(job, checkpoint, graph, partition).run();
+  std::vector<std::string> notices;
+  const auto compare_data = [&](std::string_view what, bool is_same, const std::string& before,
+                                const std::string& now) {
+    if (is_same) {
+      return;
+    }
+    if (!job.checkpoints.force_data) {
+      refuse_other(job, checkpoint, what, before, now,
+                   "the samples that were not seen yet would be others; --force-data accepts that");
+    }
+    notices.push_back(fmt::format("warning: {}: the samples that follow are others, as --force-data accepts",
+                                  difference_text(checkpoint, what, before, now)));
+  };
+  compare_data("data", saved.data == run.data, fmt::format("{}", fmt::join(saved.data, "; ")),
+               data_text(job, run.data));
+  compare_data("tokenizer", saved.tokenizer == run.tokenizer, part_that_differs(saved.tokenizer, run.tokenizer),
+               part_that_differs(run.tokenizer, saved.tokenizer));
+  compare_data("[data] split", saved.split == run.split, saved.split, run.split);
+  compare_data("seed", saved.seed == run.seed, fmt::format("{}", saved.seed), fmt::format("{}", run.seed));
+  std::ranges::move(StateCheck(job, checkpoint, graph, partition).run(), std::back_inserter(notices));
+  return notices;
 }
 
 void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,

@@ -47,7 +47,7 @@ struct NewestCheckpoint {
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);
 
 /// Throws Error{job} if the folder of the job's checkpoints has a later one than that of `step`, which a run that goes
-/// on from there would replace.
+/// on from there would replace; for step 0 also if it has only checkpoints that cannot be read.
 void require_newest(const job::Job& job, std::int64_t step);
 
 /// The facts of a job that a run which goes on must share. The manifest has them.

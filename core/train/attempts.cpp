@@ -1,14 +1,18 @@
 #include "core/train/attempts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/folder.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/device/cores.h"
+#include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/checkpointing.h"
 #include "core/train/elastic.h"
@@ -26,11 +30,12 @@ bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun)
   if (job_.restarts == 0 || !result.cause || stop_requested() != 0) {
     return false;
   }
-  if (result.cause->is_permanent) {
-    given_up_ = "the ranks are not started again, because this would happen again";
-    return false;
-  }
+  set_aside_.clear();
   try {
+    if (result.cause->is_permanent && (has_begun || !set_damaged_aside())) {
+      given_up_ = "the ranks are not started again, because this would happen again";
+      return false;
+    }
     choose_next(*result.cause, has_begun);
   } catch (const Stopped&) {  // while it compiled
     return false;
@@ -48,6 +53,43 @@ bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun)
     given_up_ = fmt::format("given up after {} without a newer checkpoint; the first of these failures: {}",
                             metrics::counted(job_.restarts, "restart"), first_cause_);
     return false;
+  }
+  return true;
+}
+
+bool Attempts::set_damaged_aside() {
+  if (resumed_ == nullptr || (resumed_ == first_ && job_.checkpoints.resume != "auto")) {
+    return false;  // a person has named it
+  }
+  const std::filesystem::path folder = checkpoint::checkpoint_folder(job_);
+  std::filesystem::path newest = resumed_->path();
+  for (;;) {
+    try {
+      checkpoint::OpenCheckpoint(newest).check_all_files();
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::data) {
+        throw;
+      }
+    }
+    const std::filesystem::path aside = checkpoint::set_aside(newest);
+    set_aside_.push_back(metrics::human_path(files::shown(aside)));
+    newest = checkpoint::newest_checkpoint(folder).path;
+    if (newest.empty()) {
+      break;
+    }
+  }
+  if (set_aside_.empty()) {
+    return false;
+  }
+  if (resumed_ == first_) {  // those before it are of the same run
+    if (newest.empty()) {
+      throw Error(ErrorCode::data,
+                  fmt::format("the checkpoint is damaged, was set aside as {}, and there is none before it; "
+                              "without --resume the job begins at the start",
+                              fmt::join(set_aside_, ", ")));
+    }
+    first_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest);
   }
   return true;
 }
@@ -85,10 +127,15 @@ std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, 
   const bool has_other_ranks = next_job_.ranks != job_.ranks;
   resumed_ = std::exchange(next_, nullptr);
   job_ = next_job_;
+  if (resumed_ != nullptr) {
+    resumed_->release();
+  }
   run.begin_again(job_, resumed_.get());
   const auto number = static_cast<std::int64_t>(failed_.size());
-  return fmt::format("attempt {} failed: {}; attempt {} of {} {}{} (record of the failed one: {})", number,
-                     cause.substr(0, cause.find('\n')), number + 1, number + 1 + job_.restarts - without_progress_,
+  return fmt::format("attempt {} failed: {};{} attempt {} of {} {}{} (record of the failed one: {})", number,
+                     cause.substr(0, cause.find('\n')),
+                     set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", ")),
+                     number + 1, number + 1 + job_.restarts - without_progress_,
                      first_step() == 0 ? "begins at the start" : fmt::format("goes on after step {}", first_step()),
                      has_other_ranks ? fmt::format(" with {}", metrics::counted(job_.ranks, "rank")) : "",
                      metrics::human_path(record));

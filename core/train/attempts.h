@@ -40,18 +40,21 @@ class Attempts {
   void give_up(const std::string& why) { given_up_ = "the ranks could not be started again: " + why; }
 
  private:
+  /// Whether the failure was that of a damaged checkpoint, in place of which there is another.
+  [[nodiscard]] bool set_damaged_aside();
   void choose_next(const launch::RootCause& cause, bool has_begun);
 
-  job::Job job_;  ///< of the current attempt
-  const std::shared_ptr<const checkpoint::OpenCheckpoint> first_;
+  job::Job job_;                                             ///< of the current attempt
+  std::shared_ptr<const checkpoint::OpenCheckpoint> first_;  ///< that the run goes on from; null: none
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed_;
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
   std::vector<metrics::Attempt> failed_;
-  launch::RootCause cause_;            ///< of the last failure
-  std::string first_cause_;            ///< of the first failure since the last checkpoint
-  std::int64_t without_progress_ = 0;  ///< failures since the last checkpoint
-  std::string given_up_;               ///< why no other attempt follows; "": nothing to say
+  std::vector<std::string> set_aside_;  ///< for the person: damaged checkpoints since the last failure
+  launch::RootCause cause_;             ///< of the last failure
+  std::string first_cause_;             ///< of the first failure since the last checkpoint
+  std::int64_t without_progress_ = 0;   ///< failures since the last checkpoint
+  std::string given_up_;                ///< why no other attempt follows; "": nothing to say
 };
 
 }  // namespace shardrun::train

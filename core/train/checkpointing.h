@@ -126,11 +126,15 @@ void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compi
 /// Compares the checkpoint with the job. Returns lines for the person. REQUIRES: the data is loaded. Throws Error{job}.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled);
 
+/// "goes on after step 20 from run/checkpoints/step-000020". REQUIRES: the job goes on from a checkpoint.
+[[nodiscard]] std::string told_of_resumed(const compile::Compiled& compiled);
+
 /// Where the job begins.
 [[nodiscard]] checkpoint::Position first_position(const compile::Compiled& compiled);
 
 /// Checks the files of the checkpoint that the job goes on from, each rank some of them, and then gives this rank's
 /// states their values. Throws Error{data} on all ranks if any file is damaged; then no state has changed.
-void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link);
+void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
+                  RankLink* link);
 
 }  // namespace shardrun::train

@@ -277,8 +277,10 @@ class RankProcess {
     if (!context_.is_hosted) {        // the launcher has compared the checkpoint with the job
       std::vector<std::string> told;  // by the launcher
       begin_from(open_resumed(*placed_, told), *compiled_);
-    } else {
-      for (const std::string& notice : check_resumed(*placed_, *compiled_)) {
+    } else if (compiled_->resumed != nullptr) {
+      std::vector<std::string> notices = check_resumed(*placed_, *compiled_);
+      notices.insert(notices.begin(), told_of_resumed(*compiled_));
+      for (const std::string& notice : notices) {
         if (context_.rank == 0) {
           rank_->message(line_message, notice);
         }

@@ -125,7 +125,7 @@ void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_vie
 void RankTask::resume(const runtime::Executor& executor) {
   if (compiled_.resumed != nullptr) {
     now_at("loading the checkpoint", 0, "loading the checkpoint");
-    load_resumed(compiled_, executor, settings_.link);
+    load_resumed(job_, compiled_, executor, settings_.link);
   }
 }
 

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/files/folder.h"
+#include "core/metrics/run_files.h"
 #include "core/train/checkpointing.h"
 
 namespace shardrun::train {
@@ -40,6 +44,20 @@ void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compi
   }
 }
 
+namespace {
+
+/// Whether the last run in the folder came to its end: one that was stopped after the last step may lack its sample.
+bool has_finished(const std::filesystem::path& output) {
+  std::ifstream file(metrics::summary_path(output));
+  boost::system::error_code failed;
+  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), failed);
+  const boost::json::object* const fields = failed ? nullptr : summary.if_object();
+  const boost::json::value* const status = fields == nullptr ? nullptr : fields->if_contains("status");
+  return status != nullptr && *status == "finished";
+}
+
+}  // namespace
+
 bool has_nothing_left(const job::Job& job, const compile::Compiled& compiled) {
   if (compiled.resumed == nullptr) {
     return false;
@@ -49,7 +67,7 @@ bool has_nothing_left(const job::Job& job, const compile::Compiled& compiled) {
   return manifest.step == compiled.saved_state.steps + job::steps_of(job) && manifest.evaluated &&
          std::filesystem::equivalent(compiled.resumed->path().parent_path(), checkpoint::checkpoint_folder(job),
                                      none) &&
-         std::filesystem::exists(checkpoint::result_path(job), none);
+         std::filesystem::exists(checkpoint::result_path(job), none) && has_finished(job.output);
 }
 
 std::vector<std::string> check_resumed(const job::Job& job, const compile::Compiled& compiled) {
@@ -65,8 +83,12 @@ std::vector<std::string> check_resumed(const job::Job& job, const compile::Compi
   if (const std::int64_t last = compiled.saved_state.steps + job::steps_of(job); step > last) {
     refuse(job, fmt::format("'{}' is of step {}, and the job ends after {}: choose more steps", path, step, last));
   }
-  notices.insert(notices.begin(), fmt::format("goes on after step {} from {}", step, path));
   return notices;
+}
+
+std::string told_of_resumed(const compile::Compiled& compiled) {
+  return fmt::format("goes on after step {} from {}", compiled.resumed->manifest().step,
+                     files::shown(compiled.resumed->path()).native());
 }
 
 checkpoint::Position first_position(const compile::Compiled& compiled) {
@@ -81,7 +103,8 @@ checkpoint::Position first_position(const compile::Compiled& compiled) {
           .val_loss = manifest.val_loss};
 }
 
-void load_resumed(const compile::Compiled& compiled, const runtime::Executor& executor, RankLink* link) {
+void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
+                  RankLink* link) {
   const checkpoint::OpenCheckpoint& checkpoint = *compiled.resumed;
   const std::size_t ranks = link == nullptr ? 1 : static_cast<std::size_t>(link->world_size());
   const std::size_t rank = link == nullptr ? 0 : static_cast<std::size_t>(link->rank());
@@ -91,6 +114,9 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
       checkpoint.check_file(file);
     }
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) {
+      throw;
+    }
     damaged = error.message();
   }
   if (link != nullptr) {
@@ -101,11 +127,13 @@ void load_resumed(const compile::Compiled& compiled, const runtime::Executor& ex
     });
   }
   if (!damaged.empty()) {
-    throw Error(ErrorCode::data,
-                fmt::format("{}. Remove that checkpoint's folder: --resume then takes the one before", damaged));
+    const bool has_successor = job.restarts > 0;  // the next attempt takes the one before
+    throw Error(ErrorCode::data, damaged + (has_successor ? ""
+                                                          : ". Remove that checkpoint's folder: --resume then takes "
+                                                            "the one before"));
   }
   checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
-  checkpoint.close_files();
+  checkpoint.release();
 }
 
 }  // namespace shardrun::train

@@ -68,6 +68,9 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   display->now_at("reading data");
   check_data(*compiled);
   load_data(*compiled);
+  if (compiled->resumed != nullptr) {
+    notices.push_back(told_of_resumed(*compiled));
+  }
   std::ranges::move(check_resumed(job, *compiled), std::back_inserter(notices));
   if (has_nothing_left(job, *compiled)) {
     display->line(fmt::format("the newest checkpoint is of the last step, {}, and the results are there",
@@ -89,7 +92,7 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
   const std::shared_ptr<const checkpoint::OpenCheckpoint> resumed = compiled->resumed;
   if (resumed != nullptr) {
-    resumed->close_files();
+    resumed->release();
   }
   compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();

@@ -171,6 +171,86 @@ TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
   }
 }
 
+TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job goes on from the one before") {
+  const JobFolder job;
+  for (const int ranks : {1, 2}) {
+    INFO(ranks << " ranks");
+    fs::remove_all(job.path() / "run");
+    fs::remove_all(job.path() / "whole");
+    const auto with = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> settings = {"train.schedule=constant",
+                                           "train.eval_every=0",
+                                           "checkpoint.every=2",
+                                           "checkpoint.keep=0",
+                                           "job.transport=shm",
+                                           fmt::format("job.ranks={}", ranks),
+                                           ranks == 1 ? "job.strategy=single" : "job.strategy=dp"};
+      settings.insert(settings.end(), more.begin(), more.end());
+      return settings;
+    };
+    REQUIRE(job.run(with({"train.steps=6", "job.output=whole"})).code == 0);
+    REQUIRE(job.run(with({"train.steps=4"})).code == 0);
+    const fs::path checkpoints = job.path() / "run/checkpoints";
+    flip(checkpoints / "step-000004" / data, fs::file_size(checkpoints / "step-000004" / data) - 100);
+    const std::string damaged = read_file(checkpoints / "step-000004" / data);
+
+    const Ended ended = job.run(with({"train.steps=6", "checkpoint.resume=auto", "job.restarts=1"}));
+
+    INFO(ended.out << ended.err);
+    CHECK(ended.code == 0);
+    CHECK_THAT(ended.out, Contains("step-000004/rank-0.safetensors' has other bytes than when it was written") &&
+                              Contains("; set aside as run/checkpoints/step-000004.damaged; attempt 2 of 2 goes on "
+                                       "after step 2 (") &&
+                              !Contains("Remove that checkpoint's folder"));
+    CHECK(read_file(checkpoints / "step-000004.damaged" / data) == damaged);
+    CHECK(fs::exists(checkpoints / "step-000004/manifest.json"));  // saved again
+    CHECK(read_file(job.path() / "run/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
+  }
+}
+
+TEST_CASE("with restarts, a job whose only checkpoint is damaged does not begin at the start by itself") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=2", "train.eval_every=0", "checkpoint.every=2"}).code == 0);
+  const fs::path checkpoint = job.path() / "run/checkpoints/step-000002";
+  flip(checkpoint / data, fs::file_size(checkpoint / data) - 100);
+  const std::vector<std::string> further = {"train.steps=4", "train.eval_every=0", "job.restarts=3"};
+
+  // Named by a person: it stays where it is.
+  const Ended named =
+      run_program(job.path(), with_settings({"job.ini", "--resume=run/checkpoints/step-000002/"}, further));
+  INFO(named.out << named.err);
+  CHECK(named.code == 1);
+  CHECK_THAT(named.err, Contains("has other bytes than when it was written") && Contains("this would happen again"));
+  CHECK(fs::exists(checkpoint));
+
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, further));
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err,
+             Contains("was set aside as run/checkpoints/step-000002.damaged") && Contains("there is none before it"));
+  CHECK_FALSE(fs::exists(checkpoint));
+  CHECK(read_json(job.path() / "run/summary.json").at("status") == "failed");
+}
+
+TEST_CASE("a folder with nothing but checkpoints that cannot be read is left as it is") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  for (const char* step : {"step-000002", "step-000004"}) {
+    fs::resize_file(job.path() / "run/checkpoints" / step / data, 100);
+  }
+  const auto before = contents_of_run(job);
+  for (const char* resume : {"checkpoint.resume=auto", "checkpoint.resume=never"}) {
+    std::vector<std::string> settings = second_part(1);
+    settings.emplace_back(resume);
+    const Ended ended = job.run(settings);
+    INFO(resume << ended.out << ended.err);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, Contains("none of the 2 checkpoints in '") && Contains("rank-0.safetensors' has 100 bytes") &&
+                              Contains("remove them to begin at the start"));
+    CHECK(contents_of_run(job) == before);
+  }
+}
+
 TEST_CASE("--resume takes the newest checkpoint that can be read, and names those that cannot") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);

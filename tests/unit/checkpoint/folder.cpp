@@ -52,6 +52,7 @@ TEST_CASE("a path names a checkpoint, a folder of some, or a run's folder", "[ch
   CHECK(find_checkpoint(run.path()) == root / "step-000020");
   CHECK(find_checkpoint(root) == root / "step-000020");
   CHECK(find_checkpoint(root / "step-000005") == root / "step-000005");
+  CHECK(find_checkpoint(root / "step-000005/").native() == (root / "step-000005").native());
   CHECK_THAT(error_of([&] { static_cast<void>(find_checkpoint(root / "step-000030")); }), Contains("is no checkpoint"));
   CHECK_THAT(error_of([&] { static_cast<void>(find_checkpoint(run / "elsewhere")); }), Contains("is no checkpoint"));
   std::filesystem::rename(root / "step-000005", run / "kept");
@@ -112,4 +113,16 @@ TEST_CASE("the newest checkpoints stay, and those of round steps", "[checkpoint]
   CHECK(kept_with({.newest = 2}, false) == Steps{50, 60});
   CHECK(kept_with({.newest = 1, .every = 20}, false) == Steps{20, 40, 60});
   CHECK(kept_with({.newest = 2}, true) == Steps{40, 50, 60});  // one that is not whole does not count
+}
+
+TEST_CASE("a checkpoint that is set aside is none any more, and replaces nothing", "[checkpoint]") {
+  const TemporaryFolder folder;
+  for (const char* aside : {"step-000005.damaged", "step-000005.damaged-2"}) {
+    save_small_checkpoint(folder.path(), 5);
+    CHECK(set_aside(folder / "step-000005") == folder / aside);
+  }
+  CHECK(list_checkpoints(folder.path()).empty());
+  CHECK(names_in(folder.path()) == std::set<std::string>{"step-000005.damaged", "step-000005.damaged-2"});
+  remove_unfinished_checkpoints(folder.path());
+  CHECK(names_in(folder.path()).size() == 2);
 }
