@@ -104,8 +104,9 @@ int plan(std::span<const std::string> words) {
       {.name = "json", .help = "print JSON with all ranks"},
       {.name = "ranks", .value = "LIST", .help = "print details of these ranks, such as 0,5,8-11"},
       {.name = "all", .help = "print details of every rank; alike ranks share a block"}};
+  std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
-  const Parsed parsed = parse("plan", words, options, 1, 1);
+  const Parsed parsed = parse("plan", with_resume_set(words), options, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -115,7 +116,7 @@ int plan(std::span<const std::string> words) {
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
   compile::require_model(job, "plan");
-  const compile::Compiled compiled = compile::compile(job);
+  compile::Compiled compiled = compile::compile(job);
   train::require_device(job, *compiled.device);
   if (is_dump) {
     dump(parsed, job, compiled);
@@ -126,7 +127,8 @@ int plan(std::span<const std::string> words) {
                   .forecast = forecast::forecast(job, compiled),
                   .idle = {},
                   .fit = {},
-                  .disk = forecast::disk_use(job, compiled)};
+                  .disk = forecast::disk_use(job, compiled),
+                  .beginning = train::beginning_of(job, compiled)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
   planned.fit = forecast::memory_fit(job, planned.forecast);
   if (parsed.has("json")) {

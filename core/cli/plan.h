@@ -11,6 +11,7 @@
 #include "core/forecast/forecast.h"
 #include "core/forecast/idle.h"
 #include "core/job/job.h"
+#include "core/train/beginning.h"
 
 namespace shardrun::cli {
 
@@ -22,6 +23,7 @@ struct Planned {
   std::optional<forecast::IdleRanks> idle;
   std::optional<forecast::MemoryFit> fit;
   forecast::DiskUse disk;
+  train::Beginning beginning;
 };
 
 /// Source of the predicted costs: "units", "cluster" or "measured".

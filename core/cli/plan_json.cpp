@@ -113,6 +113,29 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
   return memory;
 }
 
+/// REQUIRES: the job has [checkpoint].
+boost::json::object json_of(const train::Beginning& beginning) {
+  namespace json = boost::json;
+  const auto name = [&] {
+    switch (beginning.kind) {
+      case train::Beginning::Kind::resumed: return "resumed";
+      case train::Beginning::Kind::has_ended: return "nothing left";
+      case train::Beginning::Kind::is_refused: return "refused";
+      default: return "at the start";
+    }
+  };
+  json::object object = {{"how", name()},
+                         {"step", beginning.step},
+                         {"notices", json::array(beginning.notices.begin(), beginning.notices.end())}};
+  if (!beginning.checkpoint.empty()) {
+    object["checkpoint"] = beginning.checkpoint.native();
+  }
+  if (!beginning.refusal.empty()) {
+    object["refusal"] = beginning.refusal;
+  }
+  return object;
+}
+
 }  // namespace
 
 std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search) {
@@ -136,6 +159,9 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   }
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);
+  }
+  if (planned.beginning.kind != train::Beginning::Kind::unsaved) {
+    plan["beginning"] = json_of(planned.beginning);
   }
   if (planned.idle) {
     plan["idle"] = json_of(*planned.idle);

@@ -287,6 +287,7 @@ TEST_CASE("two runs do not save in one folder at once", "[program]") {
   const Ended first =
       run_program(job.path(), with_settings({"job.ini"}, settings), [&](pid_t process, std::string_view out) {
         if (!refused && out.find("checkpoint of step") != std::string_view::npos) {
+          ::kill(process, SIGSTOP);  // else it may save another meanwhile
           const Ended second = job.run(
               joined(settings, {"job.output=other", "checkpoint.folder=run/checkpoints", "checkpoint.resume=auto"}));
           refused =
@@ -295,6 +296,7 @@ TEST_CASE("two runs do not save in one folder at once", "[program]") {
           CHECK(refused);
           refused = true;
           ::kill(process, SIGTERM);
+          ::kill(process, SIGCONT);
         }
       });
   CHECK(refused);
@@ -319,6 +321,100 @@ TEST_CASE("what is said to go on is what goes on", "[program]") {
   CHECK(stopped.code == 75);
   CHECK_THAT(stopped.err, Contains("to go on: shardrun run job.ini --set") &&
                               Contains("'job.output=a folder'\\''s' --resume\n") && !Contains("--resume=first"));
+}
+
+TEST_CASE("runs of a job with a new folder for each go on from the folder of one", "[program]") {
+  const JobFolder job;
+  const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
+                             "train.eval_every=1000000000", "job.output=run-{time}"};
+  const Ended refused = run_program(job.path(), with_settings({"job.ini", "--resume"}, settings));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("[job] output has {time}") && Contains("--resume=FOLDER"));
+
+  bool asked = false;
+  const Ended stopped = run_program(job.path(), with_settings({"job.ini"}, joined(settings, {"checkpoint.every=4"})),
+                                    [&](pid_t process, std::string_view out) {
+                                      if (!asked && out.find("step 9/") != std::string_view::npos) {
+                                        asked = true;
+                                        ::kill(process, SIGTERM);
+                                      }
+                                    });
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 75);
+  const std::size_t at = stopped.err.find(" --resume=run-2");
+  REQUIRE(at != std::string::npos);
+  const std::string folder = stopped.err.substr(at + 10, stopped.err.find('\n', at) - at - 10);
+  CHECK(std::filesystem::exists(job.path() / folder / "checkpoints"));
+  // Everybody's way to write a folder.
+  const std::int64_t step = read_json(job.path() / folder / "summary.json").at("steps").as_int64();
+  const Ended further = run_program(
+      job.path(),
+      with_settings({"job.ini", "--resume=" + folder + "/"},
+                    joined(settings, {fmt::format("train.steps={}", step + 2), "job.output=later-{time}"})));
+  INFO(further.out << further.err);
+  CHECK(further.code == 0);
+  CHECK_THAT(further.out, Contains(fmt::format("goes on after step {} from ", step)));
+}
+
+TEST_CASE("a run that was stopped after its last step goes on, and leaves its results", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);
+  boost::json::object summary = job.summary();
+  summary["status"] = "stopped";  // while it sampled, say
+  write_file(job.path() / "run/summary.json", boost::json::serialize(summary));
+  const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, {"train.steps=4"}));
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("goes on after step 4 from "));
+  CHECK(job.summary().at("status") == "finished");
+}
+
+TEST_CASE("plan says where a run would begin", "[program]") {
+  const JobFolder job;
+  const Settings settings = {"train.steps=4", "checkpoint.every=2"};
+  const auto beginning = [&](const Settings& more, const std::vector<std::string>& words = {}) {
+    std::vector<std::string> all = {"plan", "job.ini", "--json"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Ended ended = run_program(job.path(), with_settings(all, joined(settings, more)));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return json::parse(ended.out).at("beginning").as_object();
+  };
+  CHECK(beginning({}, {"--resume"}).at("how") == "at the start");
+  REQUIRE(job.run(settings).code == 0);
+  const std::string summary = read_file(job.path() / "run/summary.json");
+  CHECK(beginning({}, {"--resume"}).at("how") == "nothing left");
+  CHECK_THAT(std::string(beginning({}).at("refusal").as_string()), Contains("has a checkpoint of step 4 already"));
+  const json::object further = beginning({"train.steps=6"}, {"--resume"});
+  CHECK(further.at("how") == "resumed");
+  CHECK(further.at("step") == 4);
+  CHECK_THAT(std::string(further.at("checkpoint").as_string()), Contains("run/checkpoints/step-000004"));
+  CHECK(beginning({"train.steps=6", "job.output=b"}, {"--resume=run/checkpoints/step-000002/"}).at("step") == 2);
+  const json::object other = beginning({"train.steps=6", "job.seed=7"}, {"--resume"});
+  CHECK(other.at("how") == "refused");
+  CHECK_THAT(std::string(other.at("refusal").as_string()), Contains("with the seed 1337, and this job has 7"));
+  const json::object forced = beginning({"train.steps=6", "job.seed=7"}, {"--resume", "--force-data"});
+  CHECK(forced.at("how") == "resumed");
+  CHECK_THAT(std::string(forced.at("notices").at(0).as_string()), Contains("with the seed 1337, and this job has 7"));
+  CHECK(read_file(job.path() / "run/summary.json") == summary);
+  CHECK_THAT(
+      run_program(job.path(), with_settings({"plan", "job.ini", "--resume"}, joined(settings, {"train.steps=6"}))).out,
+      Contains("\na run would go on after step 4 from run/checkpoints/step-000004\n"));
+}
+
+TEST_CASE("other data is refused by its name, or told", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);
+  write_file(job.path() / "other.txt", read_file(job.path() / "corpus.txt") + "a");
+  const Settings further = {"train.steps=6", "data.text=other.txt"};
+  const Ended refused = run_program(job.path(), with_settings({"job.ini", "--resume"}, further));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("was saved with the data ") && Contains("and this job has '") &&
+                              Contains("other.txt' (") && Contains("--force-data accepts that"));
+  const Ended forced = run_program(job.path(), with_settings({"job.ini", "--resume", "--force-data"}, further));
+  INFO(forced.out << forced.err);
+  CHECK(forced.code == 0);
+  CHECK_THAT(forced.out, Contains("warning: '") && Contains("other.txt' (") && Contains("as --force-data accepts"));
 }
 
 TEST_CASE("a simulation goes on from a checkpoint", "[program]") {

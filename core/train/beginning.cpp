@@ -1,0 +1,64 @@
+#include "core/train/beginning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/base/error.h"
+#include "core/files/folder.h"
+#include "core/metrics/human.h"
+#include "core/train/checkpointing.h"
+#include "core/train/requirements.h"
+
+namespace shardrun::train {
+
+Beginning beginning_of(const job::Job& job, compile::Compiled& compiled) {
+  Beginning beginning;
+  if (!job.checkpoints.used) {
+    return beginning;
+  }
+  beginning.kind = Beginning::Kind::at_start;
+  try {
+    begin_from(open_resumed(job, beginning.notices), compiled);
+    if (compiled.resumed == nullptr) {
+      return beginning;
+    }
+    beginning.step = compiled.resumed->manifest().step;
+    beginning.checkpoint = files::shown(compiled.resumed->path());
+    load_data(compiled);
+    std::ranges::move(check_resumed(job, compiled), std::back_inserter(beginning.notices));
+    beginning.kind = has_nothing_left(job, compiled) ? Beginning::Kind::has_ended : Beginning::Kind::resumed;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::job && error.code() != ErrorCode::data) {
+      throw;
+    }
+    beginning.kind = Beginning::Kind::is_refused;
+    beginning.refusal = error.message();
+    beginning.notices.clear();
+  }
+  return beginning;
+}
+
+std::string to_string(const Beginning& beginning) {
+  std::string text;
+  switch (beginning.kind) {
+    case Beginning::Kind::unsaved: return "";
+    case Beginning::Kind::at_start: text = "a run would begin at the start\n"; break;
+    case Beginning::Kind::resumed:
+      text = fmt::format("a run would go on after step {} from {}\n", beginning.step,
+                         metrics::human_path(beginning.checkpoint));
+      break;
+    case Beginning::Kind::has_ended:
+      text = fmt::format("a run would do nothing: {} is of the last step, {}, and the results are there\n",
+                         metrics::human_path(beginning.checkpoint), beginning.step);
+      break;
+    case Beginning::Kind::is_refused: text = fmt::format("a run would be refused: {}\n", beginning.refusal); break;
+  }
+  for (const std::string& notice : beginning.notices) {
+    text += "  " + notice + "\n";
+  }
+  return text;
+}
+
+}  // namespace shardrun::train
