@@ -1,7 +1,6 @@
 #include "core/partition/wanted_placements.h"
 
 #include <algorithm>
-#include <ranges>
 #include <set>
 
 namespace shardrun::partition {
@@ -45,7 +44,8 @@ IdVector<ValueId, std::optional<mesh::Placement>> wanted_placements(const graph:
       wanted[v] = point->second;
     }
   }
-  for (const Node& node : std::views::reverse(function.nodes)) {
+  for (std::size_t n = function.nodes.size(); n-- > 0;) {
+    const Node& node = function.nodes[graph::NodeId(n)];
     const std::optional<mesh::Placement> result = wanted[node.outputs[0]];
     for (std::size_t i = 0; result && is_elementwise(node) && i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
