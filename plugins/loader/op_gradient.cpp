@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/find.h"
 #include "plugins/loader/function_recorder.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/raw_attributes.h"

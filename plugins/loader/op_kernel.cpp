@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/device/threads.h"
 #include "plugins/loader/call.h"
+#include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/raw_attributes.h"
 
