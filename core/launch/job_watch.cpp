@@ -167,10 +167,8 @@ void JobWatch::end(const std::string& reason) {
   report_timer_.cancel();
   store_.abort(reason);
   events_.ending();
-  start_grace();
+  grace_.start(settings_.grace, events_.grace_over);
 }
-
-void JobWatch::start_grace() { grace_.start(settings_.grace, events_.grace_over); }
 
 LaunchResult JobWatch::result() const {
   LaunchResult result = judge_.result();

@@ -71,8 +71,6 @@ class JobWatch {
   /// Begins to end the job now, without waiting for other ranks' reports: tells the ranks to abort.
   void end(const std::string& reason);
   [[nodiscard]] bool is_ending() const { return is_ending_; }
-  /// Calls `grace_over` once, `grace` after now.
-  void start_grace();
 
   /// The job's outcome, without the parts that only the owner of the processes knows.
   [[nodiscard]] LaunchResult result() const;

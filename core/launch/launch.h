@@ -45,7 +45,7 @@ struct LaunchSettings {
   std::chrono::milliseconds heartbeat_timeout{10000};  ///< a rank that is silent for longer ends the job; 0: no limit
   std::chrono::milliseconds join_timeout{60000};       ///< from the start of a rank to its hello; 0: no limit
   std::chrono::milliseconds report_time{500};          ///< from a failure that is a consequence to the abort
-  std::chrono::milliseconds grace{2000};               ///< from abort, and from SIGTERM, to SIGKILL
+  std::chrono::milliseconds grace{2000};               ///< from abort to SIGKILL
   std::chrono::milliseconds stranger_timeout{5000};    ///< from connecting to a correct hello
 
   /// Whether the ranks have begun work that a stop must end in order. Until then a stop kills them. Empty: always true.
@@ -108,10 +108,13 @@ struct LaunchResult {
 /// Signals to this process:
 ///  - SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGPIPE ask the ranks for an orderly stop. Before `has_begun` the ranks are
 ///  killed.
-///  - A second signal, except SIGPIPE, sends the ranks SIGTERM, and SIGKILL after `grace`.
+///  - A second signal, except SIGPIPE, ends the ranks by SIGKILL.
 ///  - SIGTSTP (Ctrl-Z) asks the ranks to pause between steps. When all have paused, this process stops until it is
 ///    continued; then the ranks continue too. If no shell could continue it, the ranks continue at once.
 /// Signals that are already ignored stay ignored.
+///
+/// The ranks ignore SIGTERM and SIGUSR1: a batch system sends these to all processes, and the ranks are to stop
+/// together, after the same step. Processes that a rank starts ignore them too, unless they restore the default.
 ///
 /// No other thread of this process may handle these signals or start processes. The calling thread must live until
 /// launch() returns, because the ranks die with it. Signal actions are restored. Throws Error{io} if a rank cannot be

@@ -101,7 +101,9 @@ struct Child {
     ::signal(caught, SIG_DFL);
   }
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGUSR1, SIG_IGN);  // a batch system sends it to every process, and the launcher tells the ranks
+  // A batch system sends these to every process. The launcher asks the ranks to stop, over their connections.
+  ::signal(SIGTERM, SIG_IGN);
+  ::signal(SIGUSR1, SIG_IGN);
   for (std::size_t i = 0; i < child.descriptors.size(); ++i) {
     if (::dup2(child.descriptors[i], static_cast<int>(i)) < 0) {
       give_up(child, Trouble::descriptors);

@@ -212,13 +212,13 @@ JobWatchEvents Supervisor::watch_events() {
                 pause_if_all_wait();
               },
           .closed = [this](int rank) { on_closed(rank); },
-          .silent = [this](int rank) { send_signal(rank, SIGKILL); },
+          .silent = [this](int rank) { kill_rank(rank); },
           .tick = [this](Clock::time_point now) { on_tick(now); },
           .ending =
               [this] {
                 for (int rank = 0; rank < settings_.ranks; ++rank) {
                   if (!status(rank).joined) {
-                    send_signal(rank, SIGKILL);  // it cannot be told of the abort, and has no work to lose yet
+                    kill_rank(rank);  // it cannot be told of the abort, and has no work to lose yet
                   }
                 }
               },
@@ -317,16 +317,16 @@ void Supervisor::on_tick(Clock::time_point now) {
 
 void Supervisor::kill_all() {
   for (int rank = 0; rank < settings_.ranks; ++rank) {
-    send_signal(rank, SIGKILL);
+    kill_rank(rank);
   }
 }
 
 /// The pid stays the child's until it is reaped. A child that is dead already does not count as killed.
-void Supervisor::send_signal(int rank, int signal) {
+void Supervisor::kill_rank(int rank) {
   RankStatus& running = status(rank);
   if (running.end.pid > 0 && !running.gone && !is_dead(running.end.pid)) {
     running.end.killed = true;
-    ::kill(running.end.pid, signal);
+    ::kill(running.end.pid, SIGKILL);
   }
 }
 

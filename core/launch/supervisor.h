@@ -68,7 +68,7 @@ class Supervisor {
 
   // Reactions.
   void kill_all();
-  void send_signal(int rank, int signal);
+  void kill_rank(int rank);
   void log(const std::string& line) const;
   void notice(const std::string& line) const;
 

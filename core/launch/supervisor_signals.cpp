@@ -77,17 +77,12 @@ void Supervisor::ask_to_stop(int signal) {
     notice(stop_notice(signal));
     return watch_.store().stop(signal);
   }
-  const bool impatient = watch_.is_ending() || forced_signal_ != 0;
+  const bool is_first = !watch_.is_ending() && forced_signal_ == 0;
   forced_signal_ = signal;
-  if (impatient) {
-    return kill_all();
+  if (is_first) {
+    notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
   }
-  notice(fmt::format("ending the ranks now, by {}", signal_text(signal)));
-  for (int rank = 0; rank < settings_.ranks; ++rank) {
-    send_signal(rank, SIGTERM);
-    send_signal(rank, SIGCONT);  // a suspended one would not get SIGTERM
-  }
-  watch_.start_grace();
+  kill_all();
 }
 
 /// Ranks that still load, compile or connect do not look for a stop, and have no work to lose.

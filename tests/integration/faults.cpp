@@ -230,17 +230,38 @@ TEST_CASE("who waits for whom in which operation is told beside the root cause",
 
 TEST_CASE("a rank that ends by a signal is named with it", "[faults]") {
   for (const std::string& transport : transports) {
-    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM}) {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGHUP}) {
       const std::string name = std::string("SIG") + sigabbrev_np(signal);
       DYNAMIC_SECTION(name << " over " << transport) {
         Strike strike("training", 2, send(2, signal));
         const Ended ended = strike.run(settings(transport, {}));
-        if (sanitized && signal != SIGTERM) {
+        if (sanitized && signal != SIGHUP) {
           CHECK(ended.code == 1);  // the sanitizer takes the signal and ends the process in its own way
         } else {
           strike.check_blamed(ended, 2, "(" + name + ")");
         }
       }
+    }
+  }
+}
+
+TEST_CASE("what a batch system sends to every process of a job is left to the launcher", "[faults]") {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    DYNAMIC_SECTION("SIG" << sigabbrev_np(signal)) {
+      Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
+        for (const pid_t rank : all) {
+          kill(rank, signal);
+        }
+        kill(launcher, signal);
+      });
+
+      const Ended ended = strike.run(settings("shm", {}));
+
+      INFO(ended.err);
+      CHECK(ended.code == 128 + signal);
+      CHECK(strike.job().summary().at("status") == "stopped");
+      CHECK(strike.job().summary().at("steps").to_number<std::size_t>() == strike.job().metrics().size());
+      CHECK(std::filesystem::exists(strike.job().path() / "run/weights.safetensors"));
     }
   }
 }

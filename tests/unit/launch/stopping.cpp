@@ -50,6 +50,26 @@ TEST_CASE("a signal reaches every rank once as a request to stop", "[launch]") {
   }
 }
 
+TEST_CASE("a rank leaves SIGTERM to its launcher", "[launch]") {
+  const int asked = GENERATE(SIGTERM, SIGHUP);
+  LaunchJob job(3, {"stop"});
+  job.then = [&](const LaunchJob::Text& line) {
+    if (line.text == "ready" && job.all_said("ready")) {
+      for (const pid_t rank : job.pids) {
+        ::kill(rank, SIGTERM);
+      }
+      ::kill(::getpid(), asked);
+    }
+  };
+  const LaunchResult result = job.run();
+  CHECK(result.exit_code == 128 + asked);
+  CHECK(cause_of(result) == "none");
+  REQUIRE(job.messages.size() == 3);
+  for (const LaunchJob::Text& message : job.messages) {
+    CHECK(message.text == "stopped: " + std::to_string(asked));
+  }
+}
+
 TEST_CASE("one who asks twice at once asks once", "[launch]") {
   LaunchJob job(3, {"stop"});
   signal_when_all_wait(job, {SIGTERM, SIGTERM});
@@ -88,12 +108,12 @@ TEST_CASE("a second signal ends ranks that do not stop", "[launch]") {
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 128 + SIGINT);
   CHECK(cause_of(result) == "none");
-  CHECK(result.ranks[0].signal == SIGTERM);
-  CHECK(result.ranks[1].signal == SIGTERM);
+  CHECK(result.ranks[0].signal == SIGKILL);
+  CHECK(result.ranks[1].signal == SIGKILL);
   CHECK(job.notices.back() == "ending the ranks now, by signal 2 (SIGINT)");
 }
 
-TEST_CASE("a second signal is heard by a stopped rank, too", "[launch]") {
+TEST_CASE("a second signal ends a suspended rank, too", "[launch]") {
   LaunchJob job(2, {"stop", "deaf"});
   job.then = [&job](const LaunchJob::Text& line) {
     if (line.text == "ready" && job.all_said("ready")) {
@@ -104,8 +124,8 @@ TEST_CASE("a second signal is heard by a stopped rank, too", "[launch]") {
   };
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 128 + SIGTERM);
-  CHECK(result.ranks[0].signal == SIGTERM);
-  CHECK(result.ranks[1].signal == SIGTERM);  // not after the grace, by SIGKILL: it was continued
+  CHECK(result.ranks[0].signal == SIGKILL);
+  CHECK(result.ranks[1].signal == SIGKILL);
 }
 
 TEST_CASE("a signal that was ignored before stays so", "[launch]") {
