@@ -75,10 +75,19 @@ class Reader {
   const Variables& variable_;
 };
 
-/// Interactive shells and batch scripts are steps too, with one task.
-bool is_slurm_step(const Reader& reader) {
-  return reader.has("SLURM_PROCID") && reader.has("SLURM_STEP_ID") && reader.has("SLURM_STEP_NUM_TASKS") &&
-         reader.number("SLURM_STEP_NUM_TASKS", 1, most_ranks) > 1;
+/// The number of tasks of the step of Slurm that this process belongs to; nothing if it belongs to none.
+std::optional<int> tasks_of_slurm_step(const Reader& reader) {
+  if (!reader.has("SLURM_PROCID") || !reader.has("SLURM_STEP_ID") || !reader.has("SLURM_STEP_NUM_TASKS")) {
+    return std::nullopt;
+  }
+  return reader.number("SLURM_STEP_NUM_TASKS", 1, most_ranks);
+}
+
+/// Whether PMI's variables are those that Slurm gives to a step of one task. The only rank of an mpiexec whose helper
+/// was started by srun has the same, and also what mpiexec tells of its machine.
+bool is_single_task_of_slurm(const Reader& reader) {
+  return tasks_of_slurm_step(reader) == 1 && reader.number("PMI_SIZE", 1, most_ranks) == 1 &&
+         !reader.has("MPI_LOCALNRANKS");
 }
 
 std::optional<World> world_without_master(const Reader& reader) {
@@ -87,10 +96,11 @@ std::optional<World> world_without_master(const Reader& reader) {
                         "OMPI_COMM_WORLD_LOCAL_SIZE");
   }
   // Checked before Slurm: mpiexec starts one helper per machine with srun, and ranks inherit the helper's variables.
-  if (reader.has("PMI_RANK") && reader.has("PMI_SIZE")) {
+  if (reader.has("PMI_RANK") && reader.has("PMI_SIZE") && !is_single_task_of_slurm(reader)) {
     return reader.world("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
   }
-  if (is_slurm_step(reader)) {
+  // Interactive shells and batch scripts are steps of one task.
+  if (tasks_of_slurm_step(reader).value_or(1) > 1) {
     return reader.world("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", "");
   }
   if (reader.has("RANK") && reader.has("WORLD_SIZE")) {

@@ -35,8 +35,8 @@ using Variables = std::function<const char*(const char* name)>;
 /// The world that this process belongs to, or nothing if no other launcher started it. One of:
 ///  - mpirun (OMPI_COMM_WORLD_RANK);
 ///  - mpiexec (PMI_RANK and PMI_SIZE);
-///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS); a shell or a script in an allocation
-///    is a step with one task;
+///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task is none, even if
+///    Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
 ///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 /// A process that launch() started belongs to launch() only. Throws Error{usage} if variables are invalid.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);

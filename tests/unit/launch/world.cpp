@@ -77,6 +77,19 @@ TEST_CASE("a step of Slurm is a world, a shell or a script within an allocation 
   CHECK_FALSE(world->local_rank);
 }
 
+TEST_CASE("a step of Slurm with one task is no world, with PMI's variables or without", "[launch]") {
+  const Environment task = {
+      {"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
+  const Environment pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMI_FD", "14"}};
+  CHECK_FALSE(found_in(task));
+  CHECK_FALSE(found_in(with(task, pmi)));
+
+  // The only rank of an mpiexec is a world, and so is each rank whose mpiexec has one helper, started by srun.
+  CHECK(found_in(pmi)->launcher == "mpiexec");
+  CHECK(found_in(with(with(task, pmi), {{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}}))->launcher == "mpiexec");
+  CHECK(found_in(with(task, {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}))->size == 4);
+}
+
 TEST_CASE("a place by PMI, with a place to meet that somebody set", "[launch]") {
   const std::optional<World> world =
       found_in({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1234"}});
