@@ -37,7 +37,13 @@ std::string usage() {
     }
     text += fmt::format("  {:<28} {}\n", command.name + " " + command.arguments, command.help);
   }
-  return text + "\nexit codes: 0 ok, 1 the job failed, 2 bad usage or job file, 128+n stopped by signal n\n";
+  return text +
+         "\nexit codes:\n"
+         "  0       ok\n"
+         "  1       the job failed\n"
+         "  2       bad usage or job file\n"
+         "  75      stopped, and a checkpoint is saved: the same command with --resume goes on\n"
+         "  128+n   stopped by signal n\n";
 }
 
 const Command* find(std::string_view name) {
