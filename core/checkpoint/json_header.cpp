@@ -4,9 +4,11 @@
 
 #include <boost/json.hpp>
 #include <boost/json/basic_parser_impl.hpp>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <system_error>
 #include <unordered_set>
 #include <vector>
 
@@ -17,7 +19,15 @@ namespace {
 
 using ErrorCodeOut = boost::json::error_code;
 
-/// Handler of basic_parser. Keeps the keys of every open object.
+/// The number of a text that boost::json has read as `rounded`: the nearest double. Boost.JSON 1.81 may be off by some
+/// units in the last place.
+double exact_number(boost::json::string_view text, double rounded) {
+  double number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return failed == std::errc() ? number : rounded;  // beyond what a double holds
+}
+
+/// Handler of basic_parser. Keeps the keys of every open object, and the real numbers.
 struct KeyHandler {
   static constexpr std::size_t max_object_size = SIZE_MAX;
   static constexpr std::size_t max_array_size = SIZE_MAX;
@@ -25,6 +35,7 @@ struct KeyHandler {
   static constexpr std::size_t max_string_size = SIZE_MAX;
 
   std::vector<std::unordered_set<std::string>> open;
+  std::vector<double> reals;  ///< in the order of the text
   std::string key;
   bool duplicate = false;  ///< `key` is one
 
@@ -61,12 +72,30 @@ struct KeyHandler {
   bool on_number_part(boost::json::string_view /*part*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_int64(std::int64_t /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_uint64(std::uint64_t /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
-  bool on_double(double /*value*/, boost::json::string_view /*text*/, ErrorCodeOut& /*failed*/) { return true; }
+  bool on_double(double rounded, boost::json::string_view text, ErrorCodeOut& /*failed*/) {
+    reals.push_back(exact_number(text, rounded));
+    return true;
+  }
   bool on_bool(bool /*value*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_null(ErrorCodeOut& /*failed*/) { return true; }
   bool on_comment_part(boost::json::string_view /*part*/, ErrorCodeOut& /*failed*/) { return true; }
   bool on_comment(boost::json::string_view /*last*/, ErrorCodeOut& /*failed*/) { return true; }
 };
+
+/// Gives the real numbers of a value the next ones of `exact`. The order is that of the text: no key occurs twice.
+void set_reals(boost::json::value& json, std::vector<double>::const_iterator& exact) {
+  if (double* const real = json.if_double()) {
+    *real = *exact++;
+  } else if (boost::json::array* const array = json.if_array()) {
+    for (boost::json::value& element : *array) {
+      set_reals(element, exact);
+    }
+  } else if (boost::json::object* const object = json.if_object()) {
+    for (auto& field : *object) {
+      set_reals(field.value(), exact);
+    }
+  }
+}
 
 }  // namespace
 
@@ -85,7 +114,10 @@ boost::json::value parse_json_strictly(std::string_view text, std::string_view s
     throw Error(ErrorCode::data,
                 fmt::format("cannot read {}: not valid JSON at byte {}: {}", source, consumed, failed.message()));
   }
-  return boost::json::parse(boost::json::string_view(text.data(), text.size()));
+  boost::json::value json = boost::json::parse(boost::json::string_view(text.data(), text.size()));
+  auto exact = keys.handler().reals.cbegin();
+  set_reals(json, exact);
+  return json;
 }
 
 }  // namespace shardrun::checkpoint

@@ -1,7 +1,10 @@
 #include "core/checkpoint/manifest.h"
 
+#include <bit>
 #include <boost/json.hpp>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "tests/support/catch.h"
@@ -68,6 +71,21 @@ TEST_CASE("a manifest is read as it was written", "[checkpoint]") {
   measured.val_loss = 1.0 / 3;
   CHECK(parse_manifest(to_json(measured), "m.json") == measured);
   CHECK(file_bytes(whole_manifest()) == 1500);
+}
+
+TEST_CASE("a loss has the same bits after it was written and read", "[checkpoint]") {
+  using Limits = std::numeric_limits<double>;
+  for (const double loss : {11.288325640302507, 5.2983174324035645, -4.0716873922692676e+100, Limits::max(),
+                            Limits::lowest(), Limits::min(), Limits::denorm_min(), 0.0, -0.0, 3.0, 1e22}) {
+    Manifest manifest = whole_manifest();
+    manifest.loss = loss;
+    manifest.val_loss = -loss;
+    const Manifest read = parse_manifest(to_json(manifest), "m.json");
+    INFO(loss);
+    REQUIRE((read.loss && read.val_loss));
+    CHECK(std::bit_cast<std::uint64_t>(*read.loss) == std::bit_cast<std::uint64_t>(loss));
+    CHECK(std::bit_cast<std::uint64_t>(*read.val_loss) == std::bit_cast<std::uint64_t>(-loss));
+  }
 }
 
 TEST_CASE("a manifest without a field, or with another kind of value, is refused and the field named", "[checkpoint]") {
