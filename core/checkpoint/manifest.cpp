@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "core/base/error.h"
@@ -47,6 +48,11 @@ object json_of(const StoredTensor& tensor) {
           {"dtype", to_string(tensor.dtype)},
           {"shape", json_of(tensor.shape)},
           {"pieces", std::move(pieces)}};
+}
+
+/// JSON has no number that is not finite.
+value json_of(const std::optional<double>& number) {
+  return number && std::isfinite(*number) ? value(*number) : value(nullptr);
 }
 
 object json_of(const RunIdentity& run) {
@@ -121,11 +127,14 @@ class Fields {
     return place.empty() ? std::string(key) : fmt::format("{}.{}", place, key);
   }
 
-  /// A number of the file; nothing for null.
+  /// A finite number of the file; nothing for null.
   [[nodiscard]] std::optional<double> real(const value& json, std::string_view key) const {
     const value& found = at(json, key, "");
     if (!found.is_null() && !found.is_number()) {
       refuse(key, "should be a number or null");
+    }
+    if (found.is_double() && !std::isfinite(found.get_double())) {  // 1e999 is valid JSON
+      refuse(key, fmt::format("should be a finite number or null, and is {}", found.get_double()));
     }
     return found.is_null() ? std::nullopt : std::optional(found.to_number<double>());
   }
@@ -271,8 +280,8 @@ std::string to_json(const Manifest& manifest) {
                     {"samples", manifest.samples},
                     {"base", manifest.base},
                     {"evaluated", manifest.evaluated},
-                    {"loss", manifest.loss ? value(*manifest.loss) : value(nullptr)},
-                    {"val_loss", manifest.val_loss ? value(*manifest.val_loss) : value(nullptr)},
+                    {"loss", json_of(manifest.loss)},
+                    {"val_loss", json_of(manifest.val_loss)},
                     {"run", json_of(manifest.run)},
                     {"strategy", manifest.strategy},
                     {"mesh", manifest.mesh},

@@ -83,12 +83,13 @@ struct Manifest {
 
 inline constexpr const char* manifest_name = "manifest.json";
 
-/// JSON in one line; its first field is the hash of the rest.
+/// JSON in one line; its first field is the hash of the rest. A loss that is not finite is written as null, as in
+/// metrics.jsonl.
 [[nodiscard]] std::string to_json(const Manifest& manifest);
 
-/// The inverse of to_json(). Checks everything that can be checked without the files: the hash, that names of files are
-/// those that ranks write, that pieces lie within their tensors and files. `source` names the text in messages. Throws
-/// Error{data}.
+/// The inverse of to_json() for finite losses. Checks everything that can be checked without the files: the hash, that
+/// names of files are those that ranks write, that pieces lie within their tensors and files. `source` names the text
+/// in messages. Throws Error{data}.
 [[nodiscard]] Manifest parse_manifest(std::string_view text, std::string_view source);
 
 /// Bytes of all files.

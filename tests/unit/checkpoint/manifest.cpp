@@ -1,5 +1,7 @@
 #include "core/checkpoint/manifest.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <boost/json.hpp>
 #include <cstdint>
@@ -116,6 +118,29 @@ TEST_CASE("a manifest without a field, or with another kind of value, is refused
     ++fields;
   });
   CHECK(fields > 60);
+}
+
+TEST_CASE("a loss that is not finite is written as none, and refused where somebody has written one", "[checkpoint]") {
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  for (const double loss : {infinite, -infinite, std::numeric_limits<double>::quiet_NaN()}) {
+    Manifest manifest = whole_manifest();
+    manifest.loss = manifest.val_loss = loss;
+    CHECK(parse_manifest(to_json(manifest), "m.json") == whole_manifest());
+  }
+  struct Written {
+    const char* key;
+    const char* number;
+    const char* shown;
+  };
+  for (const auto& [key, number, shown] : {Written{"loss", "1e999", "inf"}, Written{"val_loss", "-1e999", "-inf"}}) {
+    std::string rest = to_json(whole_manifest());
+    rest.erase(0, rest.find(',') + 1);
+    const std::string field = fmt::format("\"{}\":", key);
+    rest.replace(rest.find(field + "null"), field.size() + 4, field + number);
+    const std::string text = fmt::format("{{\"xxh3\":\"{}\",{}", to_string(files::hash_of(rest)), rest);
+    CHECK(error_of([&] { static_cast<void>(parse_manifest(text, "m.json")); }) ==
+          fmt::format("2: cannot read 'm.json': {}: should be a finite number or null, and is {}", key, shown));
+  }
 }
 
 TEST_CASE("a manifest that was edited or cut is refused by its hash", "[checkpoint]") {
