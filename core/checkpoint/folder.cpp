@@ -167,10 +167,14 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
   remove_unfinished_checkpoints(root);  // the one that was replaced
 }
 
-void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping) {
+void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
+                            const std::function<bool(const std::filesystem::path&)>& is_whole) {
+  if (keeping.newest == 0) {
+    return;
+  }
   std::vector<Listed> listed = list_checkpoints(root);
-  std::erase_if(listed, [](const Listed& each) { return !each.has_manifest; });
-  if (keeping.newest == 0 || std::cmp_less_equal(listed.size(), keeping.newest)) {
+  std::erase_if(listed, [&](const Listed& each) { return !each.has_manifest || !is_whole(each.path); });
+  if (std::cmp_less_equal(listed.size(), keeping.newest)) {
     return;
   }
   for (const Listed& old : std::span(listed).first(listed.size() - static_cast<std::size_t>(keeping.newest))) {

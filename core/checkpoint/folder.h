@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,8 +60,10 @@ struct Keeping {
   std::int64_t every = 0;   ///< those of steps that are multiples of this; 0: none
 };
 
-/// Removes all but those that stay. Folders without a manifest neither count nor go. Throws Error{io}.
-void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping);
+/// Removes all but those that stay. `is_whole` tells of a checkpoint's path whether a run could go on from it: those of
+/// which it says no neither count nor go, and so never take the place of one that could. Throws Error{io}.
+void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
+                            const std::function<bool(const std::filesystem::path&)>& is_whole);
 
 /// Renames a damaged checkpoint, such as step-000120, to step-000120.damaged, which is no checkpoint's name: nothing
 /// reads, counts or removes it from then on. Returns the new path. Throws Error{io}.

@@ -218,6 +218,15 @@ OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(f
   });
 }
 
+bool can_be_opened(const std::filesystem::path& folder) {
+  try {
+    static_cast<void>(OpenCheckpoint(folder));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 const files::SteadyFile& OpenCheckpoint::file(std::size_t number) const {
   constexpr std::size_t most_open = 64;  // far from the usual limit of descriptors
   const auto found = open_.find(number);

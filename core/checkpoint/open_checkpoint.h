@@ -53,6 +53,9 @@ class OpenCheckpoint {
   mutable std::map<std::size_t, files::SteadyFile> open_;  ///< by number of the file
 };
 
+/// Whether OpenCheckpoint opens it: its manifest is good, and all files are there with their sizes. Reads no tensor.
+[[nodiscard]] bool can_be_opened(const std::filesystem::path& folder);
+
 // The parts of opening and checking a checkpoint. All throw Error{data}.
 
 /// Opens a file of a checkpoint. It must be a regular file, and no link.

@@ -321,11 +321,20 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   outcome.bytes = bytes_of(files);
   const std::string made = std::exchange(outcome.failure, "");
   if (made.empty()) {
-    attempt([&] { checkpoint::remove_old_checkpoints(root, {job_.checkpoints.keep, job_.checkpoints.keep_every}); });
+    whole_.insert(root / checkpoint::folder_name(position.step));
+    attempt([&] { remove_old(root); });
     outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
   }
   outcome.failure = made;
   publish("end", outcome.failure);
+}
+
+/// One that was found whole is not opened again at each save.
+void Checkpointing::remove_old(const std::filesystem::path& root) {
+  checkpoint::remove_old_checkpoints(
+      root, {job_.checkpoints.keep, job_.checkpoints.keep_every}, [this](const std::filesystem::path& saved) {
+        return whole_.contains(saved) || (checkpoint::can_be_opened(saved) && whole_.insert(saved).second);
+      });
 }
 
 void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,

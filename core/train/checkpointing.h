@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -85,6 +86,8 @@ class Checkpointing {
   [[nodiscard]] checkpoint::StoredFile write_own(std::int64_t step, const Stream& stream) const;
   [[nodiscard]] checkpoint::Manifest manifest_of(const checkpoint::Position& position,
                                                  std::vector<checkpoint::StoredFile> files) const;
+  /// Removes older checkpoints, as [checkpoint] keep says.
+  void remove_old(const std::filesystem::path& root);
   void copy();
   /// What another rank has published, once it has. Ends with Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
@@ -102,6 +105,7 @@ class Checkpointing {
   std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
   std::int64_t saves_ = 0;                          ///< begun so far: part of the names in the store
   std::int64_t last_whole_ = -1;
+  std::set<std::filesystem::path> whole_;  ///< checkpoints that this run has saved or opened; the writer's
   Clock::time_point last_begin_ = Clock::now();
   Clock::time_point last_look_ = Clock::now();
   double longest_away_ = 0;  ///< seconds between two calls of is_out_of_time()

@@ -267,6 +267,27 @@ TEST_CASE("--resume takes the newest checkpoint that can be read, and names thos
   CHECK(run_program(job.path(), {"checkpoint", "verify", "run/checkpoints/step-000004"}).code == 0);  // saved again
 }
 
+TEST_CASE("no whole checkpoint is removed in favour of one that cannot be read") {
+  const JobFolder job;
+  REQUIRE(job.run(first_part).code == 0);
+  const fs::path checkpoints = job.path() / "run/checkpoints";
+  const fs::path damaged = checkpoints / "step-000004";
+  fs::resize_file(damaged / "rank-0.safetensors", 100);
+
+  const Ended ended = run_program(
+      job.path(), with_settings({"job.ini", "--resume"},
+                                {"train.steps=6", "train.eval_every=0", "checkpoint.every=3", "checkpoint.keep=2"}));
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("goes on after step 2 from "));
+  CHECK(fs::file_size(damaged / "rank-0.safetensors") == 100);  // saved by nobody again
+  for (const char* whole : {"step-000003", "step-000006"}) {
+    CHECK(run_program(job.path(), {"checkpoint", "verify", fmt::format("run/checkpoints/{}", whole)}).code == 0);
+  }
+  CHECK(files_in(checkpoints) == 3);
+}
+
 TEST_CASE("--resume passes by a folder without a manifest, and what is no checkpoint") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);

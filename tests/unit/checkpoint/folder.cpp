@@ -1,7 +1,10 @@
 #include "core/checkpoint/folder.h"
 
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/checkpoint/open_checkpoint.h"
 #include "tests/support/catch.h"
@@ -99,7 +102,7 @@ TEST_CASE("the newest checkpoints stay, and those of round steps", "[checkpoint]
     if (damage_newest) {
       std::filesystem::remove(folder / "step-000060" / manifest_name);
     }
-    remove_old_checkpoints(folder.path(), keeping);
+    remove_old_checkpoints(folder.path(), keeping, can_be_opened);
     std::vector<std::int64_t> steps;
     for (const Listed& each : list_checkpoints(folder.path())) {
       steps.push_back(each.step);
@@ -125,4 +128,29 @@ TEST_CASE("a checkpoint that is set aside is none any more, and replaces nothing
   CHECK(names_in(folder.path()) == std::set<std::string>{"step-000005.damaged", "step-000005.damaged-2"});
   remove_unfinished_checkpoints(folder.path());
   CHECK(names_in(folder.path()).size() == 2);
+}
+
+TEST_CASE("a checkpoint that cannot be read takes no whole one's place, and stays", "[checkpoint]") {
+  const TemporaryFolder folder;
+  using Damage = std::function<void(const std::filesystem::path&)>;
+  const std::vector<std::pair<const char*, Damage>> damages = {
+      {"another manifest", [](const auto& saved) { write_file(saved / manifest_name, "{}"); }},
+      {"a missing file", [](const auto& saved) { std::filesystem::remove(saved / "rank-1.safetensors"); }},
+      {"a file that is cut short", [](const auto& saved) { write_file(saved / "rank-0.safetensors", "xyz"); }},
+  };
+  for (const auto& [name, damage] : damages) {
+    INFO(name);
+    for (std::int64_t step = 10; step <= 60; step += 10) {
+      const std::filesystem::path saved = save_small_checkpoint(folder.path(), step);
+      CHECK(can_be_opened(saved));
+      if (step == 20 || step == 50 || step == 60) {
+        damage(saved);
+        CHECK_FALSE(can_be_opened(saved));
+      }
+    }
+    remove_old_checkpoints(folder.path(), {.newest = 2}, can_be_opened);
+    CHECK(names_in(folder.path()) ==
+          std::set<std::string>{"step-000020", "step-000030", "step-000040", "step-000050", "step-000060"});
+  }
+  CHECK_FALSE(can_be_opened(folder / "none"));
 }
