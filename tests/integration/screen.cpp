@@ -108,6 +108,23 @@ TEST_CASE("a run whose output nobody reads any more stops in order", "[program]"
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
+TEST_CASE("a run whose output nobody reads any more saves its checkpoint, and can go on", "[program]") {
+  const std::string ranks = GENERATE("1", "2");
+  const JobFolder job;
+  const Ended ended =
+      run_script(job.path(), "{ \"$0\" job.ini --set job.strategy=" + std::string(ranks == "1" ? "single" : "dp") +
+                                 " --set job.ranks=" + ranks +
+                                 " --set train.steps=1000000 --set train.log_every=1 --set checkpoint.every=1000000"
+                                 "; echo $? > code; } | head -n 3");
+  INFO(ended.err);
+  CHECK(read_file(job.path() / "code") == "75\n");
+  CHECK_THAT(ended.err, Contains("to go on: shardrun run job.ini --set "));
+  CHECK(job.summary().at("status") == "stopped");
+  CHECK(job.summary().at("checkpoints").as_object().at("saved") == 1);
+  CHECK(files_in(job.path() / "run/checkpoints") == 1);
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+}
+
 TEST_CASE("a file that may not grow is an error, not the end of the process", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "job.ini",
