@@ -123,14 +123,14 @@ std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
 
 files::Folder lock_checkpoints(const std::filesystem::path& root) {
   files::create_folders(root, "the folder of checkpoints");
-  files::Folder folder(root);
-  if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  files::Folder opened(root);
+  if (::flock(opened.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw Error(ErrorCode::io,
                 fmt::format("another run writes to the checkpoints in '{}' now: wait for its end, or choose "
                             "another [checkpoint] folder",
                             files::shown(root).native()));
   }
-  return folder;
+  return opened;
 }
 
 std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step) {
