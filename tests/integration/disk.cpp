@@ -17,9 +17,9 @@ namespace shardrun::test {
 
 Ended DiskJob::run(const std::optional<DiskFault>& fault,
                    const std::function<void(pid_t process, std::string_view out)>& watch) const {
-  std::string script =
-      fmt::format("exec env LD_PRELOAD='{}' TEST_DISK_BELOW='{}' TEST_DISK_LOG='{}' TEST_DISK_MARK='{}' ",
-                  SHARDRUN_DISK_LAYER, path().native(), (path() / "disk.log").native(), (path() / "mark").native());
+  std::string script = fmt::format("exec {} TEST_DISK_BELOW='{}' TEST_DISK_LOG='{}' TEST_DISK_MARK='{}' ",
+                                   preloading(SHARDRUN_DISK_LAYER), path().native(), (path() / "disk.log").native(),
+                                   (path() / "mark").native());
   if (fault) {
     script += fmt::format("TEST_DISK_FAULT='{} {}' ", fault->operation, fault->what);
   }

@@ -136,6 +136,11 @@ Ended run_script(const std::filesystem::path& folder, const std::string& script,
   return run("/bin/sh", folder, {"-c", script, SHARDRUN_PROGRAM}, watch);
 }
 
+/// AddressSanitizer wants to be loaded first itself.
+std::string preloading(const std::string& path) {
+  return "env LD_PRELOAD='" + path + "' ASAN_OPTIONS=\"$ASAN_OPTIONS:verify_asan_link_order=0\" ";
+}
+
 std::vector<std::string> installed(const std::string& kind) {
   std::vector<std::string> names = all_installed(kind);
   std::erase(names, "mpi");

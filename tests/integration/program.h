@@ -43,6 +43,9 @@ Ended run_on_terminal(const std::filesystem::path& folder, const std::vector<std
 Ended run_script(const std::filesystem::path& folder, const std::string& script,
                  const std::function<void(pid_t process, std::string_view out)>& watch = {});
 
+/// Words of a script, before a program: the program loads the library at `path` before all others.
+[[nodiscard]] std::string preloading(const std::string& path);
+
 /// The names of the plugins of a kind that lie beside the program; of transports those that move host memory, do not
 /// leave it to another, and need no launcher of their own.
 [[nodiscard]] std::vector<std::string> installed(const std::string& kind);
