@@ -2,20 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <csignal>
 #include <string>
 #include <vector>
 
-#include "core/device/cores.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/npy.h"
 #include "tests/support/processes.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
-using shardrun::device::usable_cores;
 namespace json = boost::json;
 
 namespace {
@@ -169,36 +168,101 @@ TEST_CASE("a job whose launcher was killed while it started the ranks again goes
   CHECK(learnt(job.path() / "run") == learnt(job.path() / "whole"));
 }
 
-TEST_CASE("a job with a range of ranks goes on with fewer where one always dies", "[program]") {
-  const std::int64_t most = std::min<std::int64_t>(4, usable_cores());
-  if (most < 2) {
-    return;  // a range begins with as many ranks as there are cores
+namespace {
+
+/// Runs job.ini as on a machine of four cores.
+Ended run_on_four_cores(const JobFolder& job, const Settings& settings) {
+  std::string script = "exec " + preloading(SHARDRUN_FOUR_CORES) + "\"$0\" job.ini";
+  for (const std::string& word : with_settings({}, settings)) {
+    script += fmt::format(" '{}'", word);
   }
+  return run_script(job.path(), script);
+}
+
+/// With this transport the last of four ranks dies whenever it starts; ranks 0 to 2 of fewer do not.
+const Settings fourth_dies = {"job.ranks=2..4", "job.restarts=1", "job.transport=dying", "transport.dying.member=3",
+                              "plugins.path=" + std::string(SHARDRUN_OUTSIDE_STRATEGIES)};
+
+/// The summary and the screen of a job that began with four ranks and ended with three.
+void check_goes_on_with_three(const JobFolder& job, const Ended& ended, std::int64_t step) {
+  REQUIRE(attempts_of(job).size() == 1);
+  CHECK(attempts_of(job)[0].at("ranks") == 4);
+  CHECK(attempts_of(job)[0].at("rank") == 3);
+  CHECK(job.summary().at("ranks").as_array().size() == 3);
+  CHECK_THAT(ended.out, Contains(fmt::format("; attempt 2 of 2 goes on after step {} with 3 ranks", step)));
+}
+
+}  // namespace
+
+TEST_CASE("a job with a range of ranks goes on with fewer where one always dies", "[program]") {
   const JobFolder job;
-  const Settings settings = {"job.strategy=dp",
-                             "job.threads=1",
-                             "train.steps=10",
-                             "train.eval_every=5",
-                             "checkpoint.every=5",
-                             "checkpoint.keep=0",
-                             "plugins.path=" + std::string(SHARDRUN_OUTSIDE_STRATEGIES)};
-  const auto with_ranks = [&](std::int64_t ranks) { return settings + Settings{fmt::format("job.ranks={}", ranks)}; };
-  REQUIRE(job.run(with_ranks(most) + Settings{"job.output=whole"}).code == 0);
-  const Settings later = {"checkpoint.resume=whole/checkpoints/step-000005"};
-  const Ended ended = job.run(settings + later +
-                              Settings{fmt::format("job.ranks=1..{}", most), "job.restarts=1", "job.transport=dying",
-                                       fmt::format("transport.dying.member={}", most - 1)});
+  const Settings settings = {"job.strategy=dp",    "job.threads=1",      "train.steps=10",
+                             "train.eval_every=5", "checkpoint.every=5", "checkpoint.keep=0"};
+  REQUIRE(job.run(settings + Settings{"job.ranks=4", "job.output=whole"}).code == 0);
+  const Ended ended =
+      run_on_four_cores(job, settings + fourth_dies + Settings{"checkpoint.resume=whole/checkpoints/step-000005"});
   INFO(ended.err << ended.out);
   REQUIRE(ended.code == 0);
-  REQUIRE(attempts_of(job).size() == 1);
-  CHECK(attempts_of(job)[0].at("ranks") == most);
-  CHECK(job.summary().at("ranks").as_array().size() == static_cast<std::size_t>(most - 1));
-  CHECK_THAT(ended.out, Contains(fmt::format("; attempt 2 of 2 goes on after step 5 with {} rank", most - 1)));
+  check_goes_on_with_three(job, ended, 5);
   // The same samples in the same steps: the losses differ by rounding alone.
   const std::vector<double> losses = job.losses();
   const std::vector<json::object> whole = read_json_lines(job.path() / "whole/metrics.jsonl");
   REQUIRE(losses.size() == 5);
   for (std::size_t i = 0; i < losses.size(); ++i) {
     CHECK(std::abs(losses[i] - whole[5 + i].at("loss").to_number<double>()) < 1e-5);
+  }
+}
+
+namespace {
+
+constexpr std::int64_t rows = 24;
+
+/// Samples that the loss of a batch names: inputs are 0, so the outputs are, and the squares of the targets of sample i
+/// add up to 2^i.
+void write_named_samples(const std::filesystem::path& folder) {
+  std::vector<float> inputs(rows, 0);
+  std::vector<float> targets;
+  for (int i = 0; i < rows; ++i) {
+    const float root = std::ldexp(1.0F, i / 2);
+    targets.insert(targets.end(), {root, i % 2 == 0 ? 0 : root});
+  }
+  const auto array = [](std::int64_t columns, const std::vector<float>& values) {
+    return npy_file(fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns),
+                    {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  };
+  write_file(folder / "inputs.npy", array(1, inputs));
+  write_file(folder / "targets.npy", array(2, targets));
+}
+
+}  // namespace
+
+TEST_CASE("a job that goes on with fewer ranks leaves no sample out and repeats none", "[program]") {
+  constexpr std::int64_t batch = 8;  // unlike four ranks, three have unequal parts of it
+  const JobFolder job;
+  write_named_samples(job.path());
+  write_file(job.path() / "job.ini",
+             fmt::format("[job]\noutput = run\nthreads = 1\nstrategy = dp\n[model]\nname = mlp\nhidden = 4\n"
+                         "[data]\narrays = inputs.npy, targets.npy\nsplit = 1\nbatch = {}\n"
+                         "[train]\nlearning_rate = 0.01\nschedule = constant\n[checkpoint]\nevery = 100\n",
+                         batch));
+  REQUIRE(job.run({"job.ranks=4", "train.steps=4"}).code == 0);
+  const Ended ended = run_on_four_cores(job, Settings{"train.steps=12", "checkpoint.resume=auto"} + fourth_dies);
+  INFO(ended.err << ended.out);
+  REQUIRE(ended.code == 0);
+  check_goes_on_with_three(job, ended, 4);
+
+  const std::vector<double> losses = job.losses();
+  REQUIRE(losses.size() == 12);
+  // An epoch is three batches. The restart comes after the first batch of the second one.
+  for (std::size_t first = 0; first < losses.size(); first += rows / batch) {
+    std::int64_t seen = 0;
+    for (std::size_t step = first; step < first + rows / batch; ++step) {
+      // The loss is half the mean of a batch's squares. All of these numbers are exact.
+      const auto samples = static_cast<std::int64_t>(losses[step] * 2 * batch);
+      CHECK(std::popcount(static_cast<std::uint64_t>(samples)) == batch);
+      CHECK((seen & samples) == 0);
+      seen += samples;
+    }
+    CHECK(seen == (std::int64_t{1} << rows) - 1);
   }
 }
