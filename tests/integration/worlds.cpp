@@ -611,6 +611,59 @@ TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[
   }
 }
 
+namespace {
+
+/// Everything in the lines of metrics.jsonl from a step on that is no time.
+std::vector<std::string> computed_from(const std::filesystem::path& output, std::int64_t first) {
+  std::vector<std::string> lines;
+  for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
+    if (line.at("step").to_number<std::int64_t>() < first) {
+      continue;
+    }
+    std::string text;
+    for (const char* key : {"step", "loss", "val_loss", "grad_norm", "lr"}) {
+      text += line.contains(key) ? json::serialize(line.at(key)) + " " : "";
+    }
+    lines.push_back(text);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that mpirun started go on from a checkpoint with the bits of a run without a stop", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const JobFolder job;
+  // Dropout, microbatches of different sizes, a moment of the optimizer, clipping, evaluations.
+  const std::vector<std::string> settings = dp(
+      "mpi", 2,
+      {"data.microbatches=3", "model.dropout=0.1", "train.optimizer=sgd", "train.momentum=0.9", "train.weight_decay=0",
+       "train.clip=0.5", "train.schedule=constant", "train.eval_every=5", "checkpoint.every=10", "checkpoint.keep=0"});
+  const auto run = [&](const std::string& output, int steps, const std::string& words) {
+    const Ended ended =
+        run_script(job.path(), with_sets(mpirun + " -n 2 \"$0\" job.ini" + words, settings) +
+                                   " --set job.output=" + output + " --set train.steps=" + std::to_string(steps));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended;
+  };
+
+  run("whole", 20, "");
+  run("parts", 10, "");
+  const std::vector<std::string> first = computed_from(job.path() / "parts", 0);
+  const Ended second = run("parts", 20, " --resume");
+
+  CHECK_THAT(second.out, Contains("goes on after step 10 from "));
+  CHECK(read_json(job.path() / "parts/summary.json").at("steps") == 10);
+  const std::vector<std::string> whole = computed_from(job.path() / "whole", 0);
+  REQUIRE(whole.size() == 20);
+  CHECK(first == std::vector<std::string>(whole.begin(), whole.begin() + 10));
+  CHECK(computed_from(job.path() / "parts", 0) == whole);
+  CHECK((read_file(job.path() / "parts/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors")));
+}
+
 TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
   if (!has_mpirun()) {
     return;
