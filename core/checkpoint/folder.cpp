@@ -22,6 +22,7 @@ namespace shardrun::checkpoint {
 namespace {
 
 constexpr std::string_view prefix = "step-";
+constexpr std::string_view aside_suffix = ".damaged";
 
 std::filesystem::path hidden(const std::filesystem::path& root, std::int64_t step, std::string_view suffix) {
   return root / fmt::format(".{}.{}", folder_name(step), suffix);
@@ -190,10 +191,25 @@ std::filesystem::path set_aside(const std::filesystem::path& checkpoint) {
   for (int number = 1; aside.empty() || std::filesystem::exists(std::filesystem::symlink_status(aside, none));
        ++number) {
     aside = checkpoint;
-    aside += number == 1 ? ".damaged" : fmt::format(".damaged-{}", number);
+    aside += number == 1 ? std::string(aside_suffix) : fmt::format("{}-{}", aside_suffix, number);
   }
   rename_folder(checkpoint, aside);
   files::sync_folder(aside.parent_path());
+  return aside;
+}
+
+std::vector<std::filesystem::path> checkpoints_set_aside(const std::filesystem::path& root) {
+  std::vector<std::filesystem::path> aside;
+  std::error_code failed;
+  for (auto entry = std::filesystem::directory_iterator(root, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename().native();
+    const std::size_t dot = name.find('.');
+    if (dot != std::string::npos && name.substr(dot).starts_with(aside_suffix) && step_of_folder(name.substr(0, dot))) {
+      aside.push_back(entry->path());
+    }
+  }
+  std::ranges::sort(aside);
   return aside;
 }
 

@@ -69,6 +69,9 @@ void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& ke
 /// reads, counts or removes it from then on. Returns the new path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
+/// The folders that set_aside() has made there.
+[[nodiscard]] std::vector<std::filesystem::path> checkpoints_set_aside(const std::filesystem::path& root);
+
 /// Removes what was being written or removed when a run ended. Ignores errors.
 void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept;
 

@@ -41,10 +41,16 @@ std::string part_that_differs(const std::string& text, const std::string& other)
   constexpr std::size_t before = 20;
   constexpr std::size_t length = 60;
   const auto [in_text, in_other] = std::ranges::mismatch(text, other);
+  const auto whole = [&](std::size_t at) {  // to the beginning of a character of UTF-8
+    while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) {
+      --at;
+    }
+    return std::min(at, text.size());
+  };
   const auto at = static_cast<std::size_t>(in_text - text.begin());
-  const std::size_t begin = at < length ? 0 : at - before;
-  return fmt::format("{}{}{}", begin == 0 ? "" : "…", text.substr(begin, length),
-                     begin + length < text.size() ? "…" : "");
+  const std::size_t begin = whole(at < length ? 0 : at - before);
+  const std::size_t end = whole(begin + length);
+  return fmt::format("{}{}{}", begin == 0 ? "" : "…", text.substr(begin, end - begin), end < text.size() ? "…" : "");
 }
 
 /// "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)"
@@ -262,19 +268,22 @@ NewestCheckpoint newest_checkpoint(const std::filesystem::path& root) {
   return newest;
 }
 
-namespace {
-
-/// A run that begins at the start must not replace, one after the other, checkpoints that may still be mended.
-void require_some_readable(const job::Job& job, const std::filesystem::path& root, const NewestCheckpoint& newest) {
-  if (newest.path.empty() && !newest.damaged.empty()) {
-    refuse_resume(job, fmt::format("none of the {} in '{}' can be read ({}): remove them to begin at the start, or "
-                                   "choose another [checkpoint] folder or [job] output",
-                                   metrics::counted(static_cast<std::int64_t>(newest.damaged.size()), "checkpoint"),
-                                   files::shown(root).native(), newest.damaged.front()));
+void require_readable(const job::Job& job, const NewestCheckpoint& newest) {
+  const std::filesystem::path root = checkpoint_folder(job);
+  const std::vector<std::filesystem::path> aside = checkpoints_set_aside(root);
+  const std::size_t count = newest.damaged.size() + aside.size();
+  if (!newest.path.empty() || count == 0) {
+    return;
   }
+  const std::string first = newest.damaged.empty()
+                                ? fmt::format("'{}' is damaged and was set aside", files::shown(aside.front()).native())
+                                : newest.damaged.front();
+  refuse_resume(
+      job, fmt::format("{} in '{}', and none can be read ({}): remove what is there to begin at the start, or "
+                       "choose another [checkpoint] folder or [job] output",
+                       metrics::counted(static_cast<std::int64_t>(count), "checkpoint"), files::shown(root).native(),
+                       first));
 }
-
-}  // namespace
 
 std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices) {
   const std::string& resume = job.checkpoints.resume;
@@ -293,7 +302,7 @@ std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std:
   for (const std::string& damaged : newest.damaged) {
     notices.push_back(fmt::format("warning: passes by a damaged checkpoint: {}", damaged));
   }
-  require_some_readable(job, root, newest);
+  require_readable(job, newest);
   if (newest.path.empty()) {
     notices.push_back(fmt::format("no checkpoint in '{}': begins at the start", files::shown(root).native()));
   }
@@ -304,7 +313,7 @@ void require_newest(const job::Job& job, std::int64_t step) {
   const std::filesystem::path folder = job.checkpoints.used ? checkpoint_folder(job) : job.output / "checkpoints";
   const NewestCheckpoint newest = newest_checkpoint(folder);
   if (step == 0) {
-    require_some_readable(job, folder, newest);
+    require_readable(job, newest);
   }
   if (newest.path.empty() || newest.step <= step) {
     return;

@@ -42,6 +42,11 @@ struct NewestCheckpoint {
 
 [[nodiscard]] NewestCheckpoint newest_checkpoint(const std::filesystem::path& root);
 
+/// Throws Error{job} if the folder of the job's checkpoints has some, damaged ones that were set aside included, and
+/// none can be read. A run that begins at the start would replace them one after the other, and they may still be
+/// mended. `newest`: of that folder.
+void require_readable(const job::Job& job, const NewestCheckpoint& newest);
+
 /// The checkpoint that the job goes on from, by [checkpoint] resume; empty: it begins anew. Adds lines for the person
 /// to `notices`. Throws Error{job} with the setting's place if there should be one.
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);

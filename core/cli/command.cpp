@@ -42,7 +42,7 @@ std::string usage() {
          "  0       ok\n"
          "  1       the job failed\n"
          "  2       bad usage or job file\n"
-         "  75      stopped, and a checkpoint is saved: the same command with --resume goes on\n"
+         "  75      stopped, of a job with checkpoints: the last line says how to go on\n"
          "  128+n   stopped by signal n\n";
 }
 

@@ -214,7 +214,6 @@ job::Job read_job(const Parsed& parsed) {
   }
   job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), providers);
   job::check_output(job);
-  job::require_own_checkpoints(job);
   job.checkpoints.force_data = parsed.has("force-data");
   return job;
 }

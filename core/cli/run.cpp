@@ -65,13 +65,6 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
-/// Where the next run is to begin, as a word of the command line, if each run has a new folder for its checkpoints; ""
-/// if this run has none.
-std::string resume_word(const metrics::Summary& summary, const std::filesystem::path& output) {
-  const bool has_checkpoint = summary.checkpoints && summary.checkpoints->last_step >= 0;
-  return has_checkpoint ? "--resume=" + metrics::human_path(output) : "";
-}
-
 /// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint. `resume`: ""
 /// if the command is to stay as it is.
 std::string how_to_go_on(const metrics::RunOrigin& origin, const std::string& resume) {
@@ -157,6 +150,7 @@ int run(std::span<const std::string> words) {
     dump(parsed, job, compile::compile(job));
     return 0;
   }
+  job::require_own_checkpoints(job);
   const bool json = parsed.has("json");
   if (json && has_predictions(job)) {
     throw Error(ErrorCode::usage, "--json prints on standard output, which [infer] to = - gives to the predictions");
@@ -185,8 +179,9 @@ int run(std::span<const std::string> words) {
       write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
     }
     if (summary.status == "stopped" && job.checkpoints.used) {
-      write_to_standard_error(
-          how_to_go_on(origin_of(words, started), has_new_folder ? resume_word(summary, settings.output) : "--resume"));
+      const bool has_saved = summary.checkpoints && summary.checkpoints->last_step >= 0;
+      const std::string of_this = has_new_folder ? "--resume=" + metrics::human_path(settings.output) : "--resume";
+      write_to_standard_error(how_to_go_on(origin_of(words, started), has_saved ? of_this : ""));
     }
     return summary.exit_code;
   };

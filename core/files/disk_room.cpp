@@ -65,8 +65,12 @@ std::string why_unwritable(const std::filesystem::path& folder) {
   std::filesystem::path there = std::filesystem::absolute(folder);
   struct stat status = {};
   while (::stat(there.c_str(), &status) != 0) {
-    if (errno != ENOENT || !there.has_relative_path()) {
-      return fmt::format("'{}': {}", there.native(), std::strerror(errno));
+    const int error = errno;
+    if (::lstat(there.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+      return fmt::format("'{}' is a link that leads nowhere: {}", there.native(), std::strerror(error));
+    }
+    if (error != ENOENT || !there.has_relative_path()) {
+      return fmt::format("'{}': {}", there.native(), std::strerror(error));
     }
     there = there.parent_path();
   }

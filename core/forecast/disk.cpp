@@ -207,6 +207,10 @@ std::vector<std::string> require_checkpoint_folder(const job::Job& job) {
   if (why.empty()) {
     return {};
   }
+  if (!std::filesystem::exists(folder, none)) {
+    throw Error(ErrorCode::job, fmt::format("{}: [{}] {}: the folder of checkpoints cannot be made: {}: choose another",
+                                            job.where(section, key), section, key, why));
+  }
   if (job.checkpoints.on_failure == job::SaveFailure::stop) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [{}] {}: no checkpoint can be written to {}, and [checkpoint] on_failure "

@@ -48,8 +48,8 @@ struct DiskLimits {
 /// file's size. Returns warnings if the results fit but the other files may not.
 std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes,
                                       const DiskLimits& limits);
-/// Throws Error{job} if the job's checkpoints cannot have their folder, because a file is in its place, or because it
-/// cannot be written and [checkpoint] on_failure is stop. Else returns a warning if it cannot be written.
+/// Throws Error{job} if the job's checkpoints cannot have their folder, because a file is in its place, it cannot be
+/// made, or it cannot be written and [checkpoint] on_failure is stop. Else returns a warning if it cannot be written.
 std::vector<std::string> require_checkpoint_folder(const job::Job& job);
 /// All of it, by the limits of this process. Called before the output folder is touched.
 std::vector<std::string> require_disk(const job::Job& job, const compile::Compiled& compiled);

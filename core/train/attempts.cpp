@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/base/error.h"
@@ -14,7 +15,6 @@
 #include "core/device/cores.h"
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
-#include "core/train/checkpointing.h"
 #include "core/train/elastic.h"
 
 namespace shardrun::train {
@@ -26,29 +26,48 @@ std::int64_t Attempts::first_step() const {
   return resumed_ == nullptr ? checkpoint::first_step(job_) : resumed_->manifest().step;
 }
 
-bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun) {
-  if (job_.restarts == 0 || !result.cause || stop_requested() != 0) {
+bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun, const Tell& tell) {
+  if (job_.restarts == 0 || !result.cause || result.stop_signal != 0) {
     return false;
   }
-  set_aside_.clear();
   try {
-    if (result.cause->is_permanent && (has_begun || !set_damaged_aside())) {
-      given_up_ = "the ranks are not started again, because this would happen again";
-      return false;
-    }
-    choose_next(*result.cause, has_begun);
-  } catch (const Stopped&) {  // while it compiled
-    return false;
+    return choose_another(result, has_begun, tell);
+  } catch (const Stopped& stopped) {
+    stop_signal_ = stopped.signal();
   } catch (const Error& error) {
     give_up(error.message());
+  }
+  return false;
+}
+
+bool Attempts::choose_another(const launch::LaunchResult& result, bool has_begun, const Tell& tell) {
+  stop_point();
+  set_aside_.clear();
+  const launch::RootCause& cause = *result.cause;
+  const bool is_of_checkpoint = cause.is_permanent && !has_begun && is_damaged(tell);
+  if (cause.is_permanent && !is_of_checkpoint) {
+    given_up_ = "the ranks are not started again, because this would happen again";
     return false;
+  }
+  if (is_of_checkpoint && is_named()) {
+    given_up_ =
+        "the ranks are not started again, because the checkpoint was named: name another one, or "
+        "remove it and name the folder of its run";
+    return false;
+  }
+  if (!is_of_checkpoint || without_progress_ < job_.restarts) {
+    if (is_of_checkpoint) {
+      set_damaged_aside();
+    }
+    choose_next(cause, has_begun);
   }
   const bool has_progressed = next_ != nullptr && (resumed_ == nullptr || next_->manifest().step > first_step());
   without_progress_ = has_progressed ? 1 : without_progress_ + 1;
-  cause_ = *result.cause;
+  cause_ = cause;
   if (without_progress_ == 1) {
     first_cause_ = launch::describe(cause_);
   }
+  blamed_ = is_of_checkpoint ? std::nullopt : std::optional(cause.rank);
   if (without_progress_ > job_.restarts) {
     given_up_ = fmt::format("given up after {} without a newer checkpoint; the first of these failures: {}",
                             metrics::counted(job_.restarts, "restart"), first_cause_);
@@ -57,54 +76,59 @@ bool Attempts::goes_on_after(const launch::LaunchResult& result, bool has_begun)
   return true;
 }
 
-bool Attempts::set_damaged_aside() {
-  if (resumed_ == nullptr || (resumed_ == first_ && job_.checkpoints.resume != "auto")) {
-    return false;  // a person has named it
-  }
-  const std::filesystem::path folder = checkpoint::checkpoint_folder(job_);
-  std::filesystem::path newest = resumed_->path();
-  for (;;) {
-    try {
-      checkpoint::OpenCheckpoint(newest).check_all_files();
-      break;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::data) {
-        throw;
-      }
-    }
-    const std::filesystem::path aside = checkpoint::set_aside(newest);
-    set_aside_.push_back(metrics::human_path(files::shown(aside)));
-    newest = checkpoint::newest_checkpoint(folder).path;
-    if (newest.empty()) {
-      break;
-    }
-  }
-  if (set_aside_.empty()) {
+bool Attempts::is_named() const noexcept { return resumed_ == first_ && job_.checkpoints.resume != "auto"; }
+
+/// Reads all its files.
+bool Attempts::is_damaged(const Tell& tell) const {
+  if (resumed_ == nullptr) {
     return false;
   }
-  if (resumed_ == first_) {  // those before it are of the same run
-    if (newest.empty()) {
-      throw Error(ErrorCode::data,
-                  fmt::format("the checkpoint is damaged, was set aside as {}, and there is none before it; "
-                              "without --resume the job begins at the start",
-                              fmt::join(set_aside_, ", ")));
+  tell(fmt::format("checks the files of {}", metrics::human_path(files::shown(resumed_->path()))));
+  const checkpoint::OpenCheckpoint opened(resumed_->path());  // an error of this kind may pass
+  return !is_sound(opened);
+}
+
+bool Attempts::is_sound(const checkpoint::OpenCheckpoint& opened) {
+  try {
+    opened.check_all_files();
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) {
+      throw;
     }
-    first_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest);
+    return false;
   }
-  return true;
+}
+
+/// And those before it that are damaged as well.
+void Attempts::set_damaged_aside() {
+  std::filesystem::path damaged = resumed_->path();
+  while (!damaged.empty()) {
+    set_aside_.push_back(metrics::human_path(files::shown(checkpoint::set_aside(damaged))));
+    damaged = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_)).path;
+    if (!damaged.empty() && is_sound(checkpoint::OpenCheckpoint(damaged))) {
+      break;
+    }
+  }
+  if (resumed_ == first_) {
+    first_.reset();  // those before it are of the same run
+  }
 }
 
 void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
-  job::Job newest = job_;
-  newest.checkpoints.resume = "auto";
-  std::vector<std::string> damaged;  // the person has the line about the next attempt
-  next_ = open_resumed(newest, damaged);
-  if (next_ == nullptr || (first_ != nullptr && next_->manifest().step < first_->manifest().step)) {
+  const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
+  unreadable_ = newest.damaged;
+  if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
     next_ = first_;  // what is in the folder is of an earlier run
+  } else {
+    next_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest.path);
+  }
+  if (next_ == nullptr) {
+    checkpoint::require_readable(job_, newest);
   }
   next_job_ = job_;
-  const bool is_same_rank = !failed_.empty() && failed_.back().rank == cause.rank;
-  const std::int64_t most = has_begun && !is_same_rank ? device::usable_cores() : job_.ranks - 1;
+  const bool is_blamed = set_aside_.empty() && (!has_begun || blamed_ == cause.rank);
+  const std::int64_t most = is_blamed ? job_.ranks - 1 : device::usable_cores();
   if (!job_.elastic_ranks || most >= job_.ranks || job_.ranks == job_.elastic_ranks->least) {
     return;
   }
@@ -113,6 +137,15 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   } catch (const Error&) {
     // Neither strategy nor mesh allows fewer.
   }
+}
+
+/// What a person should know of the checkpoints that are passed by.
+std::string Attempts::notes_of_checkpoints() const {
+  std::string notes = set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", "));
+  for (const std::string& unreadable : unreadable_) {
+    notes += fmt::format(" passes by a damaged checkpoint: {};", unreadable);
+  }
+  return notes;
 }
 
 std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed) {
@@ -143,6 +176,16 @@ std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, 
 
 void Attempts::conclude(metrics::Summary& summary) const {
   summary.attempts = failed_;
+  if (stop_signal_ != 0) {
+    const std::string failure = std::exchange(summary.error, "");
+    summary.status = "stopped";
+    summary.exit_code = exit_code_of_stop(job_, stop_signal_);
+    summary.error = fmt::format("stopped by SIG{} before the ranks were started again, after this failure: {}",
+                                sigabbrev_np(stop_signal_), failure);
+  }
+  if (!set_aside_.empty() && (!given_up_.empty() || stop_signal_ != 0)) {
+    summary.error += fmt::format("\n  set aside as {}", fmt::join(set_aside_, ", "));
+  }
   if (!given_up_.empty()) {
     summary.error += fmt::format("\n  {}", given_up_);
   }

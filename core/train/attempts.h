@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/checkpoint/open_checkpoint.h"
@@ -28,20 +31,31 @@ class Attempts {
   /// Steps done before the current attempt.
   [[nodiscard]] std::int64_t first_step() const;
 
+  /// Takes a line for the person.
+  using Tell = std::function<void(std::string_view line)>;
+
   /// Whether another attempt is to follow the current one, which ended so. `has_begun`: whether it reached its steps.
-  [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun);
+  /// An attempt that ended because its checkpoint is damaged is followed by one from the checkpoint before; that takes
+  /// as long as reading the checkpoint.
+  [[nodiscard]] bool goes_on_after(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
   /// Makes the next attempt the current one. Keeps the record of the one that failed, with its summary. Returns the
   /// line for the person. REQUIRES: goes_on_after() was true, and no rank runs. Throws Error{io}.
   [[nodiscard]] std::string begin_next(Run& run, const std::filesystem::path& record, const metrics::Summary& failed);
 
-  /// Adds the earlier attempts to the run's summary, and why no other attempt follows.
+  /// Adds the earlier attempts to the run's summary, and why no other attempt follows. A run that was asked to stop
+  /// between two attempts is stopped.
   void conclude(metrics::Summary& summary) const;
   /// Another attempt could not be begun because of this.
   void give_up(const std::string& why) { given_up_ = "the ranks could not be started again: " + why; }
 
  private:
-  /// Whether the failure was that of a damaged checkpoint, in place of which there is another.
-  [[nodiscard]] bool set_damaged_aside();
+  [[nodiscard]] bool choose_another(const launch::LaunchResult& result, bool has_begun, const Tell& tell);
+  /// Whether a person has named the very checkpoint that the attempt began from.
+  [[nodiscard]] bool is_named() const noexcept;
+  [[nodiscard]] bool is_damaged(const Tell& tell) const;
+  [[nodiscard]] static bool is_sound(const checkpoint::OpenCheckpoint& opened);
+  void set_damaged_aside();
+  [[nodiscard]] std::string notes_of_checkpoints() const;
   void choose_next(const launch::RootCause& cause, bool has_begun);
 
   job::Job job_;                                             ///< of the current attempt
@@ -50,11 +64,14 @@ class Attempts {
   job::Job next_job_;
   std::shared_ptr<const checkpoint::OpenCheckpoint> next_;
   std::vector<metrics::Attempt> failed_;
-  std::vector<std::string> set_aside_;  ///< for the person: damaged checkpoints since the last failure
-  launch::RootCause cause_;             ///< of the last failure
-  std::string first_cause_;             ///< of the first failure since the last checkpoint
-  std::int64_t without_progress_ = 0;   ///< failures since the last checkpoint
-  std::string given_up_;                ///< why no other attempt follows; "": nothing to say
+  std::vector<std::string> set_aside_;   ///< for the person: checkpoints that the last failure was about
+  std::vector<std::string> unreadable_;  ///< why newer checkpoints cannot be read
+  std::optional<int> blamed_;            ///< the rank that failed last; nothing if a checkpoint was the reason
+  int stop_signal_ = 0;                  ///< asked to stop between two attempts
+  launch::RootCause cause_;              ///< of the last failure
+  std::string first_cause_;              ///< of the first failure since the last checkpoint
+  std::int64_t without_progress_ = 0;    ///< failures since the last checkpoint
+  std::string given_up_;                 ///< why no other attempt follows; "": nothing to say
 };
 
 }  // namespace shardrun::train

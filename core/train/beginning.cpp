@@ -7,6 +7,8 @@
 
 #include "core/base/error.h"
 #include "core/files/folder.h"
+#include "core/forecast/disk.h"
+#include "core/job/output.h"
 #include "core/metrics/human.h"
 #include "core/train/checkpointing.h"
 #include "core/train/requirements.h"
@@ -15,12 +17,13 @@ namespace shardrun::train {
 
 Beginning beginning_of(const job::Job& job, compile::Compiled& compiled) {
   Beginning beginning;
-  if (!job.checkpoints.used) {
-    return beginning;
-  }
-  beginning.kind = Beginning::Kind::at_start;
+  beginning.kind = job.checkpoints.used ? Beginning::Kind::at_start : Beginning::Kind::unsaved;
   try {
+    job::require_own_checkpoints(job);
     begin_from(open_resumed(job, beginning.notices), compiled);
+    if (job.checkpoints.used) {
+      std::ranges::move(forecast::require_checkpoint_folder(job), std::back_inserter(beginning.notices));
+    }
     if (compiled.resumed == nullptr) {
       return beginning;
     }

@@ -13,7 +13,7 @@ namespace shardrun::train {
 /// How a run of a job with [checkpoint] would begin now.
 struct Beginning {
   enum class Kind {
-    unsaved,     ///< the job has no [checkpoint]
+    unsaved,     ///< at the job's start; the job has no [checkpoint]
     at_start,    ///< at the job's start
     resumed,     ///< after a checkpoint
     has_ended,   ///< not at all: the newest checkpoint is of the last step, and the results are there

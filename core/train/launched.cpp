@@ -130,7 +130,7 @@ class LaunchedRun {
       if (result.stop_signal != 0) {
         request_stop(result.stop_signal);  // while the ranks ran, this process did not take signals itself
       }
-      if (attempts_.goes_on_after(result, reports.has_begun())) {
+      if (attempts_.goes_on_after(result, reports.has_begun(), [&](std::string_view line) { reports.notice(line); })) {
         try {
           const std::filesystem::path record = run_.keep_record();
           failed = reports.merge(result, record);

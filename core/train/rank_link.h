@@ -48,6 +48,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
   [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
+  /// Whether another launcher than shardrun started the ranks.
+  [[nodiscard]] bool is_hosted() const noexcept { return rank_.context().is_hosted; }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
   [[nodiscard]] std::int32_t agree(std::int32_t value);
   /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the

@@ -127,10 +127,11 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
     });
   }
   if (!damaged.empty()) {
-    const bool has_successor = job.restarts > 0;  // the next attempt takes the one before
-    throw Error(ErrorCode::data, damaged + (has_successor ? ""
-                                                          : ". Remove that checkpoint's folder: --resume then takes "
-                                                            "the one before"));
+    const bool is_left_to_launcher = job.restarts > 0 && link != nullptr && !link->is_hosted();
+    throw Error(ErrorCode::data,
+                damaged + (is_left_to_launcher ? ""
+                                               : ". Remove that checkpoint's folder: --resume then takes "
+                                                 "the one before"));
   }
   checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
   checkpoint.release();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/cores.h"
 #include "core/files/hash.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
@@ -220,16 +221,46 @@ TEST_CASE("with restarts, a job whose only checkpoint is damaged does not begin 
       run_program(job.path(), with_settings({"job.ini", "--resume=run/checkpoints/step-000002/"}, further));
   INFO(named.out << named.err);
   CHECK(named.code == 1);
-  CHECK_THAT(named.err, Contains("has other bytes than when it was written") && Contains("this would happen again"));
+  CHECK_THAT(named.err, Contains("has other bytes than when it was written") && Contains("because the checkpoint was named"));
   CHECK(fs::exists(checkpoint));
 
   const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, further));
   INFO(ended.out << ended.err);
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.err,
-             Contains("was set aside as run/checkpoints/step-000002.damaged") && Contains("there is none before it"));
+  CHECK_THAT(ended.err, Contains("1 checkpoint in '") && Contains("step-000002.damaged' is damaged and was set aside"));
   CHECK_FALSE(fs::exists(checkpoint));
   CHECK(read_json(job.path() / "run/summary.json").at("status") == "failed");
+
+  // Neither does the next run.
+  for (const char* resume : {"checkpoint.resume=auto", "checkpoint.resume=never"}) {
+    const Ended again = job.run({"train.steps=4", "train.eval_every=0", resume});
+    INFO(resume << again.out << again.err);
+    CHECK(again.code == 2);
+    CHECK_THAT(again.err, Contains("step-000002.damaged' is damaged") && Contains("remove what is there"));
+  }
+  CHECK(read_json(job.path() / "run/summary.json").at("status") == "failed");
+}
+
+TEST_CASE("a job of a range of ranks loses none because of a damaged checkpoint") {
+  if (device::usable_cores() < 2) {
+    WARN("not tested, because the job would begin with one rank here");
+    return;
+  }
+  const JobFolder job;
+  const std::vector<std::string> common = {"train.eval_every=0", "train.schedule=constant", "checkpoint.every=2",
+                                           "job.strategy=dp", "job.transport=shm"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> settings = common;
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  };
+  REQUIRE(job.run(with({"train.steps=4", "job.ranks=2"})).code == 0);
+  const fs::path checkpoint = job.path() / "run/checkpoints/step-000004";
+  flip(checkpoint / data, fs::file_size(checkpoint / data) - 100);
+  const Ended ended = job.run(with({"train.steps=6", "job.ranks=1..2", "job.restarts=1", "checkpoint.resume=auto"}));
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("attempt 2 of 2 goes on after step 2 (record"));
 }
 
 TEST_CASE("a folder with nothing but checkpoints that cannot be read is left as it is") {
@@ -245,8 +276,9 @@ TEST_CASE("a folder with nothing but checkpoints that cannot be read is left as 
     const Ended ended = job.run(settings);
     INFO(resume << ended.out << ended.err);
     CHECK(ended.code == 2);
-    CHECK_THAT(ended.err, Contains("none of the 2 checkpoints in '") && Contains("rank-0.safetensors' has 100 bytes") &&
-                              Contains("remove them to begin at the start"));
+    CHECK_THAT(ended.err, Contains("2 checkpoints in '") && Contains("and none can be read ('") &&
+                              Contains("rank-0.safetensors' has 100 bytes") &&
+                              Contains("remove what is there to begin at the start"));
     CHECK(contents_of_run(job) == before);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -25,7 +26,9 @@ const std::vector<std::string> saving = {"train.steps=6", "train.eval_every=0", 
 /// folder `disk`. False if this process may not mount.
 bool run_on_disk(const JobFolder& job, const std::string& prepare, const std::vector<std::string>& more, Ended& ended) {
   std::filesystem::create_directory(job.path() / "disk");
-  std::string command = "exec \"$1\" job.ini --set checkpoint.folder=disk";
+  const bool names_folder =
+      std::ranges::any_of(more, [](const std::string& setting) { return setting.starts_with("checkpoint.folder="); });
+  std::string command = fmt::format("exec \"$1\" job.ini{}", names_folder ? "" : " --set checkpoint.folder=disk");
   std::vector<std::string> settings = saving;
   settings.insert(settings.end(), more.begin(), more.end());
   for (const std::string& word : with_settings({}, settings)) {
@@ -79,6 +82,12 @@ TEST_CASE("a disk that is read-only costs the checkpoints, not the run") {
   CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains("Read-only file system") && Contains("on_failure is stop"));
   CHECK_FALSE(std::filesystem::exists(stops.path() / "run"));
+
+  const JobFolder below;
+  REQUIRE(run_on_disk(below, "mount -o remount,ro disk", {"checkpoint.folder=disk/new"}, ended));
+  CHECK(ended.code == 2);
+  CHECK_THAT(ended.err, Contains("the folder of checkpoints cannot be made") && Contains("Read-only file system"));
+  CHECK_FALSE(std::filesystem::exists(below.path() / "run"));
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 

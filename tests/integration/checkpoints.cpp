@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/utf8.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 
@@ -397,6 +398,13 @@ TEST_CASE("plan says where a run would begin", "[program]") {
   CHECK(forced.at("how") == "resumed");
   CHECK_THAT(std::string(forced.at("notices").at(0).as_string()), Contains("with the seed 1337, and this job has 7"));
   CHECK(read_file(job.path() / "run/summary.json") == summary);
+  write_file(job.path() / "taken", "");
+  CHECK_THAT(std::string(beginning({"checkpoint.folder=taken"}, {"--resume"}).at("refusal").as_string()),
+             Contains("is to be the folder of checkpoints, and is a file"));
+  CHECK_THAT(std::string(beginning({"job.output={time}"}, {"--resume"}).at("refusal").as_string()),
+             Contains("[job] output has {time}"));
+  CHECK_THAT(run_program(job.path(), with_settings({"plan", "job.ini"}, {"train.steps=4"})).out,  // no [checkpoint]
+             Contains("\na run would be refused: ") && Contains("has a checkpoint of step 4 already"));
   CHECK_THAT(
       run_program(job.path(), with_settings({"plan", "job.ini", "--resume"}, joined(settings, {"train.steps=6"}))).out,
       Contains("\na run would go on after step 4 from run/checkpoints/step-000004\n"));
@@ -411,6 +419,28 @@ TEST_CASE("other data is refused by its name, or told", "[program]") {
   CHECK(refused.code == 2);
   CHECK_THAT(refused.err, Contains("was saved with the data ") && Contains("and this job has '") &&
                               Contains("other.txt' (") && Contains("--force-data accepts that"));
+  // Of a tokenizer that differs far from its beginning, the part is shown, cut between characters.
+  const auto write_letters = [&](const std::string& last) {
+    std::string letters;
+    for (int i = 0; i < 60; ++i) {
+      letters += fmt::format("\xe4\xb8{}", static_cast<char>(0x80 + i));
+    }
+    std::string text;
+    for (int i = 0; i < 40; ++i) {
+      text += letters + last;
+    }
+    write_file(job.path() / "letters.txt", text);
+  };
+  const Settings on_letters = {"data.text=letters.txt", "job.output=letters", "train.steps=2", "checkpoint.every=2"};
+  write_letters("\xe4\xb9\x80");
+  REQUIRE(job.run(on_letters).code == 0);
+  write_letters("\xe4\xb9\x81");
+  const Ended plan =
+      run_program(job.path(), with_settings({"plan", "job.ini", "--resume", "--force-data"}, on_letters));
+  INFO(plan.out << plan.err);
+  CHECK_THAT(plan.out, Contains("was saved with the tokenizer …"));
+  CHECK_FALSE(shardrun::first_invalid_utf8(plan.out));
+
   const Ended forced = run_program(job.path(), with_settings({"job.ini", "--resume", "--force-data"}, further));
   INFO(forced.out << forced.err);
   CHECK(forced.code == 0);

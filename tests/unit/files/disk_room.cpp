@@ -17,6 +17,8 @@ TEST_CASE("what keeps a folder from being written is named", "[files]") {
   write_file(folder / "file", "");
   CHECK_THAT(files::why_unwritable(folder / "file"), Contains("file' is not a folder"));
   CHECK_THAT(files::why_unwritable(folder / "file/below"), Contains("file/below': Not a directory"));
+  std::filesystem::create_symlink("nowhere", folder / "link");
+  CHECK_THAT(files::why_unwritable(folder / "link"), Contains("link' is a link that leads nowhere"));
   if (::geteuid() == 0) {
     WARN("permissions are not tested, because they do not bind root");
     return;
