@@ -7,6 +7,7 @@
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/profile.h"
+#include "core/train/run.h"
 
 namespace shardrun::train {
 
