@@ -104,7 +104,8 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
         "plan JOB.ini", "plugins [JOB.ini]", "plugins check FILE", "run JOB.ini", "show-sharding JOB.ini TENSOR"}) {
     CHECK_THAT(help.out, Contains(command));
   }
-  CHECK_THAT(help.out, Contains("\nexit codes:\n") && Contains("\n  75      stopped, and a checkpoint is saved"));
+  CHECK_THAT(help.out, Contains("\nexit codes:\n") &&
+                           Contains("\n  75      stopped, of a job with checkpoints: the last line says how to go on"));
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
 }
 
