@@ -3,6 +3,9 @@
 option(SHARDRUN_ONEDNN "Multiply matrices with oneDNN where it is found; otherwise with Eigen" ON)
 
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem program_options json)
+if(SHARDRUN_TESTS)
+  find_package(Boost 1.81 REQUIRED COMPONENTS context)  # the emulator of CUDA kernels
+endif()
 find_package(fmt REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 if(SHARDRUN_ONEDNN)

@@ -71,6 +71,7 @@ struct KernelCall {
   const Scalars& scalars;
   Threads& threads;
   void* prepared = nullptr;  ///< what Kernel::prepare made
+  void* stream = nullptr;    ///< of a GPU, on which the kernel is enqueued; devices of the processor have none
 };
 
 /// A kernel as an object, for an op that is added while the program runs. Its functions are those of Kernel.

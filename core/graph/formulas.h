@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <initializer_list>
 
+#include "core/base/on_device.h"
 #include "core/graph/attributes.h"
 
 /// Elementwise ops, each declared in one place: name, formula, derivative. The graph makes their rules and gradients of
@@ -19,7 +20,8 @@
 /// one that ops/formulas.cpp makes of other ops.
 namespace shardrun::graph::formulas {
 
-#define SHARDRUN_FORMULA [[gnu::always_inline]] static
+#define SHARDRUN_FORMULA_MEMBER [[gnu::always_inline]] SHARDRUN_ON_BOTH
+#define SHARDRUN_FORMULA SHARDRUN_FORMULA_MEMBER static
 
 struct RealAttribute {
   const char* name;
@@ -158,8 +160,8 @@ struct Clamp : Unary {
   static constexpr RealAttribute attributes[] = {{"low", "the smallest result", -1}, {"high", "the largest", 1}};
   [[gnu::always_inline]] explicit Clamp(const Attributes& attributes)
       : low(Math::constant(attributes.real("low"))), high(Math::constant(attributes.real("high"))) {}
-  [[gnu::always_inline]] Number value(Number x) const { return x < low ? low : x > high ? high : x; }
-  [[gnu::always_inline]] Number backward(Number dy, Number x) const {
+  SHARDRUN_FORMULA_MEMBER Number value(Number x) const { return x < low ? low : x > high ? high : x; }
+  SHARDRUN_FORMULA_MEMBER Number backward(Number dy, Number x) const {
     return x < low ? Number{} : x > high ? Number{} : dy;
   }
   Number low;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/device/elements.h"
-#include "tests/kernels/compare.h"
+#include "tests/kernels/typed.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;
@@ -14,85 +14,6 @@ using namespace shardrun::test;
 using graph::DType;
 
 namespace {
-
-/// Which real operands and results of an op are bfloat16; the others are float32.
-struct Typing {
-  const char* name;
-  bool (*operand)(std::size_t number);
-  bool (*result)(std::size_t number);
-};
-
-bool all(std::size_t) { return true; }
-bool none(std::size_t) { return false; }
-bool even(std::size_t number) { return number % 2 == 0; }
-bool odd(std::size_t number) { return number % 2 == 1; }
-
-constexpr Typing typings[] = {{"all bfloat16", all, all},
-                              {"float32 results", all, none},
-                              {"float32 operands", none, all},
-                              {"even operands, odd results", even, odd},
-                              {"odd operands, even results", odd, even}};
-
-Prepared prepare_as(Case test, const Typing& typing) {
-  for (std::size_t i = 0; i < test.operands.size(); ++i) {
-    if (test.operands[i].type.dtype == DType::f32 && typing.operand(i)) {
-      test.operands[i].type.dtype = DType::bf16;
-    }
-  }
-  Prepared prepared = prepare(test);
-  for (std::size_t o = 0; o < prepared.outputs.size(); ++o) {
-    DType& dtype = prepared.outputs[o].type.dtype;
-    dtype = !graph::is_real(dtype) ? dtype : typing.result(o) ? DType::bf16 : DType::f32;
-  }
-  return prepared;
-}
-
-/// The reference's results before they are rounded to bfloat16.
-std::vector<Tensor> unrounded(Prepared prepared) {
-  for (Tensor& output : prepared.outputs) {
-    output.type.dtype = graph::is_real(output.type.dtype) ? DType::f32 : output.type.dtype;
-  }
-  return run(reference(), prepared);
-}
-
-Tolerance tolerance_of(const Tensor& result, Tolerance of_float) {
-  of_float.of_element += result.type.dtype == DType::bf16 ? 1.01 * 0x1p-8 : 0;
-  return of_float;
-}
-
-/// What is wrong with a result, or nothing.
-std::string typed_difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
-                             Tolerance of_float) {
-  for (std::size_t o = 0; o < found.size(); ++o) {
-    const std::string text = difference(found[o], expected[o], tolerance_of(found[o], of_float));
-    if (!text.empty()) {
-      return "result " + std::to_string(o) + ": " + text;
-    }
-  }
-  return {};
-}
-
-/// The mean of a single element is that element. Rounded on its own it is another number, and the difference is
-/// multiplied by 1 / sqrt(epsilon): nothing is left to compare.
-bool normalises_one_element(const Case& test) {
-  return test.op == "layer_norm_gradient_gain" && test.operands[0].type.shape.back() == 1;
-}
-
-/// The last of two shards of a factor, where the first has everything.
-Prepared without_indices(const Prepared& whole, graph::FactorId factor) {
-  Prepared part = whole;
-  const auto cut = [&](std::vector<Tensor>& tensors, const std::vector<std::vector<graph::FactorId>>& dims) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      for (std::size_t d = 0; d < dims[i].size(); ++d) {
-        const std::int64_t end = tensors[i].type.shape[d];
-        tensors[i] = dims[i][d] == factor ? slice(tensors[i], d, end, end) : tensors[i];
-      }
-    }
-  };
-  cut(part.inputs, whole.rule.inputs);
-  cut(part.outputs, whole.rule.outputs);
-  return part;
-}
 
 /// Calls check(case, prepared) for every case and typing of an op. Large cases are all bfloat16.
 template <typename Check>

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/on_device.h"
+
+#if !defined(__CUDACC__)
+#include <source_location>
+
+#include "core/device/cuda/emulated/emulator.h"
+#endif
+
+/// What a kernel sees of the GPU. A kernel is a function object that every thread of a block calls:
+///
+///   struct Double {
+///     const float* x;
+///     SHARDRUN_ON_DEVICE void operator()(Block& block) const { … }
+///   };
+///
+/// nvcc maps Block to CUDA's built-in variables and functions. Other compilers map it to the emulator
+/// (emulated/emulator.h), where each thread of a block is a fiber.
+namespace shardrun::device::cuda {
+
+inline constexpr int warp_size = 32;
+
+/// Bytes at the start of a block's shared memory, which block_join() uses. launch() adds them.
+inline constexpr std::size_t join_bytes = 32 * sizeof(double);
+
+/// An array in the shared memory of a block. The emulator throws Error{internal} for an index outside of it.
+template <typename T>
+class Shared {
+ public:
+#if defined(__CUDACC__)
+  SHARDRUN_ON_DEVICE Shared(T* data, int) : data_(data) {}
+  SHARDRUN_ON_DEVICE T& operator[](int index) const { return data_[index]; }
+#else
+  Shared(T* data, int count) : data_(data), count_(count) {}
+  T& operator[](int index) const {
+    if (index < 0 || index >= count_) {
+      emulated::fail_shared_index(index, count_);
+    }
+    return data_[index];
+  }
+#endif
+
+ private:
+  T* data_;
+#if !defined(__CUDACC__)
+  int count_;
+#endif
+};
+
+/// One thread's view of its block. All threads of a block call sync() and shared() in the same order, and all lanes of
+/// a warp exchange(), ballot() and sync_warp().
+class Block {
+ public:
+#if defined(__CUDACC__)
+  SHARDRUN_ON_DEVICE explicit Block(unsigned char* memory) : memory_(memory) {}
+  [[nodiscard]] SHARDRUN_ON_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  [[nodiscard]] SHARDRUN_ON_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t index() const { return blockIdx.x; }
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t blocks() const { return gridDim.x; }
+  SHARDRUN_ON_DEVICE void sync() { __syncthreads(); }
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE T exchange(T value, int lane) {
+    return __shfl_sync(0xFFFFFFFFU, value, lane);
+  }
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::uint32_t ballot(bool value) { return __ballot_sync(0xFFFFFFFFU, value); }
+  SHARDRUN_ON_DEVICE void sync_warp() { __syncwarp(); }
+#else
+  Block(emulated::Strand& strand, unsigned char* memory) : strand_(strand), memory_(memory) {}
+  /// Of the block, from 0.
+  [[nodiscard]] int thread() const { return emulated::place_of(strand_).thread; }
+  /// Of each block: a multiple of warp_size.
+  [[nodiscard]] int threads() const { return emulated::place_of(strand_).threads; }
+  /// The number of this block, from 0.
+  [[nodiscard]] std::int64_t index() const { return emulated::place_of(strand_).block; }
+  [[nodiscard]] std::int64_t blocks() const { return emulated::place_of(strand_).blocks; }
+  /// Waits until all threads of the block are here. What they wrote to shared memory before can then be read.
+  void sync(const std::source_location& where = std::source_location::current()) {
+    emulated::wait_for_block(strand_, where);
+  }
+  /// The value that another lane of the warp gave. T has at most 8 bytes. REQUIRES: `lane` is from 0 to 31.
+  template <typename T>
+  [[nodiscard]] T exchange(T value, int lane, const std::source_location& where = std::source_location::current()) {
+    static_assert(sizeof(T) <= sizeof(double));
+    T found;
+    emulated::exchange(strand_, &value, &found, sizeof(T), lane, where);
+    return found;
+  }
+  /// Bit i is what lane i of the warp gave.
+  [[nodiscard]] std::uint32_t ballot(bool value, const std::source_location& where = std::source_location::current()) {
+    return emulated::ballot(strand_, value, where);
+  }
+  /// As sync(), among the lanes of the warp.
+  void sync_warp(const std::source_location& where = std::source_location::current()) {
+    static_cast<void>(emulated::ballot(strand_, false, where));
+  }
+#endif
+  [[nodiscard]] SHARDRUN_ON_DEVICE int lane() const { return thread() % warp_size; }
+  [[nodiscard]] SHARDRUN_ON_DEVICE int warp() const { return thread() / warp_size; }
+  [[nodiscard]] SHARDRUN_ON_DEVICE int warps() const { return threads() / warp_size; }
+
+  /// The next `count` elements of the block's shared memory, aligned to 16 bytes. Their contents are undefined.
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Shared<T> shared(int count) {
+    const std::size_t begin = used_;
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + 15) / 16 * 16;
+#if !defined(__CUDACC__)
+    emulated::require_shared(strand_, begin + static_cast<std::size_t>(count) * sizeof(T));
+#endif
+    return {reinterpret_cast<T*>(memory_ + begin), count};
+  }
+
+  /// Where block_join() keeps a value of each warp.
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Shared<T> join_values() {
+    static_assert(sizeof(T) <= sizeof(double));
+    return {reinterpret_cast<T*>(memory_), 32};
+  }
+
+ private:
+#if !defined(__CUDACC__)
+  emulated::Strand& strand_;
+#endif
+  unsigned char* memory_;
+  std::size_t used_ = join_bytes;
+};
+
+/// Bytes of shared memory that shared<T>(count) takes.
+template <typename T>
+[[nodiscard]] constexpr std::size_t shared_bytes(int count) {
+  return (static_cast<std::size_t>(count) * sizeof(T) + 15) / 16 * 16;
+}
+
+struct Plus {
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+/// The larger number; NaN if one of them is.
+struct Larger {
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+/// The smaller number; NaN if one of them is.
+struct Smaller {
+  template <typename T>
+  [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+
+/// Joins the values of a warp's lanes. All lanes get the same bits if join(a, b) has the same bits as join(b, a).
+template <typename T, typename Join>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_join(Block& block, T value, const Join& join) {
+  for (int distance = warp_size / 2; distance > 0; distance /= 2) {
+    value = join(value, block.exchange(value, block.lane() ^ distance));
+  }
+  return value;
+}
+
+/// Joins the values of all threads of the block, in an order that depends on their number alone. All get the result.
+template <typename T, typename Join>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T block_join(Block& block, T value, const Join& join) {
+  value = warp_join(block, value, join);
+  if (block.warps() == 1) {
+    return value;
+  }
+  const Shared<T> values = block.join_values<T>();
+  if (block.lane() == 0) {
+    values[block.warp()] = value;
+  }
+  block.sync();
+  value = values[0];
+  for (int warp = 1; warp < block.warps(); ++warp) {
+    value = join(value, values[warp]);
+  }
+  block.sync();  // before the next join writes
+  return value;
+}
+
+template <typename T>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_sum(Block& block, T value) {
+  return warp_join(block, value, Plus{});
+}
+template <typename T>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_max(Block& block, T value) {
+  return warp_join(block, value, Larger{});
+}
+template <typename T>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T block_sum(Block& block, T value) {
+  return block_join(block, value, Plus{});
+}
+template <typename T>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline T block_max(Block& block, T value) {
+  return block_join(block, value, Larger{});
+}
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+
+/// Runs the blocks of CUDA kernels on the processor. Each thread of a block is a fiber: it runs until it waits for
+/// other threads or ends. Blocks run one after the other, on the thread that launches the kernel.
+///
+/// An emulated launch finds mistakes that a GPU hides:
+/// - The threads of a block run in a chosen order, so a missing barrier shows as other numbers.
+/// - Shared memory is filled with NaN before each block.
+/// - Threads that wait for each other in vain are an error that names the kernel, the block and the place.
+/// - Indices of shared memory are checked.
+namespace shardrun::device::cuda::emulated {
+
+/// The order in which blocks, and the threads of a block, run between barriers.
+enum class Order : std::uint8_t { forward, reversed, shuffled };
+
+/// The order of later launches of this thread. `seed`: of `shuffled`.
+void set_order(Order order, std::uint64_t seed = 0) noexcept;
+
+/// One thread of the block that runs.
+struct Strand;
+
+struct Place {
+  int thread;
+  int threads;
+  std::int64_t block;
+  std::int64_t blocks;
+};
+[[nodiscard]] Place place_of(const Strand& strand) noexcept;
+
+/// See Block. Throw Error{internal} when another thread of the block has failed.
+void wait_for_block(Strand& strand, const std::source_location& where);
+void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane,
+              const std::source_location& where);
+[[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, const std::source_location& where);
+/// Throws Error{internal} unless the block has that much shared memory.
+void require_shared(const Strand& strand, std::size_t bytes);
+[[noreturn]] void fail_shared_index(int index, int count);
+
+/// A kernel to run. `body` is called once for each thread of each block, with the block's shared memory.
+struct Launch {
+  const char* kernel;  ///< the name of its type, as typeid has it
+  std::int64_t blocks;
+  int threads;
+  std::size_t shared_bytes;
+  void (*body)(const void* kernel, Strand& strand, unsigned char* shared);
+  const void* function;
+};
+
+/// Throws what a thread throws, and Error{internal} for threads that wait in vain.
+void run(const Launch& launch);
+
+}  // namespace shardrun::device::cuda::emulated

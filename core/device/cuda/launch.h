@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/device/cuda/block.h"
+#include "core/device/device.h"
+
+#if defined(__CUDACC__)
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <typeinfo>
+
+#include "core/base/error.h"
+#else
+#include <typeinfo>
+#endif
+
+namespace shardrun::device::cuda {
+
+/// The device for which this build registers its kernels.
+#if defined(__CUDACC__)
+inline constexpr const char* device_name = "cuda";
+#else
+inline constexpr const char* device_name = "cuda-emulated";
+#endif
+
+/// Of a block, for kernels that do not say otherwise. It bounds the registers of a thread.
+inline constexpr int most_threads = 256;
+
+#if defined(__CUDACC__)
+template <typename Function>
+__global__ void __launch_bounds__(most_threads) run_block(const __grid_constant__ Function function) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  Block block(shared_memory);
+  function(block);
+}
+#endif
+
+/// Enqueues a kernel on the call's stream: `function(block)` for each thread of `blocks` blocks of `threads` threads.
+/// The function object is copied. `bytes` of shared memory are for shared<T>(). No blocks: nothing happens.
+/// REQUIRES: `threads` is a multiple of warp_size and at most most_threads.
+/// Throws Error{internal}, naming the kernel, when CUDA refuses the launch.
+template <typename Function>
+void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int threads, std::size_t bytes,
+            const Function& function) {
+  if (blocks == 0) {
+    return;
+  }
+  const std::size_t shared = bytes + join_bytes;
+#if defined(__CUDACC__)
+  constexpr std::size_t without_asking = 48 * 1024;
+  cudaError_t error = cudaSuccess;
+  if (shared > without_asking) {
+    error = cudaFuncSetAttribute(run_block<Function>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shared));
+  }
+  if (error == cudaSuccess) {
+    run_block<Function><<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared,
+                          static_cast<cudaStream_t>(call.stream)>>>(function);
+    error = cudaGetLastError();
+  }
+  if (error != cudaSuccess) {
+    throw Error(ErrorCode::internal, std::string("launching the kernel ") + typeid(Function).name() + " with " +
+                                         std::to_string(blocks) + " blocks of " + std::to_string(threads) +
+                                         " threads and " + std::to_string(shared) +
+                                         " bytes of shared memory: " + cudaGetErrorString(error));
+  }
+#else
+  emulated::run({.kernel = typeid(Function).name(),
+                 .blocks = blocks,
+                 .threads = threads,
+                 .shared_bytes = shared,
+                 .body =
+                     [](const void* kernel, emulated::Strand& strand, unsigned char* memory) {
+                       Block block(strand, memory);
+                       (*static_cast<const Function*>(kernel))(block);
+                     },
+                 .function = &function});
+#endif
+}
+
+template <typename Function>
+struct ForEach {
+  std::int64_t count;
+  Function function;
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    const std::int64_t step = block.blocks() * block.threads();
+    for (std::int64_t i = block.index() * block.threads() + block.thread(); i < count; i += step) {
+      function(i);
+    }
+  }
+};
+
+/// Enqueues function(index) for each index from 0 to count - 1, each on a thread.
+template <typename Function>
+void for_each(const KernelCall& call, std::int64_t count, const Function& function) {
+  constexpr std::int64_t most_blocks = std::int64_t{1} << 20;
+  const std::int64_t blocks = (count + most_threads - 1) / most_threads;
+  launch(call, blocks < most_blocks ? blocks : most_blocks, most_threads, 0, ForEach<Function>{count, function});
+}
+
+/// `const AddKernels table({{"relu", {.run = relu}}, …});` at namespace scope.
+class AddKernels {
+ public:
+  struct Entry {
+    const char* op;
+    Kernel kernel;
+  };
+  AddKernels(std::initializer_list<Entry> entries) {
+    for (const Entry& entry : entries) {
+      const RegisterKernel registered(device_name, entry.op, entry.kernel);
+    }
+  }
+};
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/device/cuda/launch.h"
+#include "core/device/cuda/values.h"
+
+namespace shardrun::device::cuda {
+
+/// The threads that compute a row together: the whole block, or one warp.
+template <bool is_block>
+struct Team {
+  Block& block;
+
+  [[nodiscard]] SHARDRUN_ON_DEVICE int member() const { return is_block ? block.thread() : block.lane(); }
+  [[nodiscard]] SHARDRUN_ON_DEVICE int size() const { return is_block ? block.threads() : warp_size; }
+  template <typename T, typename Join>
+  [[nodiscard]] SHARDRUN_ON_DEVICE T join(T value, const Join& join) {
+    if constexpr (is_block) {
+      return block_join(block, value, join);
+    } else {
+      return warp_join(block, value, join);
+    }
+  }
+  [[nodiscard]] SHARDRUN_ON_DEVICE float sum(float value) { return join(value, Plus{}); }
+  [[nodiscard]] SHARDRUN_ON_DEVICE float max(float value) { return join(value, Larger{}); }
+
+  /// Calls body(e) for this member's part of [0, width), in steps of `pack` elements.
+  template <int pack, typename Body>
+  SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Body& body) const {
+    for (std::int64_t e = std::int64_t{pack} * member(); e < width; e += std::int64_t{pack} * size()) {
+      body(e);
+    }
+  }
+};
+
+template <bool is_block, int pack, typename Function>
+struct ForEachRow {
+  std::int64_t rows;
+  Function function;
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    Team<is_block> team{block};
+    const std::int64_t row = is_block ? block.index() : block.index() * block.warps() + block.warp();
+    if (row < rows) {
+      function.template compute<pack>(team, row);
+    }
+  }
+};
+
+template <int pack, typename Function>
+void for_each_row_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t width, const Function& function) {
+  constexpr std::int64_t widest_of_warp = 1024;
+  if (width > widest_of_warp) {
+    launch(call, rows, most_threads, 0, ForEachRow<true, pack, Function>{rows, function});
+  } else {
+    constexpr int warps = 4;
+    launch(call, (rows + warps - 1) / warps, warps * warp_size, 0, ForEachRow<false, pack, Function>{rows, function});
+  }
+}
+
+/// Calls function.compute<pack>(team, row) for each row of `width` elements. `pack` is pack_size if rows can be read
+/// so: all tensors of the call that the function reads in packs have rows of this width.
+template <typename Function>
+void for_each_row(const KernelCall& call, std::int64_t rows, std::int64_t width, const Function& function) {
+  if (width % pack_size == 0 && are_aligned(call)) {
+    for_each_row_in_packs<pack_size>(call, rows, width, function);
+  } else {
+    for_each_row_in_packs<1>(call, rows, width, function);
+  }
+}
+
+}  // namespace shardrun::device::cuda

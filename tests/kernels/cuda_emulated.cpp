@@ -1,0 +1,210 @@
+// The CUDA kernels, run by the emulator, against the float64 reference: over all cases of all ops, in float32 and
+// bfloat16, with the threads of a block in several orders.
+
+#include <set>
+
+#include "core/base/error.h"
+#include "core/device/cuda/emulated/emulator.h"
+#include "core/device/elements.h"
+#include "tests/kernels/typed.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using device::cuda::emulated::Order;
+using graph::DType;
+
+namespace {
+
+const device::Device& emulated() { return device::Device::find("cuda-emulated"); }
+
+bool has_kernel(const std::string& op) {
+  try {
+    static_cast<void>(emulated().kernel(op));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<const graph::Op*> ops_with_kernels() {
+  std::vector<const graph::Op*> ops;
+  for (const graph::Op* op : graph::all_ops()) {
+    if (has_kernel(op->name)) {
+      ops.push_back(op);
+    }
+  }
+  return ops;
+}
+
+struct NamedOrder {
+  const char* name;
+  Order order;
+  std::uint64_t seed;
+};
+constexpr NamedOrder forward = {"forward", Order::forward, 0};
+constexpr NamedOrder others[] = {{"reversed", Order::reversed, 0}, {"shuffled", Order::shuffled, 7}};
+
+std::vector<Tensor> run_in(const NamedOrder& order, const Prepared& prepared, const Manner& manner = {}) {
+  device::cuda::emulated::set_order(order.order, order.seed);
+  return run(emulated(), prepared, manner);
+}
+
+/// Calls check(case, prepared) for every case of an op: in float32, in bfloat16, and small cases in mixtures of both.
+template <typename Check>
+void for_each_typing(const graph::Op& op, const Check& check) {
+  for (const Case& test : cases_of(op.name)) {
+    INFO(to_string(test));
+    check(test, prepare_as(test, all_float32));
+    for (const Typing& typing : typings) {
+      const bool too_large = largest_operand(test) > 3000 && &typing != &typings[0];
+      if (too_large || normalises_one_element(test)) {
+        continue;
+      }
+      INFO(typing.name);
+      check(test, prepare_as(test, typing));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ops without a CUDA kernel are those that are known", "[kernels]") {
+  const std::set<std::string> known = {"adamw",
+                                       "add_n",
+                                       "argmax",
+                                       "attention",
+                                       "attention_gradient",
+                                       "average_pool",
+                                       "average_pool_gradient",
+                                       "broadcast",
+                                       "broadcast_scalar",
+                                       "cast",
+                                       "clip_scale",
+                                       "concatenate",
+                                       "constant",
+                                       "conv",
+                                       "conv_gradient_input",
+                                       "conv_gradient_weights",
+                                       "copy",
+                                       "cumulative_sum",
+                                       "dropout",
+                                       "einsum",
+                                       "embedding",
+                                       "embedding_gradient",
+                                       "gather",
+                                       "gelu",
+                                       "gelu_gradient",
+                                       "iota",
+                                       "linear_combination",
+                                       "log_softmax",
+                                       "log_softmax_gradient",
+                                       "matmul",
+                                       "matmul_gradient_weights",
+                                       "max",
+                                       "max_pool",
+                                       "max_pool_gradient",
+                                       "mean",
+                                       "min",
+                                       "one_hot",
+                                       "pad",
+                                       "reshape",
+                                       "rope",
+                                       "row_max",
+                                       "scaled_dot_product_attention",
+                                       "scaled_dot_product_attention_gradient",
+                                       "scatter_add",
+                                       "sgd",
+                                       "shift",
+                                       "slice",
+                                       "softmax",
+                                       "softmax_gradient",
+                                       "softmax_terms",
+                                       "softmax_terms_gradient",
+                                       "square_sum",
+                                       "squared_error",
+                                       "squared_error_gradient",
+                                       "sum",
+                                       "sum_all",
+                                       "sum_leading",
+                                       "take_position",
+                                       "token_loss",
+                                       "token_loss_gradient_sum",
+                                       "transpose"};
+  for (const graph::Op* op : graph::all_ops()) {
+    INFO(op->name);
+    CHECK(has_kernel(op->name) == !known.contains(op->name));
+  }
+}
+
+TEST_CASE("CUDA kernels equal the reference, with the same bits in each order of threads", "[kernels]") {
+  for (const graph::Op* op : ops_with_kernels()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case& test, const Prepared& prepared) {
+        const std::vector<Tensor> expected = unrounded(prepared);
+        const std::vector<Tensor> found = run_in(forward, prepared);
+        CHECK(typed_difference(found, expected, float_tolerance(test)) == "");
+        for (const NamedOrder& order : others) {
+          INFO("threads " << order.name);
+          CHECK(difference(run_in(order, prepared), found, bit_for_bit) == "");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("CUDA kernels take parts that are empty", "[kernels]") {
+  for (const graph::Op* op : ops_with_kernels()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case& test, const Prepared& prepared) {
+        for (const graph::FactorId factor : prepared.rule.factors.ids()) {
+          if (prepared.rule.factors[factor].kind == graph::FactorClass::whole) {
+            continue;
+          }
+          INFO("nothing of the factor " << prepared.rule.factors[factor].name);
+          const Prepared part = without_indices(prepared, factor);
+          CHECK(typed_difference(run_in(forward, part), unrounded(part), float_tolerance(test)) == "");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("CUDA kernels that accumulate add to what is there", "[kernels]") {
+  for (const graph::Op* op : ops_with_kernels()) {
+    if (!op->accumulates) {
+      continue;
+    }
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case&, Prepared prepared) {
+        Tensor& result = prepared.outputs[0];
+        Random(2).fill_normal(result, 0, 1);
+        device::round_elements(result.type.dtype, result.values);
+        std::vector<Tensor> expected = unrounded(prepared);
+        for (std::size_t i = 0; i < result.values.size(); ++i) {
+          expected[0].values[i] += result.values[i];
+        }
+        const std::vector<Tensor> found = run_in(forward, prepared, {.accumulate = true});
+        CHECK(typed_difference(found, expected, {.of_largest = 1e-6}) == "");
+      });
+    }
+  }
+}
+
+TEST_CASE("a CUDA kernel's result may take an operand's memory where the op says so", "[kernels]") {
+  for (const graph::Op* op : ops_with_kernels()) {
+    DYNAMIC_SECTION(op->name) {
+      for_each_typing(*op, [&](const Case&, const Prepared& prepared) {
+        const std::vector<std::pair<std::size_t, std::size_t>> pairs = possible_in_place(prepared);
+        if (pairs.empty()) {
+          return;
+        }
+        const std::vector<Tensor> apart = run_in(forward, prepared);
+        for (const auto& pair : pairs) {
+          INFO("output " << pair.first << " in the place of input " << pair.second);
+          CHECK(difference(run_in(others[1], prepared, {.in_place = {pair}}), apart, bit_for_bit) == "");
+        }
+      });
+    }
+  }
+}
