@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <vector>
+
+#include "core/device/cuda/columns.h"
+#include "core/device/cuda/loops.h"
+#include "core/device/cuda/rows.h"
+
+// Reductions, and ops that repeat elements. Every result is joined in an order that depends on sizes alone.
+
+namespace shardrun::device::cuda {
+namespace {
+
+/// How a reduction reads its operand.
+struct Nest {
+  Nest(const TensorView& x, const std::vector<std::int64_t>& dims)
+      : loops(x, dims), results(loops.others.total()), length(loops.chosen.total()) {}
+
+  /// Whether neighbouring results read neighbouring elements, and the elements of one result are apart.
+  [[nodiscard]] bool has_columns() const {
+    return loops.chosen.consecutive() == 1 && loops.others.consecutive() > 1 && length > 1;
+  }
+  /// Into how many parts the elements of each result are cut, if they are not columns.
+  [[nodiscard]] std::int64_t parts() const {
+    constexpr std::int64_t elements_of_part = 8192;
+    return length <= 2 * elements_of_part ? 1 : std::min<std::int64_t>(length / elements_of_part, 1024);
+  }
+  [[nodiscard]] std::size_t scratch() const {
+    if (has_columns()) {
+      return join_rows_scratch(length, results);
+    }
+    return parts() == 1 ? 0 : static_cast<std::size_t>(parts() * results) * sizeof(float);
+  }
+
+  TwoLoops loops;
+  std::int64_t results;
+  std::int64_t length;
+};
+
+struct Plain {
+  SHARDRUN_ON_DEVICE float operator()(float x) const { return x; }
+};
+struct Square {
+  SHARDRUN_ON_DEVICE float operator()(float x) const { return x * x; }
+};
+struct Scaled {
+  float scale;
+  SHARDRUN_ON_DEVICE float operator()(float x) const { return x * scale; }
+};
+
+/// Joins the elements of one result, or of a part of it.
+template <typename Term, typename Join>
+struct JoinElements {
+  Reals x;
+  Reals y;
+  Loops<1> results;
+  Loops<1> reduced;
+  std::int64_t length;
+  std::int64_t parts;
+  Term term;
+  Join join;
+  float first;
+  bool accumulate;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    const std::int64_t from = results.offset(row / parts);
+    const std::int64_t end = length * (row % parts + 1) / parts;
+    float value = first;
+    for (std::int64_t i = length * (row % parts) / parts + team.member(); i < end; i += team.size()) {
+      value = join(value, term(x.get(from + reduced.offset(i))));
+    }
+    value = team.join(value, join);
+    if (team.member() == 0) {
+      y.put(row, value, accumulate);
+    }
+  }
+};
+
+template <typename Term>
+struct ColumnTerm {
+  Reals x;
+  Loops<1> results;
+  Loops<1> reduced;
+  Term term;
+  SHARDRUN_ON_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
+    return term(x.get(results.offset(column) + reduced.offset(row)));
+  }
+};
+
+template <typename Term, typename Join>
+void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Join& join, float first) {
+  const Reals x = reals(call.inputs[0]);
+  const Loops<1>& results = nest.loops.others;
+  const Loops<1>& reduced = nest.loops.chosen;
+  if (nest.has_columns()) {
+    join_rows(call, nest.length, nest.results, ColumnTerm<Term>{x, results, reduced, term}, join, first);
+    return;
+  }
+  const std::int64_t parts = nest.parts();
+  const Reals partial = {reinterpret_cast<unsigned char*>(call.scratch.data()), false};
+  const Reals y = reals(call.outputs[0]);
+  for_each_row_in_packs<1>(call, nest.results * parts, nest.length / parts,
+                           JoinElements<Term, Join>{x, parts == 1 ? y : partial, results, reduced, nest.length, parts,
+                                                    term, join, first, parts == 1 && call.accumulate});
+  if (parts > 1) {
+    Loops<1> of_parts;
+    of_parts.add_outer(parts, std::int64_t{1});
+    Loops<1> of_results;
+    of_results.add_outer(nest.results, parts);
+    for_each_row_in_packs<1>(
+        call, nest.results, parts,
+        JoinElements<Plain, Join>{partial, y, of_results, of_parts, parts, 1, Plain{}, join, first, call.accumulate});
+  }
+}
+
+std::vector<std::int64_t> dimensions(std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> dims;
+  for (std::int64_t d = begin; d < end; ++d) {
+    dims.push_back(d);
+  }
+  return dims;
+}
+std::vector<std::int64_t> all_dimensions(const TensorView& x) { return dimensions(0, x.rank); }
+std::vector<std::int64_t> leading_dimensions(const KernelCall& call, const TensorView& x) {
+  return dimensions(0, x.rank - call.attributes.integer("keep"));
+}
+
+constexpr float infinity = static_cast<float>(__builtin_huge_val());
+
+Nest nest_of_dims(const KernelCall& call) { return {call.inputs[0], call.attributes.integers("dims")}; }
+
+void sum(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Plus{}, 0); }
+void max(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Larger{}, -infinity); }
+void min(const KernelCall& call) { reduce(call, nest_of_dims(call), Plain{}, Smaller{}, infinity); }
+
+/// A shard divides by the whole tensor's number of elements: the sum of the shards' results is the mean.
+void mean(const KernelCall& call) {
+  double count = 1;
+  for (const std::int64_t dim : call.attributes.integers("dims")) {
+    count *= static_cast<double>(call.inputs[0].global[static_cast<std::size_t>(dim)]);
+  }
+  reduce(call, nest_of_dims(call), Scaled{static_cast<float>(1 / count)}, Plus{}, 0);
+}
+
+/// y[k] = sum over l of x[l, k].   x: [L, K...]   y: [K...], `keep` dimensions
+void sum_leading(const KernelCall& call) {
+  reduce(call, {call.inputs[0], leading_dimensions(call, call.inputs[0])}, Plain{}, Plus{}, 0);
+}
+void sum_all(const KernelCall& call) {
+  reduce(call, {call.inputs[0], all_dimensions(call.inputs[0])},
+         Scaled{static_cast<float>(call.attributes.real("scale"))}, Plus{}, 0);
+}
+void square_sum(const KernelCall& call) {
+  reduce(call, {call.inputs[0], all_dimensions(call.inputs[0])}, Square{}, Plus{}, 0);
+}
+/// y[l] = the largest x[l, v].   x: [L, V]   y: [L]
+void row_max(const KernelCall& call) {
+  const std::int64_t last = call.inputs[0].rank - 1;
+  reduce(call, {call.inputs[0], {last}}, Plain{}, Larger{}, -infinity);
+}
+
+/// A view of the first operand, for its shape.
+TensorView first_operand(const graph::OpShape& shape) {
+  TensorView x;
+  x.rank = static_cast<std::uint32_t>(shape.inputs[0].shape.size());
+  std::copy(shape.inputs[0].shape.begin(), shape.inputs[0].shape.end(), x.shape.begin());
+  return x;
+}
+std::size_t dims_scratch(const graph::OpShape& shape, int) {
+  return Nest(first_operand(shape), shape.attributes.integers("dims")).scratch();
+}
+std::size_t all_scratch(const graph::OpShape& shape, int) {
+  const TensorView x = first_operand(shape);
+  return Nest(x, all_dimensions(x)).scratch();
+}
+std::size_t leading_scratch(const graph::OpShape& shape, int) {
+  const TensorView x = first_operand(shape);
+  return Nest(x, dimensions(0, x.rank - shape.attributes.integer("keep"))).scratch();
+}
+std::size_t last_scratch(const graph::OpShape& shape, int) {
+  const TensorView x = first_operand(shape);
+  return Nest(x, {std::int64_t{x.rank} - 1}).scratch();
+}
+
+/// A number that is larger the larger the value is and, of equal values, the smaller its index is. NaN is the largest.
+SHARDRUN_ON_DEVICE inline unsigned long long ranked(float value, std::int64_t index) {
+  const float same_zeros = value + 0.0F;
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &same_zeros, sizeof(bits));
+  bits = value != value ? 0xFFFFFFFFU : (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
+  return static_cast<unsigned long long>(bits) << 32U | (0xFFFFFFFFU - static_cast<std::uint32_t>(index));
+}
+struct LargerRank {
+  SHARDRUN_ON_DEVICE unsigned long long operator()(unsigned long long a, unsigned long long b) const {
+    return a > b ? a : b;
+  }
+};
+
+/// The first of the largest elements along a dimension, or the first NaN.
+struct Argmax {
+  Reals x;
+  std::int32_t* y;
+  Loops<1> results;
+  std::int64_t length;
+  std::int64_t stride;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    const std::int64_t from = results.offset(row);
+    unsigned long long best = 0;
+    for (std::int64_t i = team.member(); i < length; i += team.size()) {
+      best = LargerRank{}(best, ranked(x.get(from + i * stride), i));
+    }
+    best = team.join(best, LargerRank{});
+    if (team.member() == 0) {
+      y[row] = static_cast<std::int32_t>(0xFFFFFFFFU - static_cast<std::uint32_t>(best));
+    }
+  }
+};
+
+void argmax(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const std::int64_t dim = call.attributes.integer("dim");
+  const auto d = static_cast<std::uint32_t>(dim);
+  const TwoLoops loops(x, {dim});
+  for_each_row_in_packs<1>(
+      call, call.outputs[0].elements(), x.shape[d],
+      Argmax{reals(x), integers(call.outputs[0]), loops.others, x.shape[d], extent(x, d + 1, x.rank)});
+}
+
+/// y[i] = scale x[…], read again along the dimensions that x lacks.
+struct Broadcast {
+  Reals x;
+  Reals y;
+  Loops<1> loops;  ///< over y: where the element of x lies
+  float scale;
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t i) const { y.set(i, scale * x.get(loops.offset(i))); }
+};
+
+/// y[k, r] = scale x[k] for all indices r of the dimensions `dims`.
+void broadcast(const KernelCall& call) {
+  const TensorView& y = call.outputs[0];
+  const std::vector<std::int64_t>& dims = call.attributes.integers("dims");
+  Loops<1> loops;
+  std::int64_t stride = 1;
+  for (std::uint32_t d = y.rank; d-- > 0;) {
+    const bool repeated = has_dimension(dims, d);
+    loops.add_outer(y.shape[d], repeated ? std::int64_t{0} : stride);
+    stride *= repeated ? 1 : y.shape[d];
+  }
+  for_each(call, y.elements(),
+           Broadcast{reals(call.inputs[0]), reals(y), loops, static_cast<float>(call.attributes.real("scale"))});
+}
+
+/// y[...] = scale * s, shaped as the second operand.
+void broadcast_scalar(const KernelCall& call) {
+  for_each(call, call.outputs[0].elements(),
+           Broadcast{reals(call.inputs[0]), reals(call.outputs[0]), Loops<1>{},
+                     static_cast<float>(call.attributes.real("scale"))});
+}
+
+/// y_i = x_0 + … + x_i along a dimension, or x_i + … + x_last in reverse. One thread a column: neighbouring threads
+/// read neighbouring elements.
+struct CumulativeColumns {
+  Reals x;
+  Reals y;
+  Loops<1> columns;
+  std::int64_t length;
+  std::int64_t stride;
+  bool reverse;
+
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t column) const {
+    const std::int64_t from = columns.offset(column);
+    float sum = 0;
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int64_t at = from + (reverse ? length - 1 - i : i) * stride;
+      sum += x.get(at);
+      y.set(at, sum);
+    }
+  }
+};
+
+/// The same where the dimension's elements are consecutive: a warp a row, 32 elements at a time.
+struct CumulativeRows {
+  Reals x;
+  Reals y;
+  std::int64_t rows;
+  std::int64_t length;
+  bool reverse;
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    const std::int64_t row = block.index() * block.warps() + block.warp();
+    if (row >= rows) {
+      return;
+    }
+    float before = 0;
+    for (std::int64_t begin = 0; begin < length; begin += warp_size) {
+      const std::int64_t i = begin + block.lane();
+      const std::int64_t at = row * length + (reverse ? length - 1 - i : i);
+      float sum = i < length ? x.get(at) : 0.0F;
+      for (int distance = 1; distance < warp_size; distance *= 2) {
+        const float other = block.exchange(sum, (block.lane() - distance) & (warp_size - 1));
+        sum += block.lane() >= distance ? other : 0.0F;
+      }
+      sum += before;
+      if (i < length) {
+        y.set(at, sum);
+      }
+      before = block.exchange(sum, warp_size - 1);
+    }
+  }
+};
+
+void cumulative_sum(const KernelCall& call) {
+  const TensorView& x = call.inputs[0];
+  const std::int64_t dim = call.attributes.integer("dim");
+  const auto d = static_cast<std::uint32_t>(dim);
+  const bool reverse = call.attributes.integer("reverse") == 1;
+  const std::int64_t stride = extent(x, d + 1, x.rank);
+  const TwoLoops loops(x, {dim});
+  const std::int64_t count = loops.others.total();
+  if (x.elements() == 0) {
+    return;
+  }
+  if (stride > 1) {
+    for_each(call, count,
+             CumulativeColumns{reals(x), reals(call.outputs[0]), loops.others, x.shape[d], stride, reverse});
+  } else {
+    constexpr int warps = 4;
+    launch(call, (count + warps - 1) / warps, warps * warp_size, 0,
+           CumulativeRows{reals(x), reals(call.outputs[0]), count, x.shape[d], reverse});
+  }
+}
+
+const AddKernels reductions({{"sum", {.run = sum, .scratch_bytes = dims_scratch}},
+                             {"mean", {.run = mean, .scratch_bytes = dims_scratch}},
+                             {"max", {.run = max, .scratch_bytes = dims_scratch}},
+                             {"min", {.run = min, .scratch_bytes = dims_scratch}},
+                             {"sum_leading", {.run = sum_leading, .scratch_bytes = leading_scratch}},
+                             {"sum_all", {.run = sum_all, .scratch_bytes = all_scratch}},
+                             {"square_sum", {.run = square_sum, .scratch_bytes = all_scratch}},
+                             {"row_max", {.run = row_max, .scratch_bytes = last_scratch}},
+                             {"argmax", {.run = argmax}},
+                             {"broadcast", {.run = broadcast}},
+                             {"broadcast_scalar", {.run = broadcast_scalar}},
+                             {"cumulative_sum", {.run = cumulative_sum}}});
+
+}  // namespace
+}  // namespace shardrun::device::cuda
