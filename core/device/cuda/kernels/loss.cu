@@ -1,0 +1,175 @@
+#include "core/device/cuda/elementwise.h"
+#include "core/device/cuda/rows.h"
+
+// Losses. Cross entropy is in the parts that add up over shards of the vocabulary, given the row's maximum.
+// logits, dlogits: [L, V]   max, targets, sum_exp, target_logit, dsum, dtarget: [L]
+
+namespace shardrun::device::cuda {
+namespace {
+
+/// sum_exp[l] = sum over v of exp(logits[l, v] - max[l]), target_logit[l] = logits[l, target[l]]; a target that another
+/// shard holds contributes zero.
+struct SoftmaxTerms {
+  Reals logits;
+  Reals max;
+  const std::int32_t* targets;
+  Reals sum_exp;
+  Reals target_logit;
+  std::int64_t width;
+  std::int64_t first;  ///< of the vocabulary, in this shard
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    const float largest = max.get(row);
+    float sum = 0;
+    team.template loop<pack>(width, [&](std::int64_t v) {
+      const Pack<pack> values = logits.get_pack<pack>(row * width + v);
+      for (int k = 0; k < pack; ++k) {
+        sum += FloatMath::exp(values[k] - largest);
+      }
+    });
+    sum = team.sum(sum);
+    if (team.member() == 0) {
+      const std::int64_t target = targets[row] - first;
+      sum_exp.set(row, sum);
+      target_logit.set(row, target >= 0 && target < width ? logits.get(row * width + target) : 0.0F);
+    }
+  }
+};
+
+void softmax_terms(const KernelCall& call) {
+  const TensorView& logits = call.inputs[0];
+  const std::int64_t width = columns(logits);
+  for_each_row(call, rows(logits), width,
+               SoftmaxTerms{.logits = reals(logits),
+                            .max = reals(call.inputs[1]),
+                            .targets = integers(call.inputs[2]),
+                            .sum_exp = reals(call.outputs[0]),
+                            .target_logit = reals(call.outputs[1]),
+                            .width = width,
+                            .first = logits.origin[logits.rank - 1]});
+}
+
+/// dlogits[l, v] = exp(logits[l, v] - max[l]) dsum[l] + (v == target[l] ? dtarget[l] : 0).
+struct SoftmaxTermsGradient {
+  Reals logits;
+  Reals max;
+  const std::int32_t* targets;
+  Reals dsum;
+  Reals dtarget;
+  Reals dlogits;
+  std::int64_t width;
+  std::int64_t first;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    const float largest = max.get(row);
+    const float of_sum = dsum.get(row);
+    const float of_target = dtarget.get(row);
+    const std::int64_t target = targets[row] - first;
+    team.template loop<pack>(width, [&](std::int64_t v) {
+      Pack<pack> values = logits.get_pack<pack>(row * width + v);
+      for (int k = 0; k < pack; ++k) {
+        values[k] = FloatMath::exp(values[k] - largest) * of_sum + (v + k == target ? of_target : 0.0F);
+      }
+      dlogits.set_pack(row * width + v, values);
+    });
+  }
+};
+
+void softmax_terms_gradient(const KernelCall& call) {
+  const TensorView& logits = call.inputs[0];
+  const std::int64_t width = columns(logits);
+  for_each_row(call, rows(logits), width,
+               SoftmaxTermsGradient{.logits = reals(logits),
+                                    .max = reals(call.inputs[1]),
+                                    .targets = integers(call.inputs[2]),
+                                    .dsum = reals(call.inputs[3]),
+                                    .dtarget = reals(call.inputs[4]),
+                                    .dlogits = reals(call.outputs[0]),
+                                    .width = width,
+                                    .first = logits.origin[logits.rank - 1]});
+}
+
+/// loss = log(sum_exp) + max - target_logit.   operands: max, sum_exp, target_logit
+struct TokenLoss {
+  SHARDRUN_ON_DEVICE float operator()(float max, float sum_exp, float target_logit) const {
+    return FloatMath::log(sum_exp) + max - target_logit;
+  }
+};
+void token_loss(const KernelCall& call) { map<3>(call, TokenLoss{}); }
+
+/// d loss / d sum_exp, times dloss.
+struct TokenLossGradient {
+  SHARDRUN_ON_DEVICE float operator()(float dloss, float sum_exp) const { return dloss / sum_exp; }
+};
+void token_loss_gradient_sum(const KernelCall& call) { map<2>(call, TokenLossGradient{}); }
+
+/// loss[l] = 0.5 * sum over f of (y[l, f] - t[l, f])^2.
+struct SquaredError {
+  Reals y;
+  Reals t;
+  Reals loss;
+  std::int64_t width;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    float sum = 0;
+    team.template loop<pack>(width, [&](std::int64_t f) {
+      const Pack<pack> found = y.get_pack<pack>(row * width + f);
+      const Pack<pack> wanted = t.get_pack<pack>(row * width + f);
+      for (int k = 0; k < pack; ++k) {
+        sum += (found[k] - wanted[k]) * (found[k] - wanted[k]);
+      }
+    });
+    sum = team.sum(sum);
+    if (team.member() == 0) {
+      loss.set(row, 0.5F * sum);
+    }
+  }
+};
+
+void squared_error(const KernelCall& call) {
+  const std::int64_t width = columns(call.inputs[0]);
+  for_each_row(call, rows(call.inputs[0]), width,
+               SquaredError{reals(call.inputs[0]), reals(call.inputs[1]), reals(call.outputs[0]), width});
+}
+
+/// dy[l, f] = (y[l, f] - t[l, f]) dloss[l].
+struct SquaredErrorGradient {
+  Reals y;
+  Reals t;
+  Reals dloss;
+  Reals dy;
+  std::int64_t width;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    const float gradient = dloss.get(row);
+    team.template loop<pack>(width, [&](std::int64_t f) {
+      Pack<pack> found = y.get_pack<pack>(row * width + f);
+      const Pack<pack> wanted = t.get_pack<pack>(row * width + f);
+      for (int k = 0; k < pack; ++k) {
+        found[k] = (found[k] - wanted[k]) * gradient;
+      }
+      dy.set_pack(row * width + f, found);
+    });
+  }
+};
+
+void squared_error_gradient(const KernelCall& call) {
+  const std::int64_t width = columns(call.inputs[0]);
+  for_each_row(call, rows(call.inputs[0]), width,
+               SquaredErrorGradient{reals(call.inputs[0]), reals(call.inputs[1]), reals(call.inputs[2]),
+                                    reals(call.outputs[0]), width});
+}
+
+const AddKernels losses({{"softmax_terms", {.run = softmax_terms}},
+                         {"softmax_terms_gradient", {.run = softmax_terms_gradient}},
+                         {"token_loss", {.run = token_loss}},
+                         {"token_loss_gradient_sum", {.run = token_loss_gradient_sum}},
+                         {"squared_error", {.run = squared_error}},
+                         {"squared_error_gradient", {.run = squared_error_gradient}}});
+
+}  // namespace
+}  // namespace shardrun::device::cuda
