@@ -2,10 +2,17 @@
 
 /// Marks functions that kernels of a GPU call. Under nvcc they are compiled for the GPU (and, with SHARDRUN_ON_BOTH,
 /// for the processor too). Other compilers compile all of them for the processor.
+///
+/// SHARDRUN_UNROLLED stands before a loop over small arrays, which are kept in registers only if their indices are
+/// constants; SHARDRUN_NOT_UNROLLED before one whose unrolled code would take too many registers.
 #if defined(__CUDACC__)
-#define SHARDRUN_ON_DEVICE __device__
+#define SHARDRUN_ON_DEVICE __device__ __attribute__((always_inline))
 #define SHARDRUN_ON_BOTH __host__ __device__
+#define SHARDRUN_UNROLLED _Pragma("unroll")
+#define SHARDRUN_NOT_UNROLLED _Pragma("unroll 1")
 #else
 #define SHARDRUN_ON_DEVICE
 #define SHARDRUN_ON_BOTH
+#define SHARDRUN_UNROLLED
+#define SHARDRUN_NOT_UNROLLED
 #endif

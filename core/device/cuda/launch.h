@@ -30,9 +30,19 @@ inline constexpr const char* device_name = "cuda-emulated";
 /// Of a block, for kernels that do not say otherwise. It bounds the registers of a thread.
 inline constexpr int most_threads = 256;
 
+/// Of a block of this kernel: its own `block_threads`, if it has that.
+template <typename Function>
+[[nodiscard]] constexpr int most_threads_of() {
+  if constexpr (requires { Function::block_threads; }) {
+    return Function::block_threads;
+  } else {
+    return most_threads;
+  }
+}
+
 #if defined(__CUDACC__)
 template <typename Function>
-__global__ void __launch_bounds__(most_threads) run_block(const __grid_constant__ Function function) {
+__global__ void __launch_bounds__(most_threads_of<Function>(), 1) run_block(const __grid_constant__ Function function) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   Block block(shared_memory);
   function(block);
@@ -41,7 +51,7 @@ __global__ void __launch_bounds__(most_threads) run_block(const __grid_constant_
 
 /// Enqueues a kernel on the call's stream: `function(block)` for each thread of `blocks` blocks of `threads` threads.
 /// The function object is copied. `bytes` of shared memory are for shared<T>(). No blocks: nothing happens.
-/// REQUIRES: `threads` is a multiple of warp_size and at most most_threads.
+/// REQUIRES: `threads` is a multiple of warp_size and at most most_threads_of<Function>().
 /// Throws Error{internal}, naming the kernel, when CUDA refuses the launch.
 template <typename Function>
 void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int threads, std::size_t bytes,

@@ -35,7 +35,7 @@ class DropoutStream {
                              static_cast<std::uint32_t>(sample), step_};
     std::uint32_t key_0 = key_0_;
     std::uint32_t key_1 = key_1_;
-    for (int round = 0; round < 10; ++round) {  // Philox4x32-10: core/base/philox.h
+    SHARDRUN_NOT_UNROLLED for (int round = 0; round < 10; ++round) {  // Philox4x32-10: core/base/philox.h
       const std::uint64_t p0 = std::uint64_t{0xD2511F53U} * words[0];
       const std::uint64_t p1 = std::uint64_t{0xCD9E8D57U} * words[2];
       words[0] = static_cast<std::uint32_t>(p1 >> 32) ^ words[1] ^ key_0;
