@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/on_device.h"
 #include "core/device/device.h"
 #include "core/graph/sliding.h"
 
@@ -22,7 +23,7 @@ struct Taps {
   std::int64_t divisor = 1;
 
   /// The operand's index; −1: the tap is outside of the operand, or between its indices.
-  [[nodiscard]] std::int64_t at(std::int64_t index, std::int64_t tap) const noexcept {
+  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t at(std::int64_t index, std::int64_t tap) const noexcept {
     const std::int64_t scaled = index * stride + tap * step + base;
     const std::int64_t found = scaled < 0 || scaled % divisor != 0 ? -1 : scaled / divisor;
     return found < held ? found : -1;
@@ -57,7 +58,7 @@ struct TapCounts {
       origin[at] = pooled.origin[pooled.rank - windows.size() + d];
     }
   }
-  [[nodiscard]] std::int64_t at(std::int64_t row, std::int64_t column) const noexcept {
+  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t at(std::int64_t row, std::int64_t column) const noexcept {
     return padding ? slidings[0].size * slidings[1].size
                    : slidings[0].taps_within(origin[0] + row, operand[0]) *
                          slidings[1].taps_within(origin[1] + column, operand[1]);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/on_device.h"
 #include "core/base/window.h"
 #include "core/graph/attributes.h"
 
@@ -24,7 +25,7 @@ struct Sliding {
     return (operand + low + high - reach()) / stride + 1;
   }
   /// How many taps of result index i are in an operand of this size, and not in the padding. REQUIRES: dilation 1.
-  [[nodiscard]] std::int64_t taps_within(std::int64_t i, std::int64_t operand) const noexcept {
+  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t taps_within(std::int64_t i, std::int64_t operand) const noexcept {
     const std::int64_t begin = i * stride - low;
     return std::min(begin + size, operand) - std::max<std::int64_t>(begin, 0);
   }
