@@ -1,0 +1,18 @@
+// Strategies that compute with the CUDA kernels, on the processor.
+
+#include "core/device/cuda/emulated/emulator.h"
+#include "tests/support/catch.h"
+#include "tests/unit/strategies/device_choices.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+
+TEST_CASE("every strategy agrees with the reference when it computes with CUDA kernels", "[strategies]") {
+  device::cuda::emulated::set_order(device::cuda::emulated::Order::shuffled, 11);
+  for (const Choice& choice : choices_of_devices()) {
+    check_agrees(plain_gpt(), choice, "cuda-emulated");
+    check_agrees(full_gpt(), choice, "cuda-emulated");
+  }
+  check_agrees(mlp_of_numbers(), of("zero3", ranks(3)), "cuda-emulated");
+  check_agrees(mlp_of_labels(), of("topk", ranks(3), {{"ratio", 1.0}}), "cuda-emulated");
+}
