@@ -6,8 +6,6 @@
 #include "core/base/on_device.h"
 
 #if !defined(__CUDACC__)
-#include <source_location>
-
 #include "core/device/cuda/emulated/emulator.h"
 #endif
 
@@ -78,23 +76,21 @@ class Block {
   [[nodiscard]] std::int64_t index() const { return emulated::place_of(strand_).block; }
   [[nodiscard]] std::int64_t blocks() const { return emulated::place_of(strand_).blocks; }
   /// Waits until all threads of the block are here. What they wrote to shared memory before can then be read.
-  void sync(const std::source_location& where = std::source_location::current()) {
-    emulated::wait_for_block(strand_, where);
-  }
+  void sync(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) { emulated::wait_for_block(strand_, where); }
   /// The value that another lane of the warp gave. T has at most 8 bytes. REQUIRES: `lane` is from 0 to 31.
   template <typename T>
-  [[nodiscard]] T exchange(T value, int lane, const std::source_location& where = std::source_location::current()) {
+  [[nodiscard]] T exchange(T value, int lane, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_assert(sizeof(T) <= sizeof(double));
     T found;
     emulated::exchange(strand_, &value, &found, sizeof(T), lane, where);
     return found;
   }
   /// Bit i is what lane i of the warp gave.
-  [[nodiscard]] std::uint32_t ballot(bool value, const std::source_location& where = std::source_location::current()) {
+  [[nodiscard]] std::uint32_t ballot(bool value, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     return emulated::ballot(strand_, value, where);
   }
   /// As sync(), among the lanes of the warp.
-  void sync_warp(const std::source_location& where = std::source_location::current()) {
+  void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }
 #endif

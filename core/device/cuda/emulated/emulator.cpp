@@ -101,13 +101,9 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-std::string to_string(const std::source_location& where) {
-  return fmt::format("{}:{}", where.file_name(), where.line());
-}
+std::string to_string(Where where) { return fmt::format("{}:{}", where.file, where.line); }
 
-bool are_same(const std::source_location& a, const std::source_location& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
-}
+bool are_same(Where a, Where b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
 enum class State : std::uint8_t { fresh, ready, at_block_barrier, at_exchange, ended };
 
@@ -121,7 +117,7 @@ struct Strand {
   int thread = 0;
   State state = State::fresh;
   Fiber* fiber = nullptr;  ///< on which it runs, until it ends
-  std::source_location where = {};
+  Where where = {};
   int exchanges = 0;  ///< so far
 };
 
@@ -196,7 +192,7 @@ class Running {
     }
     strand.state = State::ended;
   }
-  void wait(Strand& strand, State state, const std::source_location& where) {
+  void wait(Strand& strand, State state, Where where) {
     strand.where = where;
     strand.state = state;
     strand.fiber->suspend();
@@ -204,9 +200,8 @@ class Running {
       throw Abandoned{};
     }
   }
-  void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane,
-                const std::source_location& where);
-  [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, const std::source_location& where);
+  void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where);
+  [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
 
   [[nodiscard]] const Launch& launch() const noexcept { return launch_; }
   [[nodiscard]] std::int64_t block() const noexcept { return block_; }
@@ -378,8 +373,7 @@ void Running::run_all(std::vector<std::unique_ptr<Fiber>>& idle) {
   }
 }
 
-void Running::exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane,
-                       const std::source_location& where) {
+void Running::exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where) {
   if (lane < 0 || lane >= warp_size) {
     throw Error(ErrorCode::internal, fmt::format("an exchange with lane {}, at {}", lane, to_string(where)));
   }
@@ -390,7 +384,7 @@ void Running::exchange(Strand& strand, const void* given, void* found, std::size
   std::memcpy(found, exchanged_[static_cast<std::size_t>(other)][slot].data(), bytes);
 }
 
-std::uint32_t Running::ballot(Strand& strand, bool value, const std::source_location& where) {
+std::uint32_t Running::ballot(Strand& strand, bool value, Where where) {
   const auto slot = static_cast<std::size_t>(strand.exchanges++ % 2);
   exchanged_[static_cast<std::size_t>(strand.thread)][slot][0] = value ? 1 : 0;
   wait(strand, State::at_exchange, where);
@@ -417,18 +411,13 @@ Place place_of(const Strand& strand) noexcept {
   return {strand.thread, launch.threads, strand.running->block(), launch.blocks};
 }
 
-void wait_for_block(Strand& strand, const std::source_location& where) {
-  strand.running->wait(strand, State::at_block_barrier, where);
-}
+void wait_for_block(Strand& strand, Where where) { strand.running->wait(strand, State::at_block_barrier, where); }
 
-void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane,
-              const std::source_location& where) {
+void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where) {
   strand.running->exchange(strand, given, found, bytes, lane, where);
 }
 
-std::uint32_t ballot(Strand& strand, bool value, const std::source_location& where) {
-  return strand.running->ballot(strand, value, where);
-}
+std::uint32_t ballot(Strand& strand, bool value, Where where) { return strand.running->ballot(strand, value, where); }
 
 void require_shared(const Strand& strand, std::size_t bytes) {
   const std::size_t held = strand.running->launch().shared_bytes;

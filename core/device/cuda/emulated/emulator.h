@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 
 /// Runs the blocks of CUDA kernels on the processor. Each thread of a block is a fiber: it runs until it waits for
 /// other threads or ends. Blocks run one after the other, on the thread that launches the kernel.
@@ -20,6 +19,12 @@ enum class Order : std::uint8_t { forward, reversed, shuffled };
 /// The order of later launches of this thread. `seed`: of `shuffled`.
 void set_order(Order order, std::uint64_t seed = 0) noexcept;
 
+/// A place in a kernel. Not std::source_location, which Clang 14 lacks.
+struct Where {
+  const char* file = nullptr;
+  int line = 0;
+};
+
 /// One thread of the block that runs.
 struct Strand;
 
@@ -32,10 +37,9 @@ struct Place {
 [[nodiscard]] Place place_of(const Strand& strand) noexcept;
 
 /// See Block. Throw Error{internal} when another thread of the block has failed.
-void wait_for_block(Strand& strand, const std::source_location& where);
-void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane,
-              const std::source_location& where);
-[[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, const std::source_location& where);
+void wait_for_block(Strand& strand, Where where);
+void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where);
+[[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
 /// Throws Error{internal} unless the block has that much shared memory.
 void require_shared(const Strand& strand, std::size_t bytes);
 [[noreturn]] void fail_shared_index(int index, int count);
