@@ -13,7 +13,7 @@ using namespace shardrun::test;
 namespace {
 
 std::vector<const device::Device*> devices() {
-  return {&device::Device::find("cpu"), &device::Device::find("reference")};
+  return {&device::Device::find("cpu"), &device::Device::find("cuda-emulated"), &device::Device::find("reference")};
 }
 
 Tensor ones(std::vector<std::int64_t> shape) {
