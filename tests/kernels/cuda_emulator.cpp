@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/launch.h"
+#include "core/device/cuda/matrix.h"
 #include "core/device/threads.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -105,6 +106,38 @@ struct ReadUnwritten {
   void operator()(Block& block) const { y[block.thread()] = block.shared<float>(threads)[block.thread()]; }
 };
 
+/// Every warp: c = a b of matrices [16, 16] in shared memory, b as it is or transposed.
+struct SmallProduct {
+  const float* a;
+  const float* b;
+  float* c;
+  bool is_transposed;
+
+  static constexpr int stride = 3;  // of rows of two Eights
+
+  void operator()(Block& block) const {
+    const Shared<Eight> of_a = block.shared<Eight>(16 * stride);
+    const Shared<Eight> of_b = block.shared<Eight>(16 * stride);
+    const int row = block.lane() / 2;
+    const int column = block.lane() % 2;
+    for (int k = 0; k < 4; ++k) {
+      const int at = row * 16 + column * 8 + 2 * k;
+      of_a[row * stride + column].words[k] = bfloat_pair(a[at], a[at + 1]);
+      of_b[row * stride + column].words[k] = bfloat_pair(b[at], b[at + 1]);
+    }
+    block.sync();
+    const FragmentA left = load_a<stride>(block, of_a, 0, 0);
+    const TwoB right = is_transposed ? load_transposed_b<stride>(block, of_b, 0, 0) : load_b<stride>(block, of_b, 0, 0);
+    for (int n = 0; n < 2; ++n) {
+      FragmentC sums = {};
+      multiply_add(block, left, right.of[n], sums);
+      for (int i = 0; i < 4; ++i) {
+        c[(block.lane() / 4 + i / 2 * 8) * 16 + n * 8 + block.lane() % 4 * 2 + i % 2] = sums.of[i];
+      }
+    }
+  }
+};
+
 }  // namespace
 
 TEST_CASE("every thread of every block runs, and barriers order what they do") {
@@ -135,6 +168,32 @@ TEST_CASE("warps and blocks sum and compare") {
       CHECK(of[1] == static_cast<float>(-first));
       CHECK(of[2] == 95 * 48);
       CHECK(of[3] == 95);
+    }
+  }
+}
+
+TEST_CASE("a warp multiplies matrices of bfloat16") {
+  std::vector<float> a(256);
+  std::vector<float> b(256);
+  for (std::size_t i = 0; i < a.size(); ++i) {  // small integers: every sum is exact
+    a[i] = static_cast<float>(i * 7 % 31) - 15;
+    b[i] = static_cast<float>(i * 11 % 29) - 14;
+  }
+  for (const Order order : {Order::forward, Order::reversed, Order::shuffled}) {
+    for (const bool is_transposed : {false, true}) {
+      emulated::set_order(order, 5);
+      std::vector<float> c(256);
+      launch_test(1, 2 * shared_bytes<Eight>(16 * SmallProduct::stride),
+                  SmallProduct{a.data(), b.data(), c.data(), is_transposed});
+      for (std::size_t row = 0; row < 16; ++row) {
+        for (std::size_t column = 0; column < 16; ++column) {
+          float expected = 0;
+          for (std::size_t k = 0; k < 16; ++k) {
+            expected += a[row * 16 + k] * (is_transposed ? b[column * 16 + k] : b[k * 16 + column]);
+          }
+          CHECK(c[row * 16 + column] == expected);
+        }
+      }
     }
   }
 }

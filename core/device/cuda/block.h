@@ -93,6 +93,7 @@ class Block {
   void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }
+  [[nodiscard]] emulated::Strand& strand() const { return strand_; }
 #endif
   [[nodiscard]] SHARDRUN_ON_DEVICE int lane() const { return thread() % warp_size; }
   [[nodiscard]] SHARDRUN_ON_DEVICE int warp() const { return thread() / warp_size; }

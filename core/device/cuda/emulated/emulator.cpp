@@ -45,6 +45,9 @@ constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code takes more
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
 
+/// Of what a lane gives in an exchange: its fragments of two matrices.
+constexpr std::size_t most_given_bytes = 24;
+
 /// Thrown in threads of a block that wait when another one has failed, so that their stacks are left.
 struct Abandoned {};
 
@@ -202,6 +205,12 @@ class Running {
   }
   void exchange(Strand& strand, const void* given, void* found, std::size_t bytes, int lane, Where where);
   [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
+  void give(Strand& strand, const void* given, std::size_t bytes, Where where);
+  [[nodiscard]] const unsigned char* given_by(const Strand& strand, int lane) const noexcept {
+    const int other = strand.thread / warp_size * warp_size + lane;
+    const auto slot = static_cast<std::size_t>((strand.exchanges - 1) % 2);
+    return exchanged_[static_cast<std::size_t>(other)][slot].data();
+  }
 
   [[nodiscard]] const Launch& launch() const noexcept { return launch_; }
   [[nodiscard]] std::int64_t block() const noexcept { return block_; }
@@ -238,7 +247,7 @@ class Running {
   std::vector<int> threads_;  ///< in their order
   std::unique_ptr<unsigned char[]> shared_;
   /// What each lane gives, of this exchange and the one before: a lane may be one ahead of those that still read.
-  std::vector<std::array<std::array<unsigned char, 8>, 2>> exchanged_;
+  std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
   std::exception_ptr error_;
 };
@@ -377,23 +386,23 @@ void Running::exchange(Strand& strand, const void* given, void* found, std::size
   if (lane < 0 || lane >= warp_size) {
     throw Error(ErrorCode::internal, fmt::format("an exchange with lane {}, at {}", lane, to_string(where)));
   }
-  const auto slot = static_cast<std::size_t>(strand.exchanges++ % 2);
-  std::memcpy(exchanged_[static_cast<std::size_t>(strand.thread)][slot].data(), given, bytes);
-  wait(strand, State::at_exchange, where);
-  const int other = strand.thread / warp_size * warp_size + lane;
-  std::memcpy(found, exchanged_[static_cast<std::size_t>(other)][slot].data(), bytes);
+  give(strand, given, bytes, where);
+  std::memcpy(found, given_by(strand, lane), bytes);
 }
 
 std::uint32_t Running::ballot(Strand& strand, bool value, Where where) {
-  const auto slot = static_cast<std::size_t>(strand.exchanges++ % 2);
-  exchanged_[static_cast<std::size_t>(strand.thread)][slot][0] = value ? 1 : 0;
-  wait(strand, State::at_exchange, where);
+  give(strand, &value, sizeof(value), where);
   std::uint32_t bits = 0;
-  for (unsigned lane = 0; lane < warp_size; ++lane) {
-    const auto other = static_cast<std::size_t>(strand.thread / warp_size * warp_size) + lane;
-    bits |= std::uint32_t{exchanged_[other][slot][0]} << lane;
+  for (int lane = 0; lane < warp_size; ++lane) {
+    bits |= std::uint32_t{*given_by(strand, lane)} << static_cast<unsigned>(lane);
   }
   return bits;
+}
+
+void Running::give(Strand& strand, const void* given, std::size_t bytes, Where where) {
+  const auto slot = static_cast<std::size_t>(strand.exchanges++ % 2);
+  std::memcpy(exchanged_[static_cast<std::size_t>(strand.thread)][slot].data(), given, bytes);
+  wait(strand, State::at_exchange, where);
 }
 
 struct Settings {
@@ -418,6 +427,14 @@ void exchange(Strand& strand, const void* given, void* found, std::size_t bytes,
 }
 
 std::uint32_t ballot(Strand& strand, bool value, Where where) { return strand.running->ballot(strand, value, where); }
+
+void give(Strand& strand, const void* given, std::size_t bytes, Where where) {
+  strand.running->give(strand, given, bytes, where);
+}
+
+const unsigned char* given_by(const Strand& strand, int lane) noexcept {
+  return strand.running->given_by(strand, lane);
+}
 
 void require_shared(const Strand& strand, std::size_t bytes) {
   const std::size_t held = strand.running->launch().shared_bytes;
