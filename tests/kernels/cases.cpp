@@ -184,8 +184,9 @@ void add_attention_cases(std::vector<Case>& cases) {
   struct Size {
     std::int64_t batch, length, heads, width;
   };
-  const std::vector<Size> sizes = {{1, 1, 1, 1},   {2, 3, 2, 5},   {1, 7, 3, 3},    {3, 5, 1, 2},   {2, 17, 3, 8},
-                                   {1, 65, 2, 13}, {5, 33, 3, 16}, {1, 129, 2, 33}, {1, 200, 1, 64}};
+  const std::vector<Size> sizes = {{1, 1, 1, 1},    {2, 3, 2, 5},    {1, 7, 3, 3},   {3, 5, 1, 2},
+                                   {2, 17, 3, 8},   {1, 65, 2, 13},  {5, 33, 3, 16}, {1, 129, 2, 33},
+                                   {1, 200, 1, 64}, {1, 70, 1, 100}, {1, 67, 2, 130}};
   for (const Size& s : sizes) {
     const graph::Attributes attributes = {{"dropout", percent / 100.0}, {"stream", "attention"}};
     const Shape qkv = {s.batch, s.length, 3, s.heads, s.width};

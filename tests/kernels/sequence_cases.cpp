@@ -173,8 +173,11 @@ void add_attention(std::vector<Case>& cases, const AttentionSize& s) {
 void add_attentions(std::vector<Case>& cases) {
   const std::vector<AttentionSize> small = {
       {1, 1, 1, 1, 1, 1}, {2, 3, 3, 2, 1, 5}, {1, 5, 5, 1, 3, 2}, {2, 4, 7, 2, 2, 3}, {1, 7, 4, 3, 1, 3}};
-  const std::vector<AttentionSize> large = {
-      {2, 17, 17, 1, 3, 8}, {1, 65, 65, 2, 1, 13}, {1, 70, 45, 1, 2, 33}, {1, 33, 129, 2, 2, 16}};
+  const std::vector<AttentionSize> large = {{2, 17, 17, 1, 3, 8},
+                                            {1, 65, 65, 2, 1, 13},
+                                            {1, 70, 45, 1, 2, 33},
+                                            {1, 33, 129, 2, 2, 16},
+                                            {1, 70, 68, 1, 2, 100}};
   for (const AttentionSize& size : small) {
     add_attention<0, 0>(cases, size);
     add_attention<1, 0>(cases, size);

@@ -27,7 +27,8 @@ struct HeadRows {
   std::int64_t of_head = 0;
   std::int64_t of_group = 0;
   std::int64_t first = 0;
-  bool in_packs = false;  ///< whether get_pack<each>() may be used for whole packs of a row
+  bool in_packs = false;   ///< whether get_pack<each>() may be used for whole packs of a row
+  bool in_eights = false;  ///< the same for eight elements
 };
 
 /// A head of queries, and the head of keys and values that it attends to.
@@ -99,10 +100,14 @@ struct Shape {
     return {number / group / heads, number / group % heads, number % group};
   }
 
+  /// Which random number dropout draws for a probability, among those of the sample.
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t draw_of(const Head& head, std::int64_t query, std::int64_t key) const {
+    return (first_row + head.head * rows_of_head + head.group * rows_of_group + query) * keys + key;
+  }
+
   /// Multiplies probabilities of a query, those of `each` consecutive keys, by what dropout makes of them.
   SHARDRUN_ON_DEVICE void drop(const Head& head, std::int64_t query, std::int64_t key, float (&of)[each]) const {
-    const std::int64_t row = first_row + head.head * rows_of_head + head.group * rows_of_group + query;
-    const std::int64_t index = row * keys + key;
+    const std::int64_t index = draw_of(head, query, key);
     const std::int64_t sample = first_sample + head.sample;
     DropoutStream::Factors factors = stream.factors(sample, index / 4);
     const int begins = static_cast<int>(index % 4);
@@ -232,7 +237,9 @@ SHARDRUN_ON_DEVICE inline void store(const HeadRows& to, std::int64_t begin, std
 [[nodiscard]] inline HeadRows head_rows(const TensorView& tensor, std::int64_t of_sample, std::int64_t of_row,
                                         std::int64_t of_head, std::int64_t of_group, std::int64_t first = 0) {
   const std::int64_t width = tensor.shape[tensor.rank - 1];
-  return {reals(tensor), of_sample, of_row, of_head, of_group, first, width % 4 == 0 && is_aligned(tensor)};
+  const bool aligned = is_aligned(tensor);
+  return {
+      reals(tensor), of_sample, of_row, of_head, of_group, first, width % 4 == 0 && aligned, width % 8 == 0 && aligned};
 }
 
 /// Part 0, 1 or 2 of qkv [B, T, 3, H, D].

@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "core/device/cuda/attention.h"
+#include "core/device/cuda/attention_matrices.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -16,18 +17,20 @@ using attention::KeyTile;
 using attention::Range;
 using attention::RowTile;
 
-/// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block has a tile
-/// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and
-/// multiplies what it has summed up when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). A head that is
-/// wider than a tile has a block for each part of the result's width.
-struct Attend {
+struct AttentionTensors {
   attention::Shape shape;
   HeadRows q;
   HeadRows k;
   HeadRows v;
   HeadRows out;
   Reals lse;
+};
 
+/// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block has a tile
+/// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and
+/// multiplies what it has summed up when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). A head that is
+/// wider than a tile has a block for each part of the result's width.
+struct Attend : AttentionTensors {
   [[nodiscard]] static std::size_t shared() { return 2 * RowTile::bytes() + KeyTile::bytes() + RowTile::bytes(); }
   [[nodiscard]] std::int64_t blocks() const {
     return shape.batch * shape.heads * shape.group * shape.query_tiles() * shape.chunks();
@@ -121,8 +124,119 @@ struct Attend {
   }
 };
 
-void attend(const KernelCall& call, const Attend& kernel) {
-  launch(call, kernel.blocks(), attention::threads, Attend::shared(), kernel);
+/// The same for bfloat16, by tensor cores. `width`: of heads, or more. The columns of a tile of scores are keys.
+template <int width>
+struct AttendMatrices : AttentionTensors {
+  using RowMatrix = attention::MatrixTile<attention::tile, width>;
+  static constexpr int fragments = attention::tile / 8;
+
+  [[nodiscard]] static std::size_t shared() { return 3 * RowMatrix::bytes(); }
+  [[nodiscard]] std::int64_t blocks() const { return shape.batch * shape.heads * shape.group * shape.query_tiles(); }
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    const std::int64_t heads = shape.batch * shape.heads * shape.group;
+    const Head head = shape.head_of(block.index() % heads);
+    const std::int64_t first = (shape.query_tiles() - 1 - block.index() / heads) * attention::tile;
+    const int warp_row = block.warp() * attention::warp_rows;
+    const std::int64_t query = first + warp_row + block.lane() / 4;  // and the one eight rows below
+    const RowMatrix queries(block);
+    const RowMatrix keys(block);
+    const RowMatrix values(block);
+    FragmentC result[width / 8] = {};
+    float largest[2] = {-HUGE_VALF, -HUGE_VALF};
+    float total[2] = {};
+    queries.load(block, q, head.begin(q), first, shape.queries, shape.width);
+    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
+    for (std::int64_t key = seen.begin / attention::tile * attention::tile; key < seen.end; key += attention::tile) {
+      block.sync();
+      keys.load(block, k, head.begin(k), key, shape.keys, shape.width);
+      values.load(block, v, head.begin(v), key, shape.keys, shape.width);
+      block.sync();
+      FragmentC scores[fragments] = {};
+      attention::add_row_products(block, queries, warp_row, keys, scores);
+      SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+        const float factor = exponentiate(block, query + 8 * half, key, half, scores, largest[half], total[half]);
+        SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
+          result[n].of[2 * half] *= factor;
+          result[n].of[2 * half + 1] *= factor;
+        }
+      }
+      if (shape.stream.drops()) {
+        SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+          const FragmentC factors =
+              attention::dropout_factors(block, shape, head, query, key + 8 * n + block.lane() % 4 * 2);
+          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+            scores[n].of[i] = factors.of[i] == 0.0F ? 0.0F : scores[n].of[i] * factors.of[i];
+          }
+        }
+      }
+      attention::add_rounded_product<attention::tile, width>(block, scores, values, result);
+    }
+    SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+      const float sum = attention::join_fragment_row(block, total[half], Plus{});
+      SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
+        result[n].of[2 * half] /= sum;
+        result[n].of[2 * half + 1] /= sum;
+      }
+      if (block.lane() % 4 == 0 && query + 8 * half < shape.queries) {
+        lse.set(shape.lse_row(head) + query + 8 * half, largest[half] + FloatMath::log(sum));
+      }
+    }
+    attention::store_rows<width>(block, out, head.begin(out), first + warp_row, shape.queries, shape.width, result);
+  }
+
+ private:
+  /// Makes probabilities of the scores of a row, which is elements 2 `half` and 2 `half` + 1 of each fragment. Returns
+  /// the factor of what is summed up so far.
+  SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, int half,
+                                        FragmentC (&scores)[fragments], float& largest, float& total) const {
+    const Range visible = query < shape.queries ? shape.visible(query) : Range{0, 0};
+    const bool all_visible = visible.begin <= key && key + attention::tile <= visible.end && !shape.has_mask;
+    float largest_here = -HUGE_VALF;
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+        float& score = scores[n].of[2 * half + e];
+        score *= shape.scale;
+        if (!all_visible) {
+          const std::int64_t at = key + 8 * n + block.lane() % 4 * 2 + e;
+          const bool is_visible = visible.begin <= at && at < visible.end;
+          score = !is_visible ? -HUGE_VALF : shape.has_mask ? score + shape.mask.get(query * shape.keys + at) : score;
+        }
+        largest_here = Larger{}(largest_here, score);
+      }
+    }
+    const float grown = Larger{}(largest, attention::join_fragment_row(block, largest_here, Larger{}));
+    const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
+    const float factor = FloatMath::exp(largest - shift);
+    largest = grown;
+    total *= factor;
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+        float& score = scores[n].of[2 * half + e];
+        score = FloatMath::exp(score - shift);
+        total += score;
+      }
+    }
+    return factor;
+  }
+};
+
+template <typename Kernel>
+void launch_attention(const KernelCall& call, const AttentionTensors& of, int threads) {
+  const Kernel kernel = {of};
+  launch(call, kernel.blocks(), threads, Kernel::shared(), kernel);
+}
+
+void attend(const KernelCall& call, const AttentionTensors& of) {
+  const bool matrices = attention::all_bfloat({&of.q, &of.k, &of.v, &of.out});
+  constexpr int few = attention::warps * warp_size;
+  if (matrices && of.shape.width <= attention::widest / 2) {
+    launch_attention<AttendMatrices<attention::widest / 2>>(call, of, few);
+  } else if (matrices && of.shape.width <= attention::widest) {
+    launch_attention<AttendMatrices<attention::widest>>(call, of, few);
+  } else {
+    launch_attention<Attend>(call, of, attention::threads);
+  }
 }
 
 /// qkv -> out, lse

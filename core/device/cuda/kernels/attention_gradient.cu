@@ -1,4 +1,5 @@
 #include "core/device/cuda/attention.h"
+#include "core/device/cuda/attention_matrices.h"
 
 // The gradient of attention. Dao et al. 2022, arXiv:2205.14135, appendix B.4:
 //   P_ij = exp(score_ij - lse_i)     dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i
@@ -94,27 +95,42 @@ struct TilePair {
   int column;
 };
 
-/// Makes keep P and dS of scores (without scale) and of dO . v.
-SHARDRUN_ON_DEVICE inline void differentiate(const GradientTensors& of, const Head& head, const TilePair& at,
-                                             float (&scores)[each][each], float (&gradients)[each][each]) {
-  const attention::Shape& shape = of.shape;
+/// What the gradient needs of a query.
+struct QueryFacts {
+  std::int64_t query;
+  Range visible;
+  float lse;
+  float dout_out;
+};
+SHARDRUN_ON_DEVICE inline QueryFacts facts_of(const GradientTensors& of, const Head& head, std::int64_t query) {
+  if (query >= of.shape.queries) {
+    return {query, {0, 0}, 0, 0};
+  }
+  const std::int64_t at = of.shape.lse_row(head) + query;
+  return {query, of.shape.visible(query), of.lse.get(at), of.dout_out[at]};
+}
+
+/// Makes keep P of a score (without scale), and dS of dO . v.
+SHARDRUN_ON_DEVICE inline void differentiate(const attention::Shape& shape, const QueryFacts& at, std::int64_t key,
+                                             float keep, float& score, float& gradient) {
+  const bool is_visible = at.visible.begin <= key && key < at.visible.end;
+  const float mask = shape.has_mask && is_visible ? shape.mask.get(at.query * shape.keys + key) : 0.0F;
+  const float p = is_visible ? FloatMath::exp(score * shape.scale + mask - at.lse) : 0.0F;
+  gradient = p == 0.0F ? 0.0F : p * (keep * gradient - at.dout_out) * shape.scale;
+  score = keep == 0.0F ? 0.0F : p * keep;
+}
+
+/// The same of a thread's part of a tile.
+SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, const Head& head, const TilePair& at,
+                                                  float (&scores)[each][each], float (&gradients)[each][each]) {
   SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
-    const std::int64_t query = at.query + at.row + r;
-    const bool exists = query < shape.queries;
-    const Range visible = exists ? shape.visible(query) : Range{0, 0};
-    const float lse = exists ? of.lse.get(shape.lse_row(head) + query) : 0.0F;
-    const float dout_out = exists ? of.dout_out[shape.lse_row(head) + query] : 0.0F;
+    const QueryFacts facts = facts_of(of, head, at.query + at.row + r);
     float kept[each] = {1, 1, 1, 1};
-    if (shape.stream.drops()) {
-      shape.drop(head, query, at.key + at.column, kept);
+    if (of.shape.stream.drops()) {
+      of.shape.drop(head, facts.query, at.key + at.column, kept);
     }
     SHARDRUN_UNROLLED for (int c = 0; c < each; ++c) {
-      const std::int64_t key = at.key + at.column + c;
-      const bool is_visible = visible.begin <= key && key < visible.end;
-      const float mask = shape.has_mask && is_visible ? shape.mask.get(query * shape.keys + key) : 0.0F;
-      const float p = is_visible ? FloatMath::exp(scores[r][c] * shape.scale + mask - lse) : 0.0F;
-      gradients[r][c] = p == 0.0F ? 0.0F : p * (kept[c] * gradients[r][c] - dout_out) * shape.scale;
-      scores[r][c] = kept[c] == 0.0F ? 0.0F : p * kept[c];
+      differentiate(of.shape, facts, at.key + at.column + c, kept[c], scores[r][c], gradients[r][c]);
     }
   }
 }
@@ -168,7 +184,7 @@ struct GradientQueries {
         add_dots(tiles.queries, tiles.keys, at.row, at.column, scores);
         add_dots(tiles.douts, tiles.values, at.row, at.column, gradients);
       }
-      differentiate(of, head, at, scores, gradients);
+      differentiate_tile(of, head, at, scores, gradients);
       write_tile(of_scores, at.row, at.column, gradients);
       block.sync();
       add_product(of_scores, tiles.keys, at.row, at.column, result);
@@ -225,7 +241,7 @@ struct GradientKeys {
           add_dots(tiles.queries, tiles.keys, at.row, at.column, scores);
           add_dots(tiles.douts, tiles.values, at.row, at.column, gradients);
         }
-        differentiate(of, head, at, scores, gradients);
+        differentiate_tile(of, head, at, scores, gradients);
         write_tile(probabilities, at.row, at.column, scores);
         write_tile(of_scores, at.row, at.column, gradients);
         block.sync();
@@ -239,24 +255,177 @@ struct GradientKeys {
   }
 };
 
+/// dq of bfloat16, by tensor cores. `width`: of heads, or more. `step`: keys of a tile.
+template <int width, int step>
+struct GradientQueriesMatrices {
+  using QueryTile = attention::MatrixTile<attention::tile, width>;
+  using StepTile = attention::MatrixTile<step, width>;
+
+  GradientTensors of;
+  HeadRows dq;
+
+  [[nodiscard]] static std::size_t shared() { return 2 * QueryTile::bytes() + 2 * StepTile::bytes(); }
+  [[nodiscard]] std::int64_t blocks() const {
+    return of.shape.batch * of.shape.heads * of.shape.group * of.shape.query_tiles();
+  }
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    const attention::Shape& shape = of.shape;
+    const std::int64_t heads = shape.batch * shape.heads * shape.group;
+    const Head head = shape.head_of(block.index() % heads);
+    const std::int64_t first = (shape.query_tiles() - 1 - block.index() / heads) * attention::tile;
+    const int warp_row = block.warp() * attention::warp_rows;
+    const QueryTile queries(block);
+    const QueryTile douts(block);
+    const StepTile keys(block);
+    const StepTile values(block);
+    const HeadRows dout = of.gradient_of_out();
+    queries.load(block, of.q, head.begin(of.q), first, shape.queries, shape.width);
+    douts.load(block, dout, head.begin(dout), first, shape.queries, shape.width);
+    const std::int64_t query = first + warp_row + block.lane() / 4;
+    const QueryFacts facts[2] = {facts_of(of, head, query), facts_of(of, head, query + 8)};
+    FragmentC result[width / 8] = {};
+    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
+    for (std::int64_t key = seen.begin / step * step; key < seen.end; key += step) {
+      block.sync();
+      keys.load(block, of.k, head.begin(of.k), key, shape.keys, shape.width);
+      values.load(block, of.v, head.begin(of.v), key, shape.keys, shape.width);
+      block.sync();
+      FragmentC scores[step / 8] = {};
+      FragmentC gradients[step / 8] = {};
+      attention::add_row_products(block, queries, warp_row, keys, scores);
+      attention::add_row_products(block, douts, warp_row, values, gradients);
+      SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
+        const std::int64_t column = key + 8 * n + block.lane() % 4 * 2;
+        FragmentC keep = {{1, 1, 1, 1}};
+        if (shape.stream.drops()) {
+          keep = attention::dropout_factors(block, shape, head, query, column);
+        }
+        SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+          differentiate(shape, facts[i / 2], column + i % 2, keep.of[i], scores[n].of[i], gradients[n].of[i]);
+        }
+      }
+      attention::add_rounded_product<step, width>(block, gradients, keys, result);
+    }
+    attention::store_rows<width>(block, dq, head.begin(dq), first + warp_row, shape.queries, shape.width, result);
+  }
+};
+
+/// dk and dv of bfloat16, by tensor cores. Scores are computed transposed: a warp has 16 keys. `step`: queries of a
+/// tile.
+template <int width, int step>
+struct GradientKeysMatrices {
+  using OwnTile = attention::MatrixTile<attention::tile, width>;
+  using StepTile = attention::MatrixTile<step, width>;
+
+  GradientTensors of;
+  HeadRows dk;
+  HeadRows dv;
+
+  [[nodiscard]] static std::size_t shared() {
+    return 2 * OwnTile::bytes() + 2 * StepTile::bytes() + 2 * shared_bytes<float>(step);
+  }
+  [[nodiscard]] std::int64_t blocks() const { return of.shape.batch * of.shape.heads * of.shape.key_tiles(); }
+
+  SHARDRUN_ON_DEVICE void operator()(Block& block) const {
+    const attention::Shape& shape = of.shape;
+    const std::int64_t heads = shape.batch * shape.heads;
+    const std::int64_t number = block.index() % heads;
+    Head head = {number / shape.heads, number % shape.heads, 0};
+    const std::int64_t first = block.index() / heads * attention::tile;
+    const int warp_row = block.warp() * attention::warp_rows;
+    const OwnTile keys(block);
+    const OwnTile values(block);
+    const StepTile queries(block);
+    const StepTile douts(block);
+    const Shared<float> lses = block.shared<float>(step);
+    const Shared<float> dout_outs = block.shared<float>(step);
+    const HeadRows dout = of.gradient_of_out();
+    keys.load(block, of.k, head.begin(of.k), first, shape.keys, shape.width);
+    values.load(block, of.v, head.begin(of.v), first, shape.keys, shape.width);
+    FragmentC result_k[width / 8] = {};
+    FragmentC result_v[width / 8] = {};
+    const Range seeing = shape.seeing({first, attention::smaller(first + attention::tile, shape.keys)});
+    for (head.group = 0; head.group < shape.group; ++head.group) {
+      for (std::int64_t query = seeing.begin / step * step; query < seeing.end; query += step) {
+        block.sync();
+        queries.load(block, of.q, head.begin(of.q), query, shape.queries, shape.width);
+        douts.load(block, dout, head.begin(dout), query, shape.queries, shape.width);
+        if (block.thread() < step) {
+          const QueryFacts facts = facts_of(of, head, query + block.thread());
+          lses[block.thread()] = facts.lse;
+          dout_outs[block.thread()] = facts.dout_out;
+        }
+        block.sync();
+        FragmentC scores[step / 8] = {};
+        FragmentC gradients[step / 8] = {};
+        attention::add_row_products(block, keys, warp_row, queries, scores);
+        attention::add_row_products(block, values, warp_row, douts, gradients);
+        const std::int64_t key = first + warp_row + block.lane() / 4;
+        SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
+          const int column = 8 * n + block.lane() % 4 * 2;
+          FragmentC keep = {{1, 1, 1, 1}};
+          if (shape.stream.drops()) {
+            keep = attention::transposed_dropout_factors(block, shape, head, query + column, key);
+          }
+          SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+            const std::int64_t at = query + column + e;
+            const QueryFacts facts = {at, at < shape.queries ? shape.visible(at) : Range{0, 0}, lses[column + e],
+                                      dout_outs[column + e]};
+            SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+              const int i = 2 * half + e;
+              differentiate(shape, facts, key + 8 * half, keep.of[i], scores[n].of[i], gradients[n].of[i]);
+            }
+          }
+        }
+        attention::add_rounded_product<step, width>(block, gradients, queries, result_k);
+        attention::add_rounded_product<step, width>(block, scores, douts, result_v);
+      }
+    }
+    head.group = 0;
+    attention::store_rows<width>(block, dk, head.begin(dk), first + warp_row, shape.keys, shape.width, result_k);
+    attention::store_rows<width>(block, dv, head.begin(dv), first + warp_row, shape.keys, shape.width, result_v);
+  }
+};
+
+template <typename OfQueries, typename OfKeys>
+void launch_gradients(const KernelCall& call, int threads, const OfQueries& of_queries, const OfKeys& of_keys) {
+  launch(call, of_queries.blocks(), threads, OfQueries::shared(), of_queries);
+  launch(call, of_keys.blocks(), threads, OfKeys::shared(), of_keys);
+}
+
 void run_gradient(const KernelCall& call, const GradientTensors& of, const HeadRows& dq, const HeadRows& dk,
                   const HeadRows& dv) {
   const attention::Shape& shape = of.shape;
   constexpr int warps = 4;
   const std::int64_t rows = shape.batch * shape.heads * shape.group * shape.queries;
   launch(call, (rows + warps - 1) / warps, warps * warp_size, 0, DoutOut{of});
-  const GradientQueries of_queries = {of, dq};
-  launch(call, of_queries.blocks(), attention::threads, GradientQueries::shared(), of_queries);
-  const GradientKeys of_keys = {of, dk, dv};
-  launch(call, of_keys.blocks(), attention::threads, GradientKeys::shared(), of_keys);
+  const bool matrices = attention::all_bfloat({&of.q, &of.k, &of.v, &of.out, &dq, &dk, &dv}) && of.dout.is_bfloat;
+  constexpr int few = attention::warps * warp_size;
+  constexpr int narrow = attention::widest / 2;
+  constexpr int wide = attention::widest;
+  if (matrices && shape.width <= narrow) {
+    launch_gradients(call, few, GradientQueriesMatrices<narrow, 64>{of, dq},
+                     GradientKeysMatrices<narrow, 64>{of, dk, dv});
+  } else if (matrices && shape.width <= wide) {
+    launch_gradients(call, few, GradientQueriesMatrices<wide, 32>{of, dq}, GradientKeysMatrices<wide, 32>{of, dk, dv});
+  } else {
+    launch_gradients(call, attention::threads, GradientQueries{of, dq}, GradientKeys{of, dk, dv});
+  }
+}
+
+/// The rows of `out` and of its gradient.
+HeadRows rows_of_both(HeadRows out, const TensorView& dout) {
+  out.in_packs = out.in_packs && is_aligned(dout);
+  out.in_eights = out.in_eights && is_aligned(dout);
+  return out;
 }
 
 /// qkv, out, lse, dout -> dqkv
 void packed_attention_gradient(const KernelCall& call) {
   const TensorView& qkv = call.inputs[0];
   const TensorView& dqkv = call.outputs[0];
-  HeadRows out = attention::key_rows(call.inputs[1]);
-  out.in_packs = out.in_packs && is_aligned(call.inputs[3]);
+  const HeadRows out = rows_of_both(attention::key_rows(call.inputs[1]), call.inputs[3]);
   run_gradient(call,
                {attention::packed_shape(call), attention::part_rows(qkv, 0), attention::part_rows(qkv, 1),
                 attention::part_rows(qkv, 2), out, reals(call.inputs[3]), reals(call.inputs[2]),
@@ -266,8 +435,7 @@ void packed_attention_gradient(const KernelCall& call) {
 
 /// q, k, v, out, lse, dout (, mask) -> dq, dk, dv
 void separate_attention_gradient(const KernelCall& call) {
-  HeadRows out = attention::query_rows(call.inputs[3]);
-  out.in_packs = out.in_packs && is_aligned(call.inputs[5]);
+  const HeadRows out = rows_of_both(attention::query_rows(call.inputs[3]), call.inputs[5]);
   run_gradient(call,
                {attention::separate_shape(call, 6), attention::query_rows(call.inputs[0]),
                 attention::key_rows(call.inputs[1]), attention::key_rows(call.inputs[2]), out, reals(call.inputs[5]),
