@@ -168,6 +168,7 @@ TEST_CASE("sharded factors give the parts that their rules promise", "[kernels]"
           INFO(to_string(test));
           check_shards(device::Device::find("reference"), prepare(test), {.of_largest = 1e-13});
           check_shards(device::Device::find("cpu"), prepare(test), {.of_largest = 2e-6});
+          check_shards(device::Device::find("cuda-emulated"), prepare(test), {.of_largest = 2e-6});
         }
       }
     }
