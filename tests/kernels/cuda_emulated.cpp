@@ -178,3 +178,19 @@ TEST_CASE("CUDA kernels of attention take heads of any width", "[kernels]") {
   const Prepared prepared = prepare(test);
   CHECK(typed_difference(run_in(forward, prepared), unrounded(prepared), float_tolerance(test)) == "");
 }
+
+TEST_CASE("a CUDA product of bfloat16 with many tiles equals the reference", "[kernels]") {
+  const Shape x = {1500, 40};
+  for (const std::int64_t transpose : {0, 1}) {
+    const graph::Attributes attributes = {{"contract", std::int64_t{1}}, {"transpose", transpose}};
+    const Shape w = transpose == 0 ? Shape{40, 1501} : Shape{1501, 40};
+    const std::vector<Case> products = {
+        {"matmul", attributes, {normal(x), normal(w)}},
+        {"matmul_gradient_weights", attributes, {normal({35, 1500}), normal({35, 1501})}}};
+    for (const Case& test : products) {
+      INFO(to_string(test));
+      const Prepared prepared = prepare_as(test, all_bfloat16);
+      CHECK(typed_difference(run_in(forward, prepared), unrounded(prepared), float_tolerance(test)) == "");
+    }
+  }
+}

@@ -126,8 +126,9 @@ struct SmallProduct {
       of_b[row * stride + column].words[k] = bfloat_pair(b[at], b[at + 1]);
     }
     block.sync();
-    const FragmentA left = load_a<stride>(block, of_a, 0, 0);
-    const TwoB right = is_transposed ? load_transposed_b<stride>(block, of_b, 0, 0) : load_b<stride>(block, of_b, 0, 0);
+    const FragmentA left = load_a<stride>(block, of_a, 0, 0, 0);
+    const TwoB right =
+        is_transposed ? load_transposed_b<stride>(block, of_b, 0, 0, 0) : load_b<stride>(block, of_b, 0, 0, 0);
     for (int n = 0; n < 2; ++n) {
       FragmentC sums = {};
       multiply_add(block, left, right.of[n], sums);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "core/device/cuda/attention.h"
 #include "core/device/cuda/matrix.h"
@@ -17,7 +18,7 @@ inline constexpr int warps = 4;
 inline constexpr int warp_rows = tile / warps;
 static_assert(warp_rows == 16);
 
-/// Whether these kernels take the operands: all of bfloat16, and a head no wider than 128.
+/// Of the heads that these kernels take.
 inline constexpr std::int64_t widest = 128;
 [[nodiscard]] inline bool all_bfloat(std::initializer_list<const HeadRows*> operands) {
   bool all = true;
@@ -62,13 +63,13 @@ class MatrixTile {
   }
 
   [[nodiscard]] SHARDRUN_ON_DEVICE FragmentA a(Block& block, int row, int column) const {
-    return load_a<stride>(block, data_, row, column / 8);
+    return load_a<stride>(block, data_, 0, row, column / 8);
   }
   [[nodiscard]] SHARDRUN_ON_DEVICE TwoB transposed_b(Block& block, int row, int column) const {
-    return load_transposed_b<stride>(block, data_, row, column / 8);
+    return load_transposed_b<stride>(block, data_, 0, row, column / 8);
   }
   [[nodiscard]] SHARDRUN_ON_DEVICE TwoB b(Block& block, int row, int column) const {
-    return load_b<stride>(block, data_, row, column / 8);
+    return load_b<stride>(block, data_, 0, row, column / 8);
   }
 
  private:

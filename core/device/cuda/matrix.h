@@ -98,12 +98,23 @@ template <bool transposed>
 
 #endif
 
-/// Matrices in shared memory whose rows are `stride` Eights apart. `column`: the number of an Eight.
-/// Rows [row, row + 16) and columns [8 column, 8 column + 16).
+/// Matrices in shared memory that begin at data[begin], and whose rows are `stride` Eights apart. `column`: the number
+/// of an Eight. Rows [row, row + 16) and columns [8 column, 8 column + 16).
 template <int stride>
-[[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentA load_a(Block& block, const Shared<Eight>& data, int row, int column) {
+[[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentA load_a(Block& block, const Shared<Eight>& data, int begin, int row,
+                                                         int column) {
   const int lane = block.lane();
-  const FourMatrices four = load_matrices<false>(block, data, (row + lane % 16) * stride + column + lane / 16);
+  const FourMatrices four = load_matrices<false>(block, data, begin + (row + lane % 16) * stride + column + lane / 16);
+  return {{four.words[0], four.words[1], four.words[2], four.words[3]}};
+}
+/// Of a matrix that is stored transposed: its columns are the rows from `row` on, its rows the columns from 8 `column`
+/// on.
+template <int stride>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentA load_transposed_a(Block& block, const Shared<Eight>& data, int begin,
+                                                                    int row, int column) {
+  const int lane = block.lane();
+  const int at = begin + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2;
+  const FourMatrices four = load_matrices<true>(block, data, at);
   return {{four.words[0], four.words[1], four.words[2], four.words[3]}};
 }
 
@@ -111,20 +122,21 @@ template <int stride>
 struct TwoB {
   FragmentB of[2];
 };
-/// Of a matrix that is stored transposed, whose 16 columns are the rows from `row` on. Its rows are [8 column, …).
+/// Of a matrix that is stored transposed, as for load_transposed_a().
 template <int stride>
-[[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_transposed_b(Block& block, const Shared<Eight>& data, int row,
-                                                               int column) {
+[[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_transposed_b(Block& block, const Shared<Eight>& data, int begin,
+                                                               int row, int column) {
   const int lane = block.lane();
-  const int at = (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2;
+  const int at = begin + (row + lane % 8 + lane / 16 * 8) * stride + column + lane / 8 % 2;
   const FourMatrices four = load_matrices<false>(block, data, at);
   return {{{{four.words[0], four.words[1]}}, {{four.words[2], four.words[3]}}}};
 }
 /// Of a matrix that is stored as it is: rows [row, row + 16), columns [8 column, 8 column + 16).
 template <int stride>
-[[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_b(Block& block, const Shared<Eight>& data, int row, int column) {
+[[nodiscard]] SHARDRUN_ON_DEVICE inline TwoB load_b(Block& block, const Shared<Eight>& data, int begin, int row,
+                                                    int column) {
   const int lane = block.lane();
-  const FourMatrices four = load_matrices<true>(block, data, (row + lane % 16) * stride + column + lane / 16);
+  const FourMatrices four = load_matrices<true>(block, data, begin + (row + lane % 16) * stride + column + lane / 16);
   return {{{{four.words[0], four.words[1]}}, {{four.words[2], four.words[3]}}}};
 }
 

@@ -1,6 +1,7 @@
 #include <string>
 
 #include "core/device/cuda/loops.h"
+#include "core/device/cuda/matrix_product.h"
 #include "core/device/cuda/product.h"
 #include "core/graph/einsum.h"
 
@@ -37,6 +38,15 @@ struct Rows {
   }
 };
 
+bool are_bfloat(const TensorView& a, const TensorView& b) {
+  return a.dtype == graph::DType::bf16 && b.dtype == graph::DType::bf16;
+}
+
+/// `length`: of the tensor as a matrix, the size of its last dimension.
+BfloatOperand bfloat_operand(const TensorView& tensor, std::int64_t length) {
+  return {static_cast<const std::uint16_t*>(tensor.data), length, length % 8 == 0 && is_aligned(tensor)};
+}
+
 /// y[l, n] = sum over k of x[l, k] w[k, n], or w[n, k] when transposed. `contract` trailing dimensions of x are k.
 void matmul(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
@@ -46,6 +56,15 @@ void matmul(const KernelCall& call) {
   const std::int64_t ls = extent(x, 0, x.rank - contract);
   const std::int64_t ks = extent(x, x.rank - contract, x.rank);
   const std::int64_t ns = transpose ? extent(w, 0, w.rank - contract) : extent(w, contract, w.rank);
+  if (are_bfloat(x, w)) {
+    const BfloatOperand of_x = bfloat_operand(x, ks);
+    if (transpose) {
+      multiply_matrices<true, true>(call, ls, ns, ks, of_x, bfloat_operand(w, ks), reals(call.outputs[0]));
+    } else {
+      multiply_matrices<true, false>(call, ls, ns, ks, of_x, bfloat_operand(w, ns), reals(call.outputs[0]));
+    }
+    return;
+  }
   multiply(call, 1, ls, ns, ks, matrix_of(x, ls, ks, true), matrix_of(w, ns, ks, transpose),
            Rows{reals(call.outputs[0]), ns, call.accumulate});
 }
@@ -59,6 +78,16 @@ void matmul_gradient_weights(const KernelCall& call) {
   const std::int64_t ls = extent(x, 0, leading);
   const std::int64_t ks = extent(x, leading, x.rank);
   const std::int64_t ns = extent(dy, leading, dy.rank);
+  if (are_bfloat(x, dy)) {
+    const BfloatOperand of_x = bfloat_operand(x, ks);
+    const BfloatOperand of_dy = bfloat_operand(dy, ns);
+    if (call.attributes.integer("transpose") != 0) {
+      multiply_matrices<false, false>(call, ns, ks, ls, of_dy, of_x, reals(call.outputs[0]));
+    } else {
+      multiply_matrices<false, false>(call, ks, ns, ls, of_x, of_dy, reals(call.outputs[0]));
+    }
+    return;
+  }
   const Matrix of_x = matrix_of(x, ks, ls, false);
   const Matrix of_dy = matrix_of(dy, ns, ls, false);
   const Reals dw = reals(call.outputs[0]);
