@@ -4,8 +4,10 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/cli/options.h"
 #include "core/device/device.h"
+#include "core/device/library.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::cli {
@@ -19,6 +21,59 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
     names.emplace_back(to_string(dtype));
   }
   return names;
+}
+
+/// A device in a library, which may not be there, and what it lacks to be used on this machine.
+struct InLibrary {
+  std::string_view name;
+  const device::Device* device = nullptr;
+  std::vector<device::Unit> units = {};
+  std::string lacks = {};  ///< empty: nothing
+};
+
+InLibrary look_for(std::string_view name) {
+  InLibrary found{.name = name};
+  try {
+    found.device = &device::Device::find(name);
+    found.units = found.device->units();
+  } catch (const Error& error) {
+    found.lacks = error.message();
+  }
+  return found;
+}
+
+std::string text_of(const InLibrary& found) {
+  if (!found.lacks.empty()) {
+    return fmt::format("{}: not available: {}\n", found.name, found.lacks);
+  }
+  std::string text = fmt::format("{} ({}): computes in {}; not addressable by the host\n", found.name,
+                                 metrics::counted(static_cast<std::int64_t>(found.units.size()), "unit"),
+                                 fmt::join(names_of(found.device->facts().computes), ", "));
+  for (std::size_t i = 0; i < found.units.size(); ++i) {
+    const device::Unit& unit = found.units[i];
+    text += fmt::format("    {}:{} {}, {}, {}\n", found.name, i, unit.name, metrics::human_bytes(unit.memory),
+                        unit.architecture);
+  }
+  return text;
+}
+
+/// With the fields of other devices, of its first unit.
+json::object json_of(const InLibrary& found) {
+  json::array units;
+  for (const device::Unit& unit : found.units) {
+    units.push_back({{"name", unit.name}, {"memory", unit.memory}, {"architecture", unit.architecture}});
+  }
+  return {{"name", found.name},
+          {"kind", found.name},
+          {"memory", found.units.empty() ? json::value() : json::value(found.units.front().memory)},
+          {"cores", nullptr},
+          {"vectors", nullptr},
+          {"computes",
+           found.device == nullptr ? json::value() : json::value_from(names_of(found.device->facts().computes))},
+          {"bf16_products", nullptr},
+          {"addressable", false},
+          {"units", std::move(units)},
+          {"lacks", found.lacks.empty() ? json::value() : json::value(found.lacks)}};
 }
 
 std::string text_of(const device::Device& device) {
@@ -52,10 +107,21 @@ int list_devices(std::span<const std::string> words) {
   }
   json::array all;
   for (const auto& device : device::Device::all()) {
+    if (device->has_units()) {
+      continue;
+    }
     if (parsed.has("json")) {
       all.push_back(json_of(*device));
     } else {
       fmt::print("{}", text_of(*device));
+    }
+  }
+  for (const std::string_view name : device::library_devices()) {
+    const InLibrary found = look_for(name);
+    if (parsed.has("json")) {
+      all.push_back(json_of(found));
+    } else {
+      fmt::print("{}", text_of(found));
     }
   }
   if (parsed.has("json")) {

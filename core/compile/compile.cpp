@@ -1,9 +1,11 @@
 #include "core/compile/compile.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/base/error.h"
@@ -11,6 +13,7 @@
 #include "core/compile/cluster.h"
 #include "core/compile/describe.h"
 #include "core/compile/plugins.h"
+#include "core/device/choice.h"
 #include "core/device/cores.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
@@ -79,9 +82,31 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
 
 const device::Device& find_device(const job::Job& job) {
   try {
-    return device::Device::find(job.device);
+    const device::DeviceChoice choice = device::parse_device(job.device);
+    const device::Device& device = device::Device::find(choice.name);
+    device::require_units(device, choice);
+    return device;
   } catch (const Error& error) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device: {}", job.where("job", "device"), error.message()));
+  }
+}
+
+/// Not every device has a kernel for every op.
+void require_kernels(const job::Job& job, const Compiled& compiled) {
+  std::set<std::string> missing;
+  for (const graph::Function& function : compiled.graph.functions) {
+    for (const graph::Node& node : function.nodes) {
+      if (compiled.device->find_kernel(node.op->name) == nullptr) {
+        missing.insert(node.op->name);
+      }
+    }
+  }
+  if (!missing.empty()) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [job] device = {}: this build has no kernels of device {} for these ops of the job: {}: "
+                    "choose device cpu",
+                    job.where("job", "device"), job.device, compiled.device->name(), fmt::join(missing, ", ")));
   }
 }
 
@@ -200,6 +225,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   } else {
     build_model(job, compiled);
   }
+  require_kernels(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh);
   compiled.programs = programs_of_rank(job, compiled, rank);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/base/suggest.h"
 #include "core/device/elements.h"
 #include "core/device/host_device.h"
+#include "core/device/library.h"
 
 namespace shardrun::device {
 
@@ -63,20 +65,43 @@ const Device& Device::find(std::string_view name) {
     }
     names.push_back(device->name());
   }
+  for (const std::string_view in_library : library_devices()) {
+    if (in_library == name) {
+      return load_device(name, library_files(name));
+    }
+    if (std::ranges::find(names, in_library) == names.end()) {
+      names.emplace_back(in_library);
+    }
+  }
   throw Error(ErrorCode::usage, fmt::format("no device is called '{}'{}; there are {}", name, did_you_mean(name, names),
                                             fmt::join(names, ", ")));
 }
 
-const Kernel& Device::kernel(std::string_view op) const {
+const Kernel* Device::find_kernel(std::string_view op) const {
   const auto kernels = registry().find(kernels_);
   if (kernels != registry().end()) {
     const auto found = kernels->second.find(op);
     if (found != kernels->second.end()) {
-      return found->second.kernel;
+      return &found->second.kernel;
     }
+  }
+  return nullptr;
+}
+
+const Kernel& Device::kernel(std::string_view op) const {
+  if (const Kernel* const found = find_kernel(op); found != nullptr) {
+    return *found;
   }
   throw Error(ErrorCode::internal, fmt::format("device '{}' has no kernel for op '{}'", name_, op));
 }
+
+void Device::use_unit(std::size_t unit) const {
+  if (unit != 0) {
+    throw Error(ErrorCode::internal, fmt::format("device '{}' has no unit {}", name_, unit));
+  }
+}
+
+std::shared_ptr<const void> Device::pin(std::span<std::byte>) const { return nullptr; }
 
 std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                       std::vector<TensorView> inputs, std::vector<TensorView> outputs,
@@ -126,12 +151,22 @@ RegisterKernel::RegisterKernel(std::string_view device, std::string_view op, Ker
   if (!is_new && entry->second.level < level) {
     entry->second = {kernel, level};
   }
+  entry->second.kernel.op = entry->first;
 }
 
 void add_kernel(std::string_view device, std::string_view op, std::unique_ptr<const AddedKernel> kernel) {
   Registered registered{.kernel = {.added = kernel.get()}};
   registered.added = std::move(kernel);
-  registry()[std::string(device)].insert_or_assign(std::string(op), std::move(registered));
+  const auto entry = registry()[std::string(device)].insert_or_assign(std::string(op), std::move(registered)).first;
+  entry->second.kernel.op = entry->first;
+}
+
+std::vector<LibraryKernel> kernels_of_device(std::string_view device) {
+  std::vector<LibraryKernel> all;
+  for (const auto& [op, registered] : registry()[std::string(device)]) {
+    all.push_back({op, registered.kernel});
+  }
+  return all;
 }
 
 }  // namespace shardrun::device

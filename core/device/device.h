@@ -94,6 +94,8 @@ struct Kernel {
   std::string_view (*bf16_products)() noexcept = nullptr;
   /// In place of the functions. Null: these count.
   const AddedKernel* added = nullptr;
+  /// The op's name, set when the kernel is registered.
+  std::string_view op = {};
 };
 
 /// Kernel::scratch_bytes, for every kernel; 0 where it needs none.
@@ -127,15 +129,23 @@ struct DeviceFacts {
   std::string bf16_products;            ///< how it multiplies bfloat16 matrices; empty: not known
 };
 
+/// One of a device's processors, each with memory of its own, such as a GPU.
+struct Unit {
+  std::string name;          ///< "NVIDIA H200"
+  std::uint64_t memory = 0;  ///< bytes in all
+  std::string architecture;  ///< "compute capability 9.0"
+};
+
 /// Programs run on a device. It owns the memory of tensors, decides when kernels run, and says in which type it stores
 /// each element type. It has one kernel for each op.
 ///
 /// Addresses in views are the device's. Outside this folder only host tensors (host_tensor.h) are dereferenced.
 class Device {
  public:
-  /// A device by name. Throws Error{usage} for an unknown name, listing the known ones.
+  /// A device by name. One that is in a library (library.h) is loaded and registered first. Throws Error{usage} for an
+  /// unknown name, listing the known ones, and for a library that is not there.
   [[nodiscard]] static const Device& find(std::string_view name);
-  /// All devices, in the order in which they were registered.
+  /// The devices that are registered, in that order.
   [[nodiscard]] static const std::vector<std::unique_ptr<const Device>>& all();
 
   /// `kernels`: the name under which its kernels are registered.
@@ -153,11 +163,25 @@ class Device {
   }
   /// Throws Error{internal} when the device has no kernel for the op.
   [[nodiscard]] const Kernel& kernel(std::string_view op) const;
+  /// Null when the device has no kernel for the op.
+  [[nodiscard]] const Kernel* find_kernel(std::string_view op) const;
 
   [[nodiscard]] virtual DeviceFacts facts() const = 0;
+  /// Whether it has units: then units() is not empty, unless it throws.
+  [[nodiscard]] virtual bool has_units() const noexcept { return false; }
+  /// The processors of this machine of which a process uses one. Throws Error{job} where the device cannot be used on
+  /// this machine, saying what it lacks.
+  [[nodiscard]] virtual std::vector<Unit> units() const { return {}; }
+  /// The unit, by its index in units(), that this process computes on. Until it is called: the first. REQUIRES: no
+  /// memory has been allocated.
+  virtual void use_unit(std::size_t unit) const;
   /// Whether the host, and so every transport, may use the addresses of its memory.
   [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
-  /// Memory for tensors. Throws Error{io} when there is not that much. It outlives the queues that use it.
+  /// Makes copies between the device and this host memory fast: it is not moved and not swapped out while the result
+  /// lives. Null: they are as fast without. Throws Error{io} when the system refuses.
+  [[nodiscard]] virtual std::shared_ptr<const void> pin(std::span<std::byte> memory) const;
+  /// Memory for tensors, whose contents are undefined. Throws Error{io} when there is not that much. It outlives the
+  /// queues that use it.
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// A queue whose kernels share `threads`, which outlive it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;

@@ -69,8 +69,9 @@ Section job_section() {
               {{.name = "device",
                 .type = text,
                 .default_value = "cpu",
-                .help = "Where the ranks compute; shardrun devices lists what there is. reference "
-                        "is only for shardrun verify to compare with.",
+                .help = "Where the ranks compute; shardrun devices lists what there is. With cuda, rank i of a machine "
+                        "uses its GPU i; cuda:0,2 names the GPU of each rank. reference is only for shardrun verify to "
+                        "compare with.",
                 .aliases = {"accelerator", "device_type", "platform"}},
                into(&Job::device)},
               {{.name = "timeout",

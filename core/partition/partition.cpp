@@ -181,6 +181,7 @@ MemoryUse measure(const Programs& programs) {
   }
   const std::uint64_t staging = touched_staging(programs);
   use.communication += staging;
+  use.staging = staging;
   use.peak = touched(programs) + staging;
   use.activations = use.peak - use.parameters - use.gradients - use.optimizer - use.communication - use.scratch;
   return use;

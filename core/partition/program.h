@@ -175,7 +175,8 @@ struct MemoryUse {
   std::uint64_t activations = 0;
   std::uint64_t communication = 0;
   std::uint64_t scratch = 0;
-  std::uint64_t peak = 0;  ///< the sum of the above: all bytes of all pages that a run touches
+  std::uint64_t peak = 0;     ///< the sum of the above: all bytes of all pages that a run touches
+  std::uint64_t staging = 0;  ///< those of `communication` that are in memory of the host, apart from the device's
 
   bool operator==(const MemoryUse&) const = default;
 };

@@ -43,6 +43,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       queue_(device.open_queue(threads_)) {
   if (!device.is_addressable()) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
+    pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
     std::memset(staging_->data() + programs.host_offset, 0, programs.host_bytes);  // it is in use from the start
     copies_ = device.open_queue(threads_);
   }

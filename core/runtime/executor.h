@@ -222,6 +222,7 @@ class Executor {
   device::Threads threads_;
   std::shared_ptr<const device::Memory> arena_;
   std::shared_ptr<const device::Memory> staging_;  ///< null if the host can address the arena
+  std::shared_ptr<const void> pinned_;             ///< staging memory stays in place while this lives
   IdVector<graph::StateId, device::TensorView> finalized_;
   std::vector<IdVector<partition::BufferId, device::TensorView>> views_;  ///< of each program's buffers
   std::vector<std::vector<Call>> calls_;

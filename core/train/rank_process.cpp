@@ -274,6 +274,7 @@ class RankProcess {
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();
     compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
+    use_unit(*placed_, *compiled_->device, rank_->context().local_rank, rank_->context().local_world_size);
     if (!context_.is_hosted) {        // the launcher has compared the checkpoint with the job
       std::vector<std::string> told;  // by the launcher
       begin_from(open_resumed(*placed_, told), *compiled_);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/plugins.h"
 #include "core/data/dataset.h"
+#include "core/device/choice.h"
 #include "core/device/cores.h"
 #include "core/forecast/fit.h"
 #include "core/forecast/forecast.h"
@@ -38,12 +40,25 @@ std::string text_of(const memory::MemoryRoom& room) {
   return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
 }
 
-std::uint64_t fullest_of(const forecast::Forecast& forecast) {
+/// Bytes that a rank needs of the host's memory. The arena of a device with units is theirs.
+std::uint64_t on_host(const forecast::RankForecast& rank, const device::Device& device) {
+  return device.has_units() ? rank.memory.staging + rank.snapshot : rank.needs();
+}
+
+std::uint64_t fullest_of(const forecast::Forecast& forecast, const device::Device& device) {
   std::uint64_t most = 0;
   for (const forecast::RankForecast& alike : forecast.ranks) {
-    most = std::max(most, alike.needs());
+    most = std::max(most, on_host(alike, device));
   }
   return most;
+}
+
+std::uint64_t all_of(const forecast::Forecast& forecast, const device::Device& device) {
+  std::uint64_t total = 0;
+  for (const forecast::RankForecast& alike : forecast.ranks) {
+    total += on_host(alike, device) * alike.members.size();
+  }
+  return total;
 }
 
 /// The tokens of the job's text, if they are not yet made.
@@ -57,9 +72,9 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
                     std::int64_t ranks_here, const Limits& limits) {
   const std::uint64_t text = bytes_of_text(compiled);
   const std::uint64_t needed =
-      text + (ranks_here == job.ranks
-                  ? forecast::bytes_of_all(forecast)
-                  : fullest_of(forecast) * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
+      text + (ranks_here == job.ranks ? all_of(forecast, *compiled.device)
+                                      : fullest_of(forecast, *compiled.device) *
+                                            static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
   if (limits.memory && needed > limits.memory->bytes) {
     throw Error(
         ErrorCode::job,
@@ -74,7 +89,8 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
             text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
             text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  if (const std::uint64_t arena = fullest_of(forecast); limits.addresses && arena > limits.addresses->bytes) {
+  if (const std::uint64_t arena = fullest_of(forecast, *compiled.device);
+      limits.addresses && arena > limits.addresses->bytes) {
     throw Error(
         ErrorCode::job,
         fmt::format("{}: a rank needs {} ({} bytes) and {}: raise that limit (ulimit -v unlimited), or make the "
@@ -105,7 +121,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
     std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
   }
-  const std::uint64_t needed = forecast::bytes_of_all(forecast) + text;
+  const std::uint64_t needed = all_of(forecast, *compiled.device) + text;
   if (limits.slowing && ranks_here == job.ranks && needed > limits.slowing->bytes) {
     notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
                                   metrics::human_bytes(needed), text_of(*limits.slowing)));
@@ -189,6 +205,61 @@ void require_device(const job::Job& job, const device::Device& device) {
   }
 }
 
+namespace {
+
+std::size_t unit_of(const job::Job& job, const device::Device& device, std::int64_t local_rank,
+                    std::int64_t local_ranks) {
+  try {
+    return device::unit_of(device, device::parse_device(job.device), local_rank, local_ranks);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] device = {}: {}", job.where("job", "device"), job.device, error.message()));
+  }
+}
+
+/// Each rank that is started here has a unit, and the unit has the memory that the ranks on it need.
+void require_units(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
+                   std::int64_t ranks_here) {
+  const device::Device& device = *compiled.device;
+  if (!device.has_units()) {
+    return;
+  }
+  // With several hosts it is unknown which ranks are here, so that each may be the fullest.
+  const std::int64_t here = std::max<std::int64_t>(ranks_here, 1);
+  std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(here));
+  for (const forecast::RankForecast& alike : forecast.ranks) {
+    const std::uint64_t bytes = alike.memory.peak - alike.memory.staging;
+    for (std::int64_t rank = 0; rank < here; ++rank) {
+      std::uint64_t& most = of_ranks[static_cast<std::size_t>(rank)];
+      if (here != job.ranks || std::ranges::find(alike.members, rank) != alike.members.end()) {
+        most = std::max(most, bytes);
+      }
+    }
+  }
+  std::map<std::size_t, std::uint64_t> needed;
+  for (std::int64_t rank = 0; rank < here; ++rank) {
+    needed[unit_of(job, device, rank, ranks_here)] += of_ranks[static_cast<std::size_t>(rank)];
+  }
+  const std::vector<device::Unit> units = device.units();
+  for (const auto& [unit, bytes] : needed) {
+    if (bytes > units[unit].memory) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [job] device = {}: the ranks on unit {} ({}) need {} ({} bytes), and it has {}: make "
+                      "the model, [data] batch or context smaller, use more microbatches or more units; "
+                      "'shardrun plan' shows what takes it",
+                      job.where("job", "device"), job.device, unit, units[unit].name, metrics::human_bytes(bytes),
+                      bytes, metrics::human_bytes(units[unit].memory)));
+    }
+  }
+}
+
+}  // namespace
+
+void use_unit(const job::Job& job, const device::Device& device, std::int64_t local_rank, std::int64_t local_ranks) {
+  device.use_unit(unit_of(job, device, local_rank, local_ranks));
+}
+
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here) {
   require_device(job, *compiled.device);
@@ -198,6 +269,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
+  require_units(job, compiled, forecast, ranks_here);
   require_memory(job, compiled, forecast, ranks_here, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job, fmt::format("{}: training this model needs data: set [data] text, tokens or arrays",

@@ -12,6 +12,10 @@ namespace shardrun::train {
 /// Throws Error{job} if the device does not store float32, the type in which results are written.
 void require_device(const job::Job& job, const device::Device& device);
 
+/// Lets this process compute on the unit of the job's device that belongs to its local rank. Throws Error{job} if there
+/// is none, or the device cannot be used on this machine. `local_ranks`: 0 if unknown.
+void use_unit(const job::Job& job, const device::Device& device, std::int64_t local_rank, std::int64_t local_ranks);
+
 /// Checks everything that must hold before a process starts or the output folder is touched. `ranks_here`: how many of
 /// the job's ranks share this machine; 0 if unknown. Throws Error{job}. Returns lines to show first: idle ranks, and
 /// how [cluster] memory differs from the need and from this machine.

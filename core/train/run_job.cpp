@@ -27,6 +27,7 @@ namespace {
 /// Runs a job of one rank.
 metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, const RunSettings& settings,
                           LocalDisplay& display) {
+  use_unit(job, *compiled.device, 0, 1);
   Run run(job, settings);
   if (const std::string older = run.begin(compiled.resumed.get()); !older.empty()) {
     display.line(older);

@@ -228,6 +228,7 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
                               bool evaluates, const std::function<int()>& stop_signal) {
   const train::RunSettings& settings = verified.run;
   if (job.ranks == 1) {
+    train::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
     Recorder recorder(job, compiled, nullptr, &meter, stop_signal);
     (void)record(recorder, job, {verified.steps, evaluates});

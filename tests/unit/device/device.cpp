@@ -35,7 +35,7 @@ TEST_CASE("devices are found by name and know the types that they store", "[devi
     FAIL("a device that does not exist was found");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::usage);
-    CHECK(error.message() == "no device is called 'cpy' (did you mean 'cpu'?); there are cpu, reference, unmapped");
+    CHECK(error.message() == "no device is called 'cpy' (did you mean 'cpu'?); there are cpu, reference, unmapped, cuda");
   }
 }
 

@@ -71,6 +71,7 @@ TEST_CASE("every device gives back what it was given, and fills and copies boxes
   for (const auto& device : Device::all()) {
     DYNAMIC_SECTION(device->name()) {
       Place at(*device);
+      at.write(0, std::vector<float>(1024));
       at.write(0, {1, 2, 3, 4, 5, 6});
       at.queue->fill(at.floats(8, 4), 0.5);
       // The right two columns of [2, 3] to the left two of [2, 4].
