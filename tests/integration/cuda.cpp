@@ -1,5 +1,10 @@
-// The device `cuda` as the program loads it: with no library, and with wrong ones.
+// The device `cuda` as the program loads it: with no library, with wrong ones, and with one over a fake of CUDA
+// (tests/support/cuda).
 
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -31,9 +36,14 @@ class Installation {
     }
   }
 
-  /// Runs it in the folder.
-  [[nodiscard]] Ended run(const fs::path& in, const std::vector<std::string>& words) const {
-    std::string line = "exec '" + program().string() + "'";
+  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0".
+  [[nodiscard]] Ended run(const fs::path& in, const std::vector<std::string>& words,
+                          const std::vector<std::string>& variables = {}) const {
+    std::string line = "exec env";
+    for (const std::string& variable : variables) {
+      line += " " + variable;
+    }
+    line += " '" + program().string() + "'";
     for (const std::string& word : words) {
       line += " '" + word + "'";
     }
@@ -49,6 +59,24 @@ std::vector<std::string> on_cuda(std::vector<std::string> words, std::vector<std
                                  const std::string& device = "cuda") {
   settings.push_back("job.device=" + device);
   return with_settings(std::move(words), settings);
+}
+
+struct Strategy {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+std::vector<Strategy> strategies() {
+  return {{"one rank", {"job.ranks=1"}},
+          {"dp", {"job.strategy=dp", "job.ranks=2"}},
+          {"zero1", {"job.strategy=zero1", "job.ranks=2"}},
+          {"zero2", {"job.strategy=zero2", "job.ranks=2"}},
+          {"zero3", {"job.strategy=zero3", "job.ranks=3"}},
+          {"hsdp", {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2"}},
+          {"tp", {"job.strategy=tp", "job.ranks=2"}},
+          {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
+          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
+          {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
 }
 
 void check_refused(const Ended& ended, const std::string& why) {
@@ -88,3 +116,186 @@ TEST_CASE("libraries that do not fit the program are refused", "[cuda]") {
       Installation(fs::path(SHARDRUN_PLUGINS) / "shardrun_strategy_dp.so").run(job.path(), on_cuda({"job.ini"})),
       "does not export shardrun_device_v1");
 }
+
+TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  struct Case {
+    std::vector<std::string> variables;
+    std::string device;
+    std::vector<std::string> settings;
+    std::string lacks;
+  };
+  const std::vector<Case> cases = {
+      {{"FAKE_CUDA_DRIVER=0"}, "cuda", {}, "there is no NVIDIA driver on this machine (its library libcuda.so.1"},
+      {{"FAKE_CUDA_DRIVER=12040"}, "cuda", {}, "it supports CUDA 12.4, and this build needs 13.0: update the driver"},
+      {{"FAKE_CUDA_GPUS=0"}, "cuda", {}, "the NVIDIA driver finds no GPU"},
+      {{"FAKE_CUDA_CAPABILITY=75"}, "cuda", {}, "has compute capability 7.5, and this build has kernels for 8.0"},
+      {{}, "cuda", {"job.ranks=3", "job.strategy=dp"}, "3 ranks are on this machine, which has 0 (Fake H200, "},
+      {{}, "cuda:0,7", {}, "cuda:7 is not there; this machine has 0 (Fake H200, compute capability 9.0), 1 (Fake"},
+      {{}, "cuda:1", {"job.ranks=2", "job.strategy=dp"}, "names the units of 1: name one for each rank"},
+      {{}, "cuda:", {}, "expected the numbers of units after the colon, such as cuda:0,2; found 'cuda:'"},
+      {{}, "cuda:1,", {}, "found 'cuda:1,'"},
+      {{}, "cpu:0", {}, "device cpu has no units to choose from: write cpu alone"},
+      {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "the ranks on unit 0 (Fake H200) need "},
+      {{"FAKE_CUDA_ONLY_CUDA=1"},
+       "cuda",
+       {"model.heads=2"},
+       "this build has no kernels of device cuda for these ops of the job: "}};
+  for (const Case& each : cases) {
+    DYNAMIC_SECTION(each.lacks) {
+      const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}, each.settings, each.device), each.variables);
+
+      check_refused(ended, each.lacks);
+      CHECK_FALSE(fs::exists(job.path() / "run"));
+    }
+  }
+}
+
+TEST_CASE("a plan for CUDA needs no GPU", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const Ended ended = fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, {"job.ranks=2", "job.strategy=dp"}),
+                               {"FAKE_CUDA_DRIVER=0"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(json::parse(ended.out).at("ranks").at(0).at("bytes").at("peak").as_int64() > 0);
+}
+
+TEST_CASE("the GPUs are listed", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  CHECK_THAT(fake.run(job.path(), {"devices"}).out,
+             Contains("\ncuda (2 units): computes in f32, bf16; not addressable by the host\n"
+                      "    cuda:0 Fake H200, 1.00 GiB, compute capability 9.0\n    cuda:1 Fake H200"));
+  const json::array devices = json::parse(fake.run(job.path(), {"devices", "--json"}).out).as_array();
+  REQUIRE(devices.size() == 3);
+  CHECK(devices[2].at("lacks").is_null());
+  CHECK(devices[2].at("units").as_array().size() == 2);
+  CHECK(devices[2].at("units").at(1).at("memory") == 1 << 30);
+}
+
+TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  std::uint64_t seed = 1;
+  for (const Strategy& strategy : strategies()) {
+    DYNAMIC_SECTION(strategy.name) {
+      const JobFolder there;
+      const JobFolder here;
+      std::vector<std::string> settings = strategy.settings;
+      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "data.microbatches=3"});
+
+      const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"),
+                                   {"FAKE_CUDA_SEED=" + std::to_string(seed)});
+      const Ended expected = here.run(settings);
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      REQUIRE(expected.code == 0);
+      const std::vector<double> losses = there.losses();
+      const std::vector<double> of_cpu = here.losses();
+      REQUIRE(losses.size() == of_cpu.size());
+      const double allowed = strategy.name.ends_with("mixed precision") ? 2e-2 : 2e-5;
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        CHECK(std::abs(losses[i] - of_cpu[i]) <= allowed);
+      }
+      const json::object summary = there.summary();
+      for (const json::value& rank : summary.at("ranks").as_array()) {
+        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      }
+    }
+    ++seed;
+  }
+}
+
+TEST_CASE("a job has the same bits in every order in which streams may run", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  std::vector<double> first;
+  for (int seed = 1; seed <= 20; ++seed) {
+    const JobFolder job;
+    const Ended ended = fake.run(
+        job.path(), on_cuda({"job.ini"}, {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "data.microbatches=2"}),
+        {"FAKE_CUDA_SEED=" + std::to_string(seed)});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    first = seed == 1 ? job.losses() : first;
+    CHECK(job.losses() == first);
+  }
+}
+
+TEST_CASE("streams that do not wait for each other give other numbers", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> words =
+      on_cuda({"job.ini"}, {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "job.timeout=3"});
+  const JobFolder sound;
+  REQUIRE(fake.run(sound.path(), words).code == 0);
+  int noticed = 0;
+  for (int seed = 1; seed <= 3; ++seed) {
+    const JobFolder job;
+    const Ended ended = fake.run(job.path(), words, {"FAKE_CUDA_FORGET=-1", "FAKE_CUDA_SEED=" + std::to_string(seed)});
+    noticed += ended.code != 0 || job.losses() != sound.losses() ? 1 : 0;
+  }
+  CHECK(noticed == 3);
+}
+
+TEST_CASE("verify compares a split job on the fake GPUs with the reference", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const Ended ended = fake.run(
+      job.path(), on_cuda({"verify", "job.ini", "--steps", "2", "--json"}, {"job.strategy=zero3", "job.ranks=2"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(json::parse(ended.out).at("passed").as_bool());
+}
+
+TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words and the ops", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  struct Case {
+    std::string failure;
+    std::string text;
+  };
+  for (const Case& each : {Case{"700", "an illegal memory access was encountered (cudaErrorIllegalAddress); the ops"},
+                           Case{"214", "uncorrectable ECC error encountered (cudaErrorECCUncorrectable); the ops"}}) {
+    DYNAMIC_SECTION(each.text) {
+      const JobFolder job;
+      const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}, {"job.strategy=dp", "job.ranks=2"}, "cuda:1,0"),
+                                   {"FAKE_CUDA_FAIL_AT=900", "FAKE_CUDA_FAILURE=" + each.failure});
+      INFO(ended.err);
+      CHECK(ended.code == 1);
+      CHECK_THAT(ended.err, Contains("rank ") && Contains("GPU ") && Contains("(Fake H200): ") && Contains(each.text));
+    }
+  }
+}
+
+TEST_CASE("a job that a failed GPU has ended goes on from its checkpoint on the cpu", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const JobFolder job;
+  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2", "train.steps=200", "checkpoint.every=2"};
+  const Ended failed = fake.run(job.path(), on_cuda({"job.ini"}, settings), {"FAKE_CUDA_FAIL_AT=5000"});
+  INFO(failed.err);
+  REQUIRE(failed.code == 1);
+  REQUIRE(fs::exists(job.path() / "run/checkpoints"));
+  std::vector<std::string> rest = settings;
+  rest[2] = "train.steps=40";
+
+  const Ended resumed = fake.run(job.path(), with_settings({"run", "job.ini", "--resume"}, rest));
+
+  INFO(resumed.err);
+  CHECK(resumed.code == 0);
+  CHECK(job.summary().at("status") == "finished");
+  CHECK(job.summary().at("first_step").as_int64() >= 2);
+}
+
+#if defined(SHARDRUN_CUDA_LIBRARY)
+TEST_CASE("the library of this build loads where there is no driver, and says so", "[cuda]") {
+  if (fs::exists("/dev/nvidiactl")) {
+    WARN("this machine has a driver");
+    return;
+  }
+  const JobFolder job;
+  const Installation real(SHARDRUN_CUDA_LIBRARY);
+  CHECK_THAT(real.run(job.path(), {"devices"}).out, Contains("\ncuda: not available: there is no NVIDIA driver"));
+  CHECK(real.run(job.path(), with_settings({"job.ini"}, {"train.steps=1"})).code == 0);
+  CHECK(real.run(job.path(), on_cuda({"job.ini"})).code == 2);
+}
+#endif

@@ -15,6 +15,7 @@
 
 #include "core/base/error.h"
 #else
+#include <type_traits>
 #include <typeinfo>
 #endif
 
@@ -79,6 +80,7 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
                                          " bytes of shared memory: " + cudaGetErrorString(error));
   }
 #else
+  static_assert(std::is_trivially_copyable_v<Function>);
   emulated::run({.kernel = typeid(Function).name(),
                  .blocks = blocks,
                  .threads = threads,
@@ -88,7 +90,9 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
                        Block block(strand, memory);
                        (*static_cast<const Function*>(kernel))(block);
                      },
-                 .function = &function});
+                 .function = &function,
+                 .function_bytes = sizeof(Function),
+                 .stream = call.stream});
 #endif
 }
 

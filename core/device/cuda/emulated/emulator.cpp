@@ -411,6 +411,8 @@ struct Settings {
 };
 thread_local Settings settings;
 
+Enqueue enqueue = nullptr;
+
 }  // namespace
 
 void set_order(Order order, std::uint64_t seed) noexcept { settings = {order, seed}; }
@@ -448,7 +450,24 @@ void fail_shared_index(int index, int count) {
   throw Error(ErrorCode::internal, fmt::format("index {} of an array of {} elements in shared memory", index, count));
 }
 
+void set_enqueue(Enqueue to) noexcept { enqueue = to; }
+
 void run(const Launch& launch) {
+  if (launch.stream != nullptr) {
+    if (enqueue == nullptr) {
+      throw Error(ErrorCode::internal, "cuda-emulated: a kernel is launched on a stream, and nothing runs streams");
+    }
+    std::vector<std::max_align_t> copy((launch.function_bytes + sizeof(std::max_align_t) - 1) /
+                                       sizeof(std::max_align_t));
+    std::memcpy(copy.data(), launch.function, launch.function_bytes);
+    enqueue(launch.stream, [launch, copy = std::move(copy)] {
+      Launch own = launch;
+      own.stream = nullptr;
+      own.function = copy.data();
+      run(own);
+    });
+    return;
+  }
   if (launch.threads <= 0 || launch.threads % warp_size != 0) {
     throw Error(ErrorCode::internal, fmt::format("cuda-emulated: kernel {} is launched with {} threads a block, not a "
                                                  "multiple of {}",

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 /// Runs the blocks of CUDA kernels on the processor. Each thread of a block is a fiber: it runs until it waits for
 /// other threads or ends. Blocks run one after the other, on the thread that launches the kernel.
@@ -56,9 +57,18 @@ struct Launch {
   std::size_t shared_bytes;
   void (*body)(const void* kernel, Strand& strand, unsigned char* shared);
   const void* function;
+  std::size_t function_bytes = 0;  ///< of the function object, which can be copied byte by byte
+  void* stream = nullptr;          ///< on which it is enqueued; null: it runs at once
 };
 
-/// Throws what a thread throws, and Error{internal} for threads that wait in vain.
+/// Enqueues work on a stream.
+using Enqueue = void (*)(void* stream, std::function<void()> work);
+/// Where launches on a stream go: to a fake of CUDA's runtime, which runs them later. REQUIRES: it is called before the
+/// first of them.
+void set_enqueue(Enqueue enqueue) noexcept;
+
+/// Runs it, or enqueues a copy of it on its stream. Throws what a thread throws, and Error{internal} for threads that
+/// wait in vain.
 void run(const Launch& launch);
 
 }  // namespace shardrun::device::cuda::emulated

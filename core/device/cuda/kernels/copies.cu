@@ -1,0 +1,200 @@
+#include "core/device/cuda/copies.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/cuda/launch.h"
+
+namespace shardrun::device::cuda {
+namespace {
+
+struct alignas(16) Sixteen {
+  std::uint64_t low;
+  std::uint64_t high;
+};
+
+/// A box of elements, the last dimension innermost. Strides are in elements.
+struct Box {
+  int rank = 0;
+  std::int64_t shape[max_rank] = {};
+  std::int64_t from_strides[max_rank] = {};
+  std::int64_t to_strides[max_rank] = {};
+  std::int64_t elements = 1;
+};
+
+template <typename Element>
+struct CopyElement {
+  Box box;
+  const Element* from;
+  Element* to;
+
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t index) const {
+    std::int64_t from_at = 0;
+    std::int64_t to_at = 0;
+    for (int d = box.rank - 1; d >= 0; --d) {
+      const std::int64_t rest = index / box.shape[d];
+      const std::int64_t i = index - rest * box.shape[d];
+      from_at += i * box.from_strides[d];
+      to_at += i * box.to_strides[d];
+      index = rest;
+    }
+    to[to_at] = from[from_at];
+  }
+};
+
+/// Without dimensions of one index, and with neighbouring dimensions that are one run in both made one.
+Box merged(const StridedCopy& copy) {
+  Box box;
+  for (std::size_t d = 0; d < copy.shape.size(); ++d) {
+    box.elements *= copy.shape[d];
+    if (copy.shape[d] == 1) {
+      continue;
+    }
+    const int last = box.rank - 1;
+    if (last >= 0 && box.from_strides[last] == copy.from_strides[d] * copy.shape[d] &&
+        box.to_strides[last] == copy.to_strides[d] * copy.shape[d]) {
+      box.shape[last] *= copy.shape[d];
+      box.from_strides[last] = copy.from_strides[d];
+      box.to_strides[last] = copy.to_strides[d];
+      continue;
+    }
+    if (box.rank == static_cast<int>(max_rank)) {
+      throw Error(ErrorCode::internal, "a copy of a box has more dimensions than a tensor");
+    }
+    box.shape[box.rank] = copy.shape[d];
+    box.from_strides[box.rank] = copy.from_strides[d];
+    box.to_strides[box.rank] = copy.to_strides[d];
+    ++box.rank;
+  }
+  return box;
+}
+
+/// How many elements can be moved at once as one of up to 16 bytes.
+std::int64_t run_of(const Box& box, const StridedCopy& copy) {
+  const int last = box.rank - 1;
+  if (last < 0 || box.from_strides[last] != 1 || box.to_strides[last] != 1) {
+    return 1;
+  }
+  const auto fits = [&](std::int64_t run) {
+    const std::size_t bytes = static_cast<std::size_t>(run) * copy.element_bytes;
+    bool does = box.shape[last] % run == 0 && reinterpret_cast<std::uintptr_t>(copy.from) % bytes == 0 &&
+                reinterpret_cast<std::uintptr_t>(copy.to) % bytes == 0;
+    for (int d = 0; d < last; ++d) {
+      does = does && box.from_strides[d] % run == 0 && box.to_strides[d] % run == 0;
+    }
+    return does;
+  };
+  std::int64_t run = static_cast<std::int64_t>(16 / copy.element_bytes);
+  while (run > 1 && !fits(run)) {
+    run /= 2;
+  }
+  return run;
+}
+
+template <typename Element>
+void copy_as(const KernelCall& call, const Box& box, const StridedCopy& copy) {
+  for_each(call, box.elements,
+           CopyElement<Element>{box, static_cast<const Element*>(copy.from), static_cast<Element*>(copy.to)});
+}
+
+template <typename Element>
+struct FillElement {
+  Element* data;
+  Element value;
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t index) const { data[index] = value; }
+};
+
+template <typename Element>
+void fill_as(const KernelCall& call, void* data, std::int64_t count, std::uint64_t bits) {
+  for_each(call, count, FillElement<Element>{static_cast<Element*>(data), static_cast<Element>(bits)});
+}
+
+/// All bits of the exponent are set in infinities and NaN. Threads that find one write the same.
+template <typename Element>
+struct FindNonFinite {
+  const Element* data;
+  Element exponent;
+  std::int32_t* finite;
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t index) const {
+    if ((data[index] & exponent) == exponent) {
+      *finite = 0;
+    }
+  }
+};
+
+template <typename Element>
+void find_in(const KernelCall& call, const TensorView& tensor, Element exponent, std::int32_t* finite) {
+  for_each(call, tensor.elements(),
+           FindNonFinite<Element>{static_cast<const Element*>(tensor.data), exponent, finite});
+}
+
+struct FindWritten {
+  const std::uint32_t* data;
+  std::int64_t words;
+  std::uint32_t word;
+  std::uint8_t* pages;
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t page) const {
+    constexpr std::int64_t of_page = static_cast<std::int64_t>(page_bytes / sizeof(std::uint32_t));
+    const std::int64_t end = (page + 1) * of_page < words ? (page + 1) * of_page : words;
+    for (std::int64_t i = page * of_page; i < end; ++i) {
+      if (data[i] != word) {
+        pages[page] = 1;
+        return;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void copy_box(const KernelCall& call, const StridedCopy& copy) {
+  Box box = merged(copy);
+  const std::int64_t run = run_of(box, copy);
+  if (run > 1) {
+    box.shape[box.rank - 1] /= run;
+    box.elements /= run;
+    for (int d = 0; d < box.rank - 1; ++d) {
+      box.from_strides[d] /= run;
+      box.to_strides[d] /= run;
+    }
+  }
+  switch (static_cast<std::size_t>(run) * copy.element_bytes) {
+    case 1: copy_as<std::uint8_t>(call, box, copy); break;
+    case 2: copy_as<std::uint16_t>(call, box, copy); break;
+    case 4: copy_as<std::uint32_t>(call, box, copy); break;
+    case 8: copy_as<std::uint64_t>(call, box, copy); break;
+    case 16: copy_as<Sixteen>(call, box, copy); break;
+    default: throw Error(ErrorCode::internal, "a copy of elements that have none of 1, 2, 4 and 8 bytes");
+  }
+}
+
+void fill_elements(const KernelCall& call, void* data, std::int64_t count, std::size_t element_bytes,
+                   std::uint64_t bits) {
+  switch (element_bytes) {
+    case 1: fill_as<std::uint8_t>(call, data, count, bits); break;
+    case 2: fill_as<std::uint16_t>(call, data, count, bits); break;
+    case 4: fill_as<std::uint32_t>(call, data, count, bits); break;
+    case 8: fill_as<std::uint64_t>(call, data, count, bits); break;
+    default: throw Error(ErrorCode::internal, "elements to fill have none of 1, 2, 4 and 8 bytes");
+  }
+}
+
+void find_non_finite(const KernelCall& call, const TensorView& tensor, std::int32_t* finite) {
+  switch (tensor.dtype) {
+    case graph::DType::f32: find_in<std::uint32_t>(call, tensor, 0x7F800000U, finite); break;
+    case graph::DType::f64: find_in<std::uint64_t>(call, tensor, 0x7FF0000000000000U, finite); break;
+    case graph::DType::bf16: find_in<std::uint16_t>(call, tensor, 0x7F80U, finite); break;
+    case graph::DType::f16: find_in<std::uint16_t>(call, tensor, 0x7C00U, finite); break;
+    default: break;  // integers are finite
+  }
+}
+
+void find_written(const KernelCall& call, const void* data, std::uint64_t bytes, std::uint32_t word,
+                  std::uint8_t* pages) {
+  for_each(call, static_cast<std::int64_t>((bytes + page_bytes - 1) / page_bytes),
+           FindWritten{static_cast<const std::uint32_t*>(data), static_cast<std::int64_t>(bytes / 4), word, pages});
+}
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,112 @@
+#include "core/device/cuda/runtime/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/base/error.h"
+#include "core/device/cuda/runtime/memory.h"
+#include "core/device/cuda/runtime/queue.h"
+
+namespace shardrun::device::cuda {
+
+DeviceFacts CudaDevice::facts() const {
+  DeviceFacts facts{.kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}};
+  try {
+    const std::size_t unit = static_cast<std::size_t>(gpu().number());
+    const std::vector<Unit> gpus = units();
+    facts.memory = gpus.at(unit).memory;
+    facts.vectors = gpus.at(unit).architecture;
+  } catch (const Error&) {
+    // units() says what is missing.
+  }
+  return facts;
+}
+
+void CudaDevice::use_unit(std::size_t unit) const {
+  const std::lock_guard lock(mutex_);
+  gpu_.emplace(static_cast<int>(unit));
+}
+
+const Gpu& CudaDevice::gpu() const {
+  const std::lock_guard lock(mutex_);
+  if (!gpu_) {
+    static_cast<void>(find_gpus());
+    gpu_.emplace(0);
+  }
+  return *gpu_;
+}
+
+std::shared_ptr<const void> CudaDevice::pin(std::span<std::byte> memory) const {
+  if (memory.empty()) {
+    return nullptr;
+  }
+  gpu().use();
+  gpu().check(cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable),
+              fmt::format("pinning {} bytes of the host's memory (staging)", memory.size()));
+  {
+    const std::lock_guard lock(mutex_);
+    pinned_[memory.data()] = memory.size();
+  }
+  return {memory.data(), [this](const std::byte* address) {
+            {
+              const std::lock_guard lock(mutex_);
+              pinned_.erase(address);
+            }
+            static_cast<void>(cudaHostUnregister(const_cast<std::byte*>(address)));
+          }};
+}
+
+bool CudaDevice::is_pinned(const void* memory, std::size_t bytes) const {
+  const auto* const address = static_cast<const std::byte*>(memory);
+  const std::lock_guard lock(mutex_);
+  const auto after = pinned_.upper_bound(address);
+  if (after == pinned_.begin()) {
+    return false;
+  }
+  const auto& [begin, size] = *std::prev(after);
+  return address + bytes <= begin + size;
+}
+
+std::shared_ptr<const Memory> CudaDevice::allocate(std::uint64_t bytes) const {
+  return std::make_shared<const CudaMemory>(gpu(), bytes);
+}
+
+std::unique_ptr<Queue> CudaDevice::open_queue(Threads& threads) const {
+  return std::make_unique<CudaQueue>(*this, threads);
+}
+
+CudaDevice::StreamValues CudaDevice::stream_values() const {
+  constexpr unsigned since = 12000;
+  const auto find = [&](const char* name) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    gpu().check(cudaGetDriverEntryPointByVersion(name, &function, since, cudaEnableDefault, &found),
+                fmt::format("finding the driver's {}", name));
+    if (found != cudaDriverEntryPointSuccess || function == nullptr) {
+      throw Error(ErrorCode::io, fmt::format("the NVIDIA driver has no {}: update the driver", name));
+    }
+    return reinterpret_cast<StreamValue>(function);
+  };
+  return {.wait = find("cuStreamWaitValue32"), .write = find("cuStreamWriteValue32")};
+}
+
+void CudaDevice::add(CudaQueue* queue) const {
+  const std::lock_guard lock(queues_mutex_);
+  queues_.push_back(queue);
+}
+
+void CudaDevice::remove(CudaQueue* queue) const {
+  const std::lock_guard lock(queues_mutex_);
+  std::erase(queues_, queue);
+}
+
+void CudaDevice::deliver() const {
+  const std::lock_guard lock(queues_mutex_);
+  for (CudaQueue* const queue : queues_) {
+    queue->deliver();
+  }
+}
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/device/cuda/runtime/gpu.h"
+#include "core/device/device.h"
+
+namespace shardrun::device::cuda {
+
+class CudaQueue;
+
+/// The GPUs of this machine, of which a process uses one. Making it calls no CUDA: that happens once units are asked
+/// for or memory is allocated.
+class CudaDevice final : public Device {
+ public:
+  CudaDevice() : Device("cuda", "cuda") {}
+
+  [[nodiscard]] DeviceFacts facts() const override;
+  [[nodiscard]] bool has_units() const noexcept override { return true; }
+  [[nodiscard]] std::vector<Unit> units() const override { return find_gpus(); }
+  void use_unit(std::size_t unit) const override;
+  [[nodiscard]] bool is_addressable() const noexcept override { return false; }
+  [[nodiscard]] std::shared_ptr<const void> pin(std::span<std::byte> memory) const override;
+  [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
+  [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
+
+  /// The GPU that this process uses. Throws Error{job} as units().
+  [[nodiscard]] const Gpu& gpu() const;
+  [[nodiscard]] bool is_pinned(const void* memory, std::size_t bytes) const;
+
+  /// cuStreamWaitValue32 or cuStreamWriteValue32 of the driver, for a word that the GPU can address.
+  using StreamValue = int (*)(cudaStream_t stream, unsigned long long word, unsigned value, unsigned flags);
+  struct StreamValues {
+    StreamValue wait = nullptr;
+    StreamValue write = nullptr;
+  };
+  [[nodiscard]] StreamValues stream_values() const;
+
+  void add(CudaQueue* queue) const;
+  void remove(CudaQueue* queue) const;
+  /// Gives the host what finished work of all queues has for it.
+  void deliver() const;
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::optional<Gpu> gpu_;
+  mutable std::map<const std::byte*, std::size_t> pinned_;
+  mutable std::mutex queues_mutex_;
+  mutable std::vector<CudaQueue*> queues_;
+};
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/device/device.h"
+
+namespace shardrun::device::cuda {
+
+/// The GPUs that this process may use. Throws Error{job} when there is none, saying what is missing: the driver, a
+/// newer driver, or a GPU that this build has kernels for.
+[[nodiscard]] std::vector<Unit> find_gpus();
+
+/// A GPU of this process. Calls of CUDA concern the GPU that their thread has chosen last, so each use() comes before.
+class Gpu {
+ public:
+  explicit Gpu(int number);
+
+  [[nodiscard]] int number() const noexcept { return number_; }
+  /// Lets the calling thread use it. Throws Error{io}.
+  void use() const;
+  /// Throws Error if a call of CUDA failed: {io} when memory is lacking or the GPU is lost, else {internal}.
+  /// `attempted`: "copying 4 bytes to the host".
+  void check(cudaError_t result, std::string_view attempted) const;
+
+ private:
+  int number_;
+  std::string name_;
+};
+
+}  // namespace shardrun::device::cuda

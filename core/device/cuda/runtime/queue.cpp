@@ -1,0 +1,409 @@
+#include "core/device/cuda/runtime/queue.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/device/cuda/copies.h"
+#include "core/device/elements.h"
+
+namespace shardrun::device::cuda {
+namespace {
+
+constexpr std::size_t buffer_bytes = std::size_t{1} << 20U;
+constexpr std::size_t flags = 256;
+/// More than the host is ever ahead of a GPU by.
+constexpr std::size_t remembered_ops = 1U << 14U;
+constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+struct CudaQueue::Pinned {
+  alignas(64) std::uint32_t gate;      ///< gates up to it are open (its low 32 bits)
+  alignas(64) std::uint32_t progress;  ///< runs that are known to be done
+  alignas(64) std::array<std::int32_t, flags> finite;
+  alignas(64) std::array<std::byte, buffer_bytes> buffer;
+};
+
+CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads)
+    : Queue(device),
+      cuda_(device),
+      gpu_(device.gpu()),
+      values_(device.stream_values()),
+      threads_(threads),
+      free_flags_(flags),
+      ops_(remembered_ops) {
+  std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
+  gpu_.use();
+  try {
+    void* pinned = nullptr;
+    gpu_.check(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocPortable | cudaHostAllocMapped),
+               fmt::format("pinning {} bytes of the host's memory for a queue", sizeof(Pinned)));
+    pinned_ = static_cast<Pinned*>(pinned);
+    std::memset(pinned, 0, sizeof(Pinned));
+    gpu_.check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    last_ = new_timer();
+    gpu_.check(cudaEventRecord(last_, stream_), "recording an event");
+    gpu_.check(cudaEventSynchronize(last_), "waiting for an event");
+    last_time_ = now();
+  } catch (...) {
+    release();
+    throw;
+  }
+  cuda_.add(this);
+}
+
+CudaQueue::~CudaQueue() {
+  static_cast<void>(cudaSetDevice(gpu_.number()));
+  static_cast<void>(cudaStreamSynchronize(stream_));  // whoever uses its results has waited for them
+  try {
+    deliver();
+  } catch (...) {
+    // As above.
+  }
+  cuda_.remove(this);
+  release();
+}
+
+void CudaQueue::release() noexcept {
+  for (const Mark& mark : marks_) {
+    static_cast<void>(cudaEventDestroy(mark.event));
+  }
+  for (const Pending& pending : pending_) {
+    static_cast<void>(cudaEventDestroy(pending.event));
+  }
+  for (cudaEvent_t timer : timers_) {
+    static_cast<void>(cudaEventDestroy(timer));
+  }
+  if (last_ != nullptr) {
+    static_cast<void>(cudaEventDestroy(last_));
+  }
+  if (stream_ != nullptr) {
+    static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  if (pinned_ != nullptr) {
+    static_cast<void>(cudaFreeHost(pinned_));
+  }
+}
+
+std::string CudaQueue::suspects() const {
+  const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
+  // The runs done, of which the GPU has written the low 32 bits.
+  const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
+  const std::uint64_t end = std::min(done + runs_a_note, runs_);
+  std::vector<std::string_view> ops;
+  for (std::uint64_t i = done; i < end; ++i) {
+    const std::string_view op = ops_[i % remembered_ops];
+    if (std::ranges::find(ops, op) == ops.end()) {
+      ops.push_back(op);
+    }
+  }
+  return ops.empty()
+             ? ""
+             : fmt::format("; the ops that were not done: {}{}", fmt::join(ops, ", "),
+                           ops.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
+}
+
+void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
+  if (result != cudaSuccess) {
+    try {
+      gpu_.check(result, attempted);
+    } catch (const Error& error) {
+      throw Error(error.code(), error.message() + suspects());
+    }
+  }
+}
+
+KernelCall CudaQueue::call_of(const Scalars& scalars) const {
+  return {.attributes = no_attributes_,
+          .inputs = {},
+          .outputs = {},
+          .scratch = {},
+          .scalars = scalars,
+          .threads = threads_,
+          .stream = stream_};
+}
+
+template <typename Enqueue>
+void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
+  gpu_.use();
+  try {
+    enqueue();
+  } catch (const Error& error) {  // of a launch
+    static_cast<void>(cudaGetLastError());
+    throw Error(error.code(), fmt::format("GPU {}: {}: {}{}", gpu_.number(), attempted, error.message(), suspects()));
+  }
+  ++given_;
+}
+
+void CudaQueue::note_run(std::string_view op) {
+  ops_[runs_ % remembered_ops] = op;
+  ++runs_;
+  if (runs_ % runs_a_note == 0) {
+    write_progress();
+  }
+}
+
+void CudaQueue::write_progress() {
+  const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->progress));
+  check(static_cast<cudaError_t>(values_.write(stream_, word, static_cast<std::uint32_t>(runs_), 0)),
+        "noting the progress of the queue");
+}
+
+void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) {
+  gpu_.use();
+  try {
+    run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
+                                .inputs = kernel.inputs,
+                                .outputs = kernel.outputs,
+                                .accumulate = accumulate,
+                                .scratch = kernel.scratch,
+                                .scalars = scalars,
+                                .threads = threads_,
+                                .prepared = kernel.prepared.get(),
+                                .stream = stream_});
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("GPU {}: op {}: {}{}", gpu_.number(), kernel.kernel->op, error.message(), suspects()));
+  }
+  ++given_;
+  note_run(kernel.kernel->op);
+}
+
+void CudaQueue::copy(const StridedCopy& copy) {
+  give("copying a box", [&] { copy_box(call_of(no_scalars_), copy); });
+}
+
+void CudaQueue::copy_on_host(const void* from, void* to, std::size_t bytes) {
+  HostCopy* copy = nullptr;
+  {
+    const std::lock_guard lock(copies_mutex_);
+    if (free_copies_.empty()) {
+      copies_.push_back(std::make_unique<HostCopy>());
+      free_copies_.reserve(copies_.size());  // so that giving one back allocates nothing
+      copy = copies_.back().get();
+    } else {
+      copy = free_copies_.back();
+      free_copies_.pop_back();
+    }
+  }
+  *copy = {.queue = this, .from = from, .to = to, .bytes = bytes};
+  check(cudaLaunchHostFunc(
+            stream_,
+            [](void* of) {
+              auto& given = *static_cast<HostCopy*>(of);
+              std::memcpy(given.to, given.from, given.bytes);
+              const std::lock_guard lock(given.queue->copies_mutex_);
+              given.queue->free_copies_.push_back(&given);
+            },
+            copy),
+        "calling a function of the host");
+}
+
+void CudaQueue::read(const void* from, std::span<std::byte> to) {
+  gpu_.use();
+  const std::string attempted = fmt::format("copying {} bytes to the host", to.size());
+  if (cuda_.is_pinned(to.data(), to.size())) {
+    if (!to.empty()) {
+      check(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_), attempted);
+    }
+  } else {
+    const auto* const bytes = static_cast<const std::byte*>(from);
+    for (std::size_t at = 0; at < to.size(); at += buffer_bytes) {
+      const std::size_t size = std::min(buffer_bytes, to.size() - at);
+      check(cudaMemcpyAsync(pinned_->buffer.data(), bytes + at, size, cudaMemcpyDeviceToHost, stream_), attempted);
+      copy_on_host(pinned_->buffer.data(), to.data() + at, size);
+    }
+  }
+  ++given_;
+}
+
+void CudaQueue::write(std::span<const std::byte> from, void* to) {
+  gpu_.use();
+  const std::string attempted = fmt::format("copying {} bytes to the GPU", from.size());
+  if (cuda_.is_pinned(from.data(), from.size())) {
+    if (!from.empty()) {
+      check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_), attempted);
+    }
+  } else {
+    auto* const bytes = static_cast<std::byte*>(to);
+    for (std::size_t at = 0; at < from.size(); at += buffer_bytes) {
+      const std::size_t size = std::min(buffer_bytes, from.size() - at);
+      copy_on_host(from.data() + at, pinned_->buffer.data(), size);
+      check(cudaMemcpyAsync(bytes + at, pinned_->buffer.data(), size, cudaMemcpyHostToDevice, stream_), attempted);
+    }
+  }
+  ++given_;
+}
+
+void CudaQueue::fill(const TensorView& tensor, double value) {
+  std::uint64_t bits = 0;
+  TensorView one = tensor;
+  one.data = &bits;
+  one.rank = 0;
+  write_elements(one, 0, {&value, 1});
+  give("filling a tensor", [&] {
+    fill_elements(call_of(no_scalars_), tensor.data, tensor.elements(), graph::element_bytes(tensor.dtype), bits);
+  });
+}
+
+cudaEvent_t CudaQueue::new_timer() {
+  cudaEvent_t timer = nullptr;
+  gpu_.check(cudaEventCreateWithFlags(&timer, cudaEventDefault), "making an event");
+  return timer;
+}
+
+void CudaQueue::add_pending(Pending pending) {
+  const std::lock_guard lock(pending_mutex_);
+  if (timers_.empty()) {
+    timers_.push_back(new_timer());
+  }
+  pending.event = timers_.back();
+  check(cudaEventRecord(pending.event, stream_), "recording an event");
+  timers_.pop_back();
+  pending_.push_back(pending);
+  ++given_;
+}
+
+void CudaQueue::check_finite(const TensorView& tensor, bool& finite) {
+  gpu_.use();
+  std::size_t flag = flags;
+  while (flag == flags) {
+    {
+      const std::lock_guard lock(pending_mutex_);
+      if (!free_flags_.empty()) {
+        flag = free_flags_.back();
+        free_flags_.pop_back();
+      }
+    }
+    if (flag == flags) {
+      check(cudaStreamSynchronize(stream_), "waiting for work");
+      deliver();
+    }
+  }
+  std::int32_t* const word = &pinned_->finite[flag];
+  *word = 1;
+  give("looking for numbers that are not finite", [&] { find_non_finite(call_of(no_scalars_), tensor, word); });
+  add_pending({.finite = &finite, .flag = flag});
+}
+
+void CudaQueue::stamp(std::int64_t& time) {
+  gpu_.use();
+  add_pending({.time = &time});
+}
+
+void CudaQueue::deliver() {
+  const std::lock_guard lock(pending_mutex_);
+  while (!pending_.empty() && cudaEventQuery(pending_.front().event) == cudaSuccess) {
+    const Pending done = pending_.front();
+    pending_.pop_front();
+    if (done.finite != nullptr) {
+      *done.finite = std::atomic_ref(pinned_->finite[done.flag]).load(std::memory_order_acquire) != 0;
+      free_flags_.push_back(done.flag);
+      timers_.push_back(done.event);
+      continue;
+    }
+    // From one event to the next, because the difference is a float of milliseconds.
+    float milliseconds = 0;
+    if (cudaEventElapsedTime(&milliseconds, last_, done.event) == cudaSuccess) {
+      last_time_ += static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
+    }
+    timers_.push_back(std::exchange(last_, done.event));
+    last_time_ = std::min(last_time_, now());
+    *done.time = last_time_;
+  }
+}
+
+Event CudaQueue::record() {
+  gpu_.use();
+  if (!marks_.empty() && marks_.back().number == given_) {
+    return {this, given_};
+  }
+  Mark mark{.event = nullptr, .number = given_};
+  if (!marks_.empty()) {
+    const cudaError_t result = cudaEventQuery(marks_.front().event);
+    if (result == cudaSuccess) {
+      mark.event = marks_.front().event;
+      marks_.pop_front();
+    } else if (result != cudaErrorNotReady) {
+      check(result, "asking for an event");
+    }
+  }
+  if (mark.event == nullptr) {
+    check(cudaEventCreateWithFlags(&mark.event, cudaEventDisableTiming), "making an event");
+  }
+  marks_.push_back(mark);
+  check(cudaEventRecord(mark.event, stream_), "recording an event");
+  return {this, given_};
+}
+
+/// Null: the mark's event was used again, because it was past.
+const CudaQueue::Mark* CudaQueue::find(std::uint64_t number) const {
+  const auto found = std::ranges::lower_bound(marks_, number, {}, &Mark::number);
+  return found == marks_.end() || found->number != number ? nullptr : &*found;
+}
+
+void CudaQueue::wait(const Event& event) {
+  gpu_.use();
+  if (event.queue == nullptr) {
+    return;
+  }
+  if (const Mark* const mark = static_cast<const CudaQueue*>(event.queue)->find(event.number)) {
+    check(cudaStreamWaitEvent(stream_, mark->event, 0), "waiting for an event of another queue");
+    ++given_;
+  }
+}
+
+void CudaQueue::finish(const Event& event) {
+  gpu_.use();
+  if (const Mark* const mark = find(event.number)) {
+    check(cudaEventSynchronize(mark->event), "waiting for the work");
+  } else if (const cudaError_t result = cudaStreamQuery(stream_); result != cudaErrorNotReady) {
+    check(result, "waiting for the work");
+  }
+  cuda_.deliver();
+}
+
+void CudaQueue::call(void (*act)(void* argument), void* argument) {
+  gpu_.use();
+  check(cudaLaunchHostFunc(stream_, act, argument), "calling a function of the host");
+  ++given_;
+}
+
+std::uint64_t CudaQueue::add_gate() {
+  gpu_.use();
+  const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
+  std::uint64_t gate = 0;
+  {
+    const std::lock_guard lock(gates_mutex_);
+    gate = ++gates_;
+  }
+  check(static_cast<cudaError_t>(values_.wait(stream_, word, static_cast<std::uint32_t>(gate), until_at_least)),
+        "adding a gate");
+  ++given_;
+  return gate;
+}
+
+void CudaQueue::open_gate(std::uint64_t gate) noexcept {
+  const std::lock_guard lock(gates_mutex_);
+  early_.insert(gate);
+  while (!early_.empty() && *early_.begin() == opened_ + 1) {
+    early_.erase(early_.begin());
+    ++opened_;
+  }
+  std::atomic_ref(pinned_->gate).store(static_cast<std::uint32_t>(opened_), std::memory_order_release);
+}
+
+}  // namespace shardrun::device::cuda

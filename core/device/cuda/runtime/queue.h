@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/device/cuda/runtime/device.h"
+#include "core/device/queue.h"
+
+namespace shardrun::device::cuda {
+
+/// A stream of a GPU.
+///
+/// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through a pinned buffer
+///   of the queue, piece by piece, which functions of the host in the stream's turn fill and empty.
+/// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
+/// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
+class CudaQueue final : public Queue {
+ public:
+  /// `device` and `threads` outlive it.
+  CudaQueue(const CudaDevice& device, Threads& threads);
+  ~CudaQueue() override;
+
+  void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override;
+  void copy(const StridedCopy& copy) override;
+  void read(const void* from, std::span<std::byte> to) override;
+  void write(std::span<const std::byte> from, void* to) override;
+  void fill(const TensorView& tensor, double value) override;
+  void check_finite(const TensorView& tensor, bool& finite) override;
+  void stamp(std::int64_t& time) override;
+  [[nodiscard]] Event record() override;
+  void wait(const Event& event) override;
+  void finish(const Event& event) override;
+  using Queue::finish;
+  void call(void (*act)(void* argument), void* argument) override;
+  [[nodiscard]] std::uint64_t add_gate() override;
+  void open_gate(std::uint64_t gate) noexcept override;
+
+  /// Sets the times and answers of finished work. Any thread.
+  void deliver();
+
+ private:
+  /// Recorded when `number` works had been given.
+  struct Mark {
+    cudaEvent_t event = nullptr;
+    std::uint64_t number = 0;
+  };
+  /// What the host gets once `event` is past.
+  struct Pending {
+    cudaEvent_t event = nullptr;
+    std::int64_t* time = nullptr;
+    bool* finite = nullptr;
+    std::size_t flag = 0;
+  };
+  /// A copy between the pinned buffer and other memory of the host.
+  struct HostCopy {
+    CudaQueue* queue = nullptr;
+    const void* from = nullptr;
+    void* to = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  [[nodiscard]] KernelCall call_of(const Scalars& scalars) const;
+  /// Does `enqueue()`, and names the device and the work where it fails.
+  template <typename Enqueue>
+  void give(std::string_view attempted, const Enqueue& enqueue);
+  void note_run(std::string_view op);
+  /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
+  void check(cudaError_t result, std::string_view attempted) const;
+  [[nodiscard]] std::string suspects() const;
+  [[nodiscard]] cudaEvent_t new_timer();
+  [[nodiscard]] const Mark* find(std::uint64_t number) const;
+  void add_pending(Pending pending);
+  void copy_on_host(const void* from, void* to, std::size_t bytes);
+  void write_progress();
+  void release() noexcept;
+
+  const CudaDevice& cuda_;
+  const Gpu& gpu_;
+  const CudaDevice::StreamValues values_;
+  Threads& threads_;
+  const graph::Attributes no_attributes_;
+  const Scalars no_scalars_;
+  cudaStream_t stream_ = nullptr;
+  std::uint64_t given_ = 0;  ///< works so far
+
+  std::deque<Mark> marks_;  ///< by number
+
+  std::mutex pending_mutex_;
+  std::deque<Pending> pending_;          ///< in the stream's order
+  std::vector<cudaEvent_t> timers_;      ///< free
+  cudaEvent_t last_ = nullptr;           ///< the event of the last known time
+  std::int64_t last_time_ = 0;           ///< nanoseconds of the monotonic clock
+  std::vector<std::size_t> free_flags_;  ///< of Pinned::finite
+
+  std::mutex copies_mutex_;
+  std::vector<std::unique_ptr<HostCopy>> copies_;
+  std::vector<HostCopy*> free_copies_;
+
+  std::mutex gates_mutex_;
+  std::uint64_t gates_ = 0;
+  std::uint64_t opened_ = 0;       ///< all gates up to it are open
+  std::set<std::uint64_t> early_;  ///< gates that are open behind one that is not
+
+  static constexpr std::uint64_t runs_a_note = 16;
+  std::uint64_t runs_ = 0;
+  std::vector<std::string_view> ops_;  ///< of the latest runs, by number modulo its size
+
+  struct Pinned;  ///< what the GPU and the host both address
+  Pinned* pinned_ = nullptr;
+};
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+/// CUDA's runtime without a GPU, for tests.
+///
+/// - Memory of the GPU is mapped only while work uses it: whoever else touches it gets SIGSEGV, and so does work that
+///   touches freed memory or memory behind the end.
+/// - Streams do nothing until the host waits. Then one thread does what the wait needs, and as much of the rest as
+/// chance
+///   wants: each time it takes any stream whose next work may be done. A missing event shows as wrong numbers.
+/// - Copies must lie within one allocation, and their host memory must be pinned: else they are refused.
+/// - Functions of the host in a stream must not call CUDA.
+namespace shardrun::test::fake_cuda {
+
+/// How the fake behaves. In a program: from variables of the environment, FAKE_CUDA_ and the name in capitals.
+struct Settings {
+  std::uint64_t seed = 1;
+  int gpus = 2;
+  std::uint64_t memory = std::uint64_t{1} << 30U;  ///< bytes of each
+  int capability = 90;
+  int driver = 13000;        ///< the version of CUDA that it supports; 0: there is none
+  std::int64_t fail_at = 0;  ///< the number of the work that fails, from 1; 0: none
+  int failure = 700;         ///< cudaError_t of it
+  std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
+};
+
+/// Sets the settings and forgets failures. REQUIRES: no memory and no streams.
+void set(const Settings& settings);
+
+/// Adds work to a stream.
+void enqueue(void* stream, std::function<void()> work);
+
+/// Allocations, streams and events that are not freed.
+[[nodiscard]] std::int64_t held();
+/// Waits for events so far.
+[[nodiscard]] std::int64_t waits();
+
+}  // namespace shardrun::test::fake_cuda
