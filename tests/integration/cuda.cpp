@@ -138,10 +138,10 @@ TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks
       {{}, "cuda:1,", {}, "found 'cuda:1,'"},
       {{}, "cpu:0", {}, "device cpu has no units to choose from: write cpu alone"},
       {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "the ranks on unit 0 (Fake H200) need "},
-      {{"FAKE_CUDA_ONLY_CUDA=1"},
+      {{"FAKE_CUDA_WITHOUT=matmul"},
        "cuda",
-       {"model.heads=2"},
-       "this build has no kernels of device cuda for these ops of the job: "}};
+       {},
+       "this build has no kernels of device cuda for these ops of the job: matmul: choose device cpu"}};
   for (const Case& each : cases) {
     DYNAMIC_SECTION(each.lacks) {
       const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}, each.settings, each.device), each.variables);
