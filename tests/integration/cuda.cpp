@@ -258,8 +258,9 @@ TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words 
                            Case{"214", "uncorrectable ECC error encountered (cudaErrorECCUncorrectable); the ops"}}) {
     DYNAMIC_SECTION(each.text) {
       const JobFolder job;
-      const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}, {"job.strategy=dp", "job.ranks=2"}, "cuda:1,0"),
-                                   {"FAKE_CUDA_FAIL_AT=900", "FAKE_CUDA_FAILURE=" + each.failure});
+      const Ended ended =
+          fake.run(job.path(), on_cuda({"job.ini"}, {"job.strategy=dp", "job.ranks=2", "job.timeout=20"}, "cuda:1,0"),
+                   {"FAKE_CUDA_FAIL_AT=900", "FAKE_CUDA_FAILURE=" + each.failure});
       INFO(ended.err);
       CHECK(ended.code == 1);
       CHECK_THAT(ended.err, Contains("rank ") && Contains("GPU ") && Contains("(Fake H200): ") && Contains(each.text));

@@ -288,6 +288,31 @@ TEST_CASE("cuda: a failure of work is thrown with the GPU and CUDA's words, agai
   CHECK(at.memory->touched_bytes() == 0);
 }
 
+TEST_CASE("cuda: calls that a failure has dropped are made in their order", "[device][cuda]") {
+  OnGpu at({.fail_at = 20});
+  struct Given {
+    std::vector<int>* made;
+    int number;
+  };
+  std::vector<int> made;
+  std::array<Given, 3> given = {{{&made, 0}, {&made, 1}, {&made, 2}}};
+  const std::uint64_t never = at.other->add_gate();
+  for (Given& each : given) {
+    at.other->call(
+        [](void* of) {
+          const Given& call = *static_cast<Given*>(of);
+          call.made->push_back(call.number);
+        },
+        &each);
+  }
+  for (int i = 0; i < 100; ++i) {
+    at.queue->fill(at.view(0, 1), i);
+  }
+  CHECK_THROWS_AS(at.queue->finish(), Error);
+  CHECK(made == std::vector<int>{0, 1, 2});
+  at.other->open_gate(never);
+}
+
 TEST_CASE("cuda: a queue's events are used again, and an old one is past", "[device][cuda]") {
   OnGpu at;
   at.queue->fill(at.view(0, 1), 1);

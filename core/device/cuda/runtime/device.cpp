@@ -102,6 +102,14 @@ void CudaDevice::remove(CudaQueue* queue) const {
   std::erase(queues_, queue);
 }
 
+void CudaDevice::make_dropped_calls() const {
+  const std::lock_guard lock(queues_mutex_);
+  for (CudaQueue* const queue : queues_) {
+    while (queue->make_next_call()) {
+    }
+  }
+}
+
 void CudaDevice::deliver() const {
   const std::lock_guard lock(queues_mutex_);
   for (CudaQueue* const queue : queues_) {

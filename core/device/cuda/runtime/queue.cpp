@@ -118,11 +118,19 @@ std::string CudaQueue::suspects() const {
 
 void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
   if (result != cudaSuccess) {
+    handle_failure();
     try {
       gpu_.check(result, attempted);
     } catch (const Error& error) {
       throw Error(error.code(), error.message() + suspects());
     }
+  }
+}
+
+void CudaQueue::handle_failure() const {
+  const cudaError_t result = cudaStreamQuery(stream_);
+  if (result != cudaSuccess && result != cudaErrorNotReady) {  // the streams are at an end
+    cuda_.make_dropped_calls();
   }
 }
 
@@ -143,6 +151,7 @@ void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
     enqueue();
   } catch (const Error& error) {  // of a launch
     static_cast<void>(cudaGetLastError());
+    handle_failure();
     throw Error(error.code(), fmt::format("GPU {}: {}: {}{}", gpu_.number(), attempted, error.message(), suspects()));
   }
   ++given_;
@@ -175,6 +184,7 @@ void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars
                                 .prepared = kernel.prepared.get(),
                                 .stream = stream_});
   } catch (const Error& error) {
+    handle_failure();
     throw Error(error.code(),
                 fmt::format("GPU {}: op {}: {}{}", gpu_.number(), kernel.kernel->op, error.message(), suspects()));
   }
@@ -378,8 +388,32 @@ void CudaQueue::finish(const Event& event) {
 
 void CudaQueue::call(void (*act)(void* argument), void* argument) {
   gpu_.use();
-  check(cudaLaunchHostFunc(stream_, act, argument), "calling a function of the host");
+  {
+    const std::lock_guard lock(calls_mutex_);
+    calls_.push_back({act, argument});
+  }
+  const cudaError_t result = cudaLaunchHostFunc(
+      stream_, [](void* queue) { static_cast<void>(static_cast<CudaQueue*>(queue)->make_next_call()); }, this);
+  if (result != cudaSuccess) {
+    const std::lock_guard lock(calls_mutex_);
+    calls_.pop_back();
+  }
+  check(result, "calling a function of the host");
   ++given_;
+}
+
+bool CudaQueue::make_next_call() {
+  Call call;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (calls_.empty()) {
+      return false;
+    }
+    call = calls_.front();
+    calls_.pop_front();
+  }
+  call.act(call.argument);
+  return true;
 }
 
 std::uint64_t CudaQueue::add_gate() {

@@ -45,8 +45,14 @@ class CudaQueue final : public Queue {
 
   /// Sets the times and answers of finished work. Any thread.
   void deliver();
+  /// Makes the first call that has not been made. False: there is none. Any thread.
+  bool make_next_call();
 
  private:
+  struct Call {
+    void (*act)(void* argument) = nullptr;
+    void* argument = nullptr;
+  };
   /// Recorded when `number` works had been given.
   struct Mark {
     cudaEvent_t event = nullptr;
@@ -74,6 +80,8 @@ class CudaQueue final : public Queue {
   void note_run(std::string_view op);
   /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
   void check(cudaError_t result, std::string_view attempted) const;
+  /// Called when something has failed.
+  void handle_failure() const;
   [[nodiscard]] std::string suspects() const;
   [[nodiscard]] cudaEvent_t new_timer();
   [[nodiscard]] const Mark* find(std::uint64_t number) const;
@@ -103,6 +111,9 @@ class CudaQueue final : public Queue {
   std::mutex copies_mutex_;
   std::vector<std::unique_ptr<HostCopy>> copies_;
   std::vector<HostCopy*> free_copies_;
+
+  std::mutex calls_mutex_;
+  std::deque<Call> calls_;  ///< not yet made, in the stream's order
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
