@@ -147,6 +147,12 @@ std::filesystem::path import_checkpoint(const TensorSource& source, const graph:
                                         const std::filesystem::path& root) {
   std::vector<Imported> states = imported_states(graph, device);
   match(source, states);
+  if (!list_checkpoints(root / "checkpoints").empty()) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' is the folder of a run, whose own checkpoints are in its folder checkpoints: choose "
+                            "another folder",
+                            files::shown(root).native()));
+  }
   const files::Folder locked = lock_checkpoints(root);
   require_no_later(root, described.step);
   try {

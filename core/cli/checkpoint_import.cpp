@@ -6,6 +6,7 @@
 #include "core/base/printable.h"
 #include "core/checkpoint/import.h"
 #include "core/checkpoint/resume.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
@@ -53,6 +54,11 @@ int import_weights(std::span<const std::string> words) {
   compile::require_model(job, "checkpoint");
   catch_stop_signals();
   const checkpoint::TensorFiles source{files};
+  if (const std::int64_t last = checkpoint::last_step(job); step > last) {
+    throw Error(ErrorCode::usage, fmt::format("checkpoint import: --step is {}, and the job ends after step {}: it "
+                                              "could not go on from there",
+                                              step, last));
+  }
   const compile::Compiled compiled = compile::compile(job);
   if (compiled.dataset != nullptr) {
     compiled.dataset->load();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -14,13 +15,19 @@
 namespace shardrun::cli {
 namespace {
 
+/// The newest one that the path names. One without a manifest, too: that is a fault of it.
+std::filesystem::path newest_at(const std::string& given) {
+  const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(given);
+  return listed.empty() ? checkpoint::find_checkpoint(given) : listed.back().path;
+}
+
 int verify_saved(std::span<const std::string> words) {
   const Parsed parsed = parse("checkpoint verify", words, {{.name = "json", .help = "print JSON"}}, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
   catch_stop_signals();
-  const std::filesystem::path path = checkpoint::find_checkpoint(parsed.positional[0]);
+  const std::filesystem::path path = newest_at(parsed.positional[0]);
   const checkpoint::Verified verified = checkpoint::verify_checkpoint(path);
   const bool passed = verified.faults.empty();
   if (parsed.has("json")) {

@@ -186,8 +186,9 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
   // Checkpoints that are there already are among those that will be there at once.
   const std::uint64_t still = use.total() - std::min(limits.older_checkpoints, use.checkpoint_bytes);
   if (still > limits.room->bytes) {
-    return {fmt::format("the run may write {} in all, and {}: it fails once that is used up",
-                        metrics::human_bytes(still), left)};
+    const bool only_checkpoints = use.total() - use.checkpoint_bytes <= limits.room->bytes;
+    return {fmt::format("the run may write {} in all, and {}: {} once that is used up", metrics::human_bytes(still),
+                        left, only_checkpoints ? "checkpoints cannot be written" : "it fails")};
   }
   return {};
 }

@@ -66,6 +66,10 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
              Contains("\nto go on: shardrun job.ini --set 'job.output=it'\\''s' --resume='a b'\n"));
   CHECK(checkpoint({"export", "made", "--output=again.safetensors"}).code == 0);
   CHECK(read_file(job.path() / "again.safetensors") == weights);
+  CHECK_THAT(checkpoint({"import", "some", "--job", "job.ini", "-o", "run"}).err, Contains("is the folder of a run"));
+  CHECK_THAT(checkpoint({"import", "some", "--job", "job.ini", "-o", "far", "--step", "10000"}).err,
+             Contains("--step is 10000, and the job ends after step "));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "far"));
   // The optimizer's states went along: both end with the same weights.
   REQUIRE(job.run({"job.output=first", "checkpoint.resume=run", "train.steps=6"}).code == 0);
   REQUIRE(job.run({"job.output=second", "checkpoint.resume=made", "train.steps=6"}).code == 0);
@@ -98,4 +102,8 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
   const std::string damaged = checkpoint({"list", "run/checkpoints"}).out;
   CHECK_THAT(damaged, Contains("damaged: ") && Contains("rank-0.safetensors' has 100 bytes, and the manifest says "));
   CHECK_THAT(checkpoint({"lst"}).err, Contains("there is no command 'lst' (did you mean 'list'?)"));
+  std::filesystem::remove(saved / "step-000004" / "manifest.json");
+  const Ended without = checkpoint({"verify", "run"});
+  CHECK(without.code == 2);
+  CHECK_THAT(without.out + without.err, Contains("step-000004/manifest.json"));
 }
