@@ -65,21 +65,33 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
-/// "to go on: shardrun run job.ini --resume": the same command, which begins after the newest checkpoint. `resume`: ""
-/// if the command is to stay as it is.
-std::string how_to_go_on(const metrics::RunOrigin& origin, const std::string& resume) {
-  const std::vector<std::string>& words = origin.command;
-  std::string text = "to go on:";
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const bool is_resume = words[i].starts_with("--resume") || words[i].starts_with("--set=checkpoint.resume=");
-    const bool is_pair = words[i] == "--set" && i + 1 < words.size() && words[i + 1].starts_with("checkpoint.resume=");
-    if (resume.empty() || (!is_resume && !is_pair)) {
-      text += " " + shell_word(words[i]);
-    } else {
-      i += is_pair ? 1 : 0;
-    }
+/// How many words from this one on say where the run begins: 0, 1 or 2.
+std::size_t words_of_resume(std::span<const std::string> words) {
+  if (words[0] == "--set" && words.size() > 1 && words[1].starts_with("checkpoint.resume=")) {
+    return 2;
   }
-  return text + (resume.empty() ? "" : " " + shell_word(resume)) + "\n";
+  return words[0].starts_with("--resume") || words[0].starts_with("--set=checkpoint.resume=") ? 1 : 0;
+}
+
+/// "to go on: shardrun run job.ini --resume": the same command, which begins after what this run has saved, or as this
+/// run did if it has saved nothing. `folder`: of the run, if the next one will have another; else "".
+std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const std::string& folder) {
+  const std::span<const std::string> words = origin.command;
+  std::string text = "to go on:";
+  bool was_resumed = false;
+  for (std::size_t i = 0; i < words.size();) {
+    const std::size_t count = words_of_resume(words.subspan(i));
+    was_resumed = was_resumed || count > 0;
+    if (count == 0 || !has_saved) {
+      text += " " + shell_word(words[i]);
+    }
+    i += count == 0 || !has_saved ? 1 : count;
+  }
+  if (has_saved && !folder.empty()) {
+    return text + " " + shell_word("--resume=" + folder) + "\n";
+  }
+  const bool stays = !has_saved && (was_resumed || !folder.empty());
+  return text + (stays ? "\n" : " --resume\n");
 }
 
 /// The world that another launcher made of this process and others, unless the user wants none of it.
@@ -180,8 +192,8 @@ int run(std::span<const std::string> words) {
     }
     if (summary.status == "stopped" && job.checkpoints.used) {
       const bool has_saved = summary.checkpoints && summary.checkpoints->last_step >= 0;
-      const std::string of_this = has_new_folder ? "--resume=" + metrics::human_path(settings.output) : "--resume";
-      write_to_standard_error(how_to_go_on(origin_of(words, started), has_saved ? of_this : ""));
+      const std::string folder = has_new_folder ? metrics::human_path(settings.output) : "";
+      write_to_standard_error(how_to_go_on(origin_of(words, started), has_saved, folder));
     }
     return summary.exit_code;
   };

@@ -219,11 +219,8 @@ void Checkpointing::await_writer() {
     writer_.join();
     const double waited = metrics::seconds_since(begin);
     record_.summary.checkpoints->stall_s += waited;
-    constexpr double noticed = 0.01;
-    if (waited >= noticed) {
-      record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
-                              metrics::human_time(waited)));
-    }
+    record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
+                            metrics::human_time(waited)));
   }
   tell(*outcome_);
 }
