@@ -17,7 +17,7 @@ struct LibraryKernel {
   Kernel kernel;
 };
 
-/// What a library gives. It lives as long as the process.
+/// The entry of a device library: its build, its device and its kernels. It stays valid until the process ends.
 struct DeviceLibrary {
   const char* build;  ///< build_of_devices() of the library; nothing else is read unless it is the program's
   /// Makes the device. Called once.

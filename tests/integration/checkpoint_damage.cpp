@@ -221,7 +221,8 @@ TEST_CASE("with restarts, a job whose only checkpoint is damaged does not begin 
       run_program(job.path(), with_settings({"job.ini", "--resume=run/checkpoints/step-000002/"}, further));
   INFO(named.out << named.err);
   CHECK(named.code == 1);
-  CHECK_THAT(named.err, Contains("has other bytes than when it was written") && Contains("because the checkpoint was named"));
+  CHECK_THAT(named.err,
+             Contains("has other bytes than when it was written") && Contains("because the checkpoint was named"));
   CHECK(fs::exists(checkpoint));
 
   const Ended ended = run_program(job.path(), with_settings({"job.ini", "--resume"}, further));

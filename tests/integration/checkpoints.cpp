@@ -39,22 +39,6 @@ Ended resumed(const JobFolder& job, const Settings& settings, const std::string&
   return ended;
 }
 
-/// What a run computed in each step from `first` on: everything in metrics.jsonl that is no time.
-std::vector<std::string> computed(const std::filesystem::path& output, std::int64_t first) {
-  std::vector<std::string> lines;
-  for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
-    if (line.at("step").to_number<std::int64_t>() < first) {
-      continue;
-    }
-    std::string text;
-    for (const char* key : {"step", "loss", "val_loss", "grad_norm", "lr"}) {
-      text += line.contains(key) ? json::serialize(line.at(key)) + " " : "";
-    }
-    lines.push_back(text);
-  }
-  return lines;
-}
-
 double loss_of_step(const std::filesystem::path& output, std::int64_t step) {
   for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
     if (line.at("step").to_number<std::int64_t>() == step) {
@@ -97,7 +81,7 @@ TEST_CASE("a run that went on has the bits of one that was not interrupted", "[p
     CHECK(names_in(job.path() / "whole/checkpoints") == std::vector<std::string>{"step-000006", "step-000012"});
     resumed(job, joined(settings, {"job.output=later"}), "whole/checkpoints/step-000006");
     CHECK(read_file(job.path() / "later/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
-    CHECK(computed(job.path() / "later", 0) == computed(job.path() / "whole", 7));
+    CHECK(computed_from(job.path() / "later", 0) == computed_from(job.path() / "whole", 7));
     const json::object summary = read_json(job.path() / "later/summary.json");
     CHECK(summary.at("first_step") == 6);
     CHECK(summary.at("steps") == 6);
@@ -201,7 +185,7 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on
     resumed(job, joined(to_end, {"job.output=stopped"}), "auto");
     const Ended whole = job.run(joined(to_end, {"job.output=whole"}));
     REQUIRE(whole.code == 0);
-    CHECK(computed(job.path() / "stopped", 0) == computed(job.path() / "whole", 0));
+    CHECK(computed_from(job.path() / "stopped", 0) == computed_from(job.path() / "whole", 0));
     CHECK(read_file(job.path() / "stopped/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors"));
     std::filesystem::remove_all(job.path() / "stopped");
     std::filesystem::remove_all(job.path() / "whole");
@@ -243,7 +227,7 @@ TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "
 
   const Ended nothing = job.run(joined(settings, {"checkpoint.resume=auto"}));  // it has ended already
   CHECK(nothing.code == 0);
-  CHECK(computed(job.path() / "run", 0).size() == 12);
+  CHECK(computed_from(job.path() / "run", 0).size() == 12);
   const Ended further =
       run_program(job.path(), with_settings({"job.ini", "--resume"}, joined(settings, {"train.steps=16"})));
   INFO(further.err);
@@ -419,7 +403,7 @@ TEST_CASE("other data is refused by its name, or told", "[program]") {
   CHECK(refused.code == 2);
   CHECK_THAT(refused.err, Contains("was saved with the data ") && Contains("and this job has '") &&
                               Contains("other.txt' (") && Contains("--force-data accepts that"));
-  // Of a tokenizer that differs far from its beginning, the part is shown, cut between characters.
+  // The two tokenizers differ far from their beginning. The message shows that part, and cuts no character in two.
   const auto write_letters = [&](const std::string& last) {
     std::string letters;
     for (int i = 0; i < 60; ++i) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/integration/program.h"
+#include "tests/integration/split_jobs.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;
@@ -59,24 +60,6 @@ std::vector<std::string> on_cuda(std::vector<std::string> words, std::vector<std
                                  const std::string& device = "cuda") {
   settings.push_back("job.device=" + device);
   return with_settings(std::move(words), settings);
-}
-
-struct Strategy {
-  std::string name;
-  std::vector<std::string> settings;
-};
-
-std::vector<Strategy> strategies() {
-  return {{"one rank", {"job.ranks=1"}},
-          {"dp", {"job.strategy=dp", "job.ranks=2"}},
-          {"zero1", {"job.strategy=zero1", "job.ranks=2"}},
-          {"zero2", {"job.strategy=zero2", "job.ranks=2"}},
-          {"zero3", {"job.strategy=zero3", "job.ranks=3"}},
-          {"hsdp", {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2"}},
-          {"tp", {"job.strategy=tp", "job.ranks=2"}},
-          {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
-          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
-          {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
 }
 
 void check_refused(const Ended& ended, const std::string& why) {
@@ -178,7 +161,7 @@ TEST_CASE("the GPUs are listed", "[cuda]") {
 TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   std::uint64_t seed = 1;
-  for (const Strategy& strategy : strategies()) {
+  for (const SplitJob& strategy : split_jobs()) {
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
       const JobFolder here;

@@ -172,6 +172,21 @@ bool ends_soon(pid_t process) {
   return true;
 }
 
+std::vector<std::string> computed_from(const std::filesystem::path& output, std::int64_t first) {
+  std::vector<std::string> lines;
+  for (const boost::json::object& line : read_json_lines(output / "metrics.jsonl")) {
+    if (line.at("step").to_number<std::int64_t>() < first) {
+      continue;
+    }
+    std::string text;
+    for (const char* key : {"step", "loss", "val_loss", "grad_norm", "lr"}) {
+      text += line.contains(key) ? boost::json::serialize(line.at(key)) + " " : "";
+    }
+    lines.push_back(text);
+  }
+  return lines;
+}
+
 std::vector<std::string> with_settings(std::vector<std::string> words, const std::vector<std::string>& overrides) {
   for (const std::string& setting : overrides) {
     words.insert(words.end(), {"--set", setting});

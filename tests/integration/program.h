@@ -76,6 +76,9 @@ class JobFolder {
 [[nodiscard]] boost::json::object read_json(const std::filesystem::path& path);
 [[nodiscard]] std::vector<boost::json::object> read_json_lines(const std::filesystem::path& path);
 
+/// Everything but times in the lines of a run's metrics.jsonl, from step `first` on.
+[[nodiscard]] std::vector<std::string> computed_from(const std::filesystem::path& output, std::int64_t first);
+
 /// Words for `--set` of each setting.
 [[nodiscard]] std::vector<std::string> with_settings(std::vector<std::string> words,
                                                      const std::vector<std::string>& overrides);

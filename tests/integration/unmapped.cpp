@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/integration/program.h"
+#include "tests/integration/split_jobs.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;
@@ -11,26 +12,6 @@ using Catch::Matchers::Contains;
 namespace json = boost::json;
 
 namespace {
-
-struct Strategy {
-  std::string name;
-  std::vector<std::string> settings;
-};
-
-std::vector<Strategy> strategies() {
-  return {{"one rank", {"job.ranks=1"}},
-          {"dp", {"job.strategy=dp", "job.ranks=2"}},
-          {"zero1", {"job.strategy=zero1", "job.ranks=2"}},
-          {"zero2", {"job.strategy=zero2", "job.ranks=2"}},
-          {"zero3", {"job.strategy=zero3", "job.ranks=3"}},
-          {"hsdp", {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2"}},
-          {"tp", {"job.strategy=tp", "job.ranks=2"}},
-          {"tp with a sequence split", {"job.strategy=tp", "job.ranks=3", "strategy.sequence=true"}},
-          {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
-          {"pp, zb-h1", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1"}},
-          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
-          {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
-}
 
 /// The same for `run` and for the program with the device.
 std::vector<std::string> words_of(std::vector<std::string> words, std::vector<std::string> settings) {
@@ -42,7 +23,7 @@ std::vector<std::string> words_of(std::vector<std::string> words, std::vector<st
 
 TEST_CASE("every strategy agrees with the reference over every transport when transfers are staged", "[unmapped]") {
   for (const std::string& transport : installed("transport")) {
-    for (const Strategy& strategy : strategies()) {
+    for (const SplitJob& strategy : split_jobs()) {
       DYNAMIC_SECTION(strategy.name << " over " << transport) {
         const JobFolder job;
         std::vector<std::string> settings = strategy.settings;
@@ -63,7 +44,7 @@ TEST_CASE("every strategy agrees with the reference over every transport when tr
 }
 
 TEST_CASE("training, evaluation and sampling give the cpu's bits and touch what was planned", "[unmapped]") {
-  for (const Strategy& strategy : strategies()) {
+  for (const SplitJob& strategy : split_jobs()) {
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
       const JobFolder here;

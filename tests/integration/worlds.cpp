@@ -611,26 +611,6 @@ TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[
   }
 }
 
-namespace {
-
-/// Everything in the lines of metrics.jsonl from a step on that is no time.
-std::vector<std::string> computed_from(const std::filesystem::path& output, std::int64_t first) {
-  std::vector<std::string> lines;
-  for (const json::object& line : read_json_lines(output / "metrics.jsonl")) {
-    if (line.at("step").to_number<std::int64_t>() < first) {
-      continue;
-    }
-    std::string text;
-    for (const char* key : {"step", "loss", "val_loss", "grad_norm", "lr"}) {
-      text += line.contains(key) ? json::serialize(line.at(key)) + " " : "";
-    }
-    lines.push_back(text);
-  }
-  return lines;
-}
-
-}  // namespace
-
 TEST_CASE("ranks that mpirun started go on from a checkpoint with the bits of a run without a stop", "[worlds]") {
   if (!has_mpirun()) {
     return;

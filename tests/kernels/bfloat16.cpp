@@ -76,13 +76,7 @@ TEST_CASE("kernels that accumulate add to bfloat16 in float32", "[kernels]") {
     }
     DYNAMIC_SECTION(op->name) {
       for_each_typing(*op, [&](const Case&, Prepared prepared) {
-        Tensor& result = prepared.outputs[0];
-        Random(2).fill_normal(result, 0, 1);
-        device::round_elements(result.type.dtype, result.values);
-        std::vector<Tensor> expected = unrounded(prepared);
-        for (std::size_t i = 0; i < result.values.size(); ++i) {
-          expected[0].values[i] += result.values[i];
-        }
+        const std::vector<Tensor> expected = expected_sums(prepared);
         for (const device::cpu::LevelKernel& variant : variants(op->name)) {
           INFO("instruction set " << variant.level);
           const Manner adding = {.threads = 2, .accumulate = true, .kernel = &variant.kernel};

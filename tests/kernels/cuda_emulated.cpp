@@ -141,13 +141,7 @@ TEST_CASE("CUDA kernels that accumulate add to what is there", "[kernels]") {
     }
     DYNAMIC_SECTION(op->name) {
       for_each_typing(*op, [&](const Case&, Prepared prepared) {
-        Tensor& result = prepared.outputs[0];
-        Random(2).fill_normal(result, 0, 1);
-        device::round_elements(result.type.dtype, result.values);
-        std::vector<Tensor> expected = unrounded(prepared);
-        for (std::size_t i = 0; i < result.values.size(); ++i) {
-          expected[0].values[i] += result.values[i];
-        }
+        const std::vector<Tensor> expected = expected_sums(prepared);
         const std::vector<Tensor> found = run_in(forward, prepared, {.accumulate = true});
         CHECK(typed_difference(found, expected, {.of_largest = 1e-6}) == "");
       });

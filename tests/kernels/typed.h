@@ -33,6 +33,9 @@ inline constexpr Typing typings[] = {
 /// The reference's results before they are rounded to bfloat16.
 [[nodiscard]] std::vector<Tensor> unrounded(Prepared prepared);
 
+/// Gives the first result other elements to add to. Returns the results that are then expected, as unrounded().
+[[nodiscard]] std::vector<Tensor> expected_sums(Prepared& prepared);
+
 /// What is wrong with results, or nothing. A bfloat16 result is rounded once more.
 [[nodiscard]] std::string typed_difference(const std::vector<Tensor>& found, const std::vector<Tensor>& expected,
                                            Tolerance of_float);

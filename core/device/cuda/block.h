@@ -89,7 +89,7 @@ class Block {
   [[nodiscard]] std::uint32_t ballot(bool value, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     return emulated::ballot(strand_, value, where);
   }
-  /// As sync(), among the lanes of the warp.
+  /// Waits until all lanes of the warp are here. What they wrote to shared memory before can then be read.
   void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }

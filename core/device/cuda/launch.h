@@ -31,7 +31,7 @@ inline constexpr const char* device_name = "cuda-emulated";
 /// Of a block, for kernels that do not say otherwise. It bounds the registers of a thread.
 inline constexpr int most_threads = 256;
 
-/// Of a block of this kernel: its own `block_threads`, if it has that.
+/// The most threads in a block of this kernel: its member `block_threads`, or most_threads if it has no such member.
 template <typename Function>
 [[nodiscard]] constexpr int most_threads_of() {
   if constexpr (requires { Function::block_threads; }) {

@@ -45,7 +45,7 @@ constexpr std::size_t stack_bytes = 512 * 1024;  // instrumented code takes more
 constexpr std::size_t stack_bytes = 128 * 1024;
 #endif
 
-/// Of what a lane gives in an exchange: its fragments of two matrices.
+/// The most bytes that a lane gives at once: its fragments of two matrices.
 constexpr std::size_t most_given_bytes = 24;
 
 /// Thrown in threads of a block that wait when another one has failed, so that their stacks are left.

@@ -43,7 +43,7 @@ void exchange(Strand& strand, const void* given, void* found, std::size_t bytes,
 [[nodiscard]] std::uint32_t ballot(Strand& strand, bool value, Where where);
 /// Waits until all lanes of the warp have given something: at most 24 bytes.
 void give(Strand& strand, const void* given, std::size_t bytes, Where where);
-/// What a lane gave in the exchange before; it is there until the next one.
+/// The bytes that a lane gave in the last give() of the warp. They stay until the next one.
 [[nodiscard]] const unsigned char* given_by(const Strand& strand, int lane) noexcept;
 /// Throws Error{internal} unless the block has that much shared memory.
 void require_shared(const Strand& strand, std::size_t bytes);

@@ -12,7 +12,7 @@ float half_of(std::uint32_t word, int number) {
   return float_of_bfloat(static_cast<std::uint16_t>(word >> static_cast<unsigned>(16 * number)));
 }
 
-/// What a lane gives for a product.
+/// A lane's fragments of the two operands of a product.
 struct Fragments {
   FragmentA a;
   FragmentB b;

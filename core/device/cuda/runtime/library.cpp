@@ -2,7 +2,7 @@
 
 #include "core/device/cuda/runtime/device.h"
 
-// What the program finds in libshardrun_cuda.so.
+// libshardrun_cuda.so exports one function. The program calls it to get the device `cuda` and its kernels.
 
 namespace shardrun::device::cuda {
 namespace {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shardrun::test {
+
+/// A way to split the job of JobFolder.
+struct SplitJob {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+/// All strategies, for devices other than the cpu.
+[[nodiscard]] inline std::vector<SplitJob> split_jobs() {
+  return {{"one rank", {"job.ranks=1"}},
+          {"dp", {"job.strategy=dp", "job.ranks=2"}},
+          {"zero1", {"job.strategy=zero1", "job.ranks=2"}},
+          {"zero2", {"job.strategy=zero2", "job.ranks=2"}},
+          {"zero3", {"job.strategy=zero3", "job.ranks=3"}},
+          {"hsdp", {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2"}},
+          {"tp", {"job.strategy=tp", "job.ranks=2"}},
+          {"tp with a sequence split", {"job.strategy=tp", "job.ranks=3", "strategy.sequence=true"}},
+          {"pp, 1f1b", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=1f1b"}},
+          {"pp, zb-h1", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1"}},
+          {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
+          {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
+}
+
+}  // namespace shardrun::test
