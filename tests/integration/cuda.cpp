@@ -231,6 +231,39 @@ TEST_CASE("verify compares a split job on the fake GPUs with the reference", "[c
   CHECK(json::parse(ended.out).at("passed").as_bool());
 }
 
+TEST_CASE("plan predicts with the times that the fake GPUs took", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> how = {"job.strategy=pp", "job.ranks=2", "train.steps=6"};
+  std::vector<std::string> settings = how;
+  settings.emplace_back("job.trace=steps");
+  const Ended traced = fake.run(job.path(), on_cuda({"job.ini"}, settings));
+  INFO(traced.err);
+  REQUIRE(traced.code == 0);
+  settings = how;
+  settings.emplace_back("cluster.measured=run");
+
+  const Ended plan = fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, settings));
+
+  INFO(plan.err);
+  REQUIRE(plan.code == 0);
+  const json::value planned = json::parse(plan.out);
+  CHECK(planned.at("timeline").at("costs") == "measured");
+  CHECK(planned.at("predicted").at("step_s").to_number<double>() > 0);
+  for (const json::value& stage : planned.at("predicted").at("stages").as_array()) {
+    CHECK(stage.at("compute_s").to_number<double>() > 0);
+  }
+}
+
+TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the first tensor", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const Ended ended = fake.run(
+      job.path(), on_cuda({"job.ini"}, {"job.strategy=dp", "job.ranks=2", "train.learning_rate=1e15", "train.clip=0"}));
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("the loss is NaN; the first tensor that is not finite: layer.0/"));
+}
+
 TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words and the ops", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   struct Case {
