@@ -50,7 +50,9 @@ std::optional<DiskRoom> disk_room(const std::filesystem::path& path) {
   const std::filesystem::path folder = nearest_that_is(path);
   const FileDescriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct statvfs status = {};
-  if (!open.is_open() || ::fstatvfs(open.get(), &status) != 0 || status.f_blocks == 0) {
+  struct stat of_folder = {};
+  if (!open.is_open() || ::fstatvfs(open.get(), &status) != 0 || status.f_blocks == 0 ||
+      ::fstat(open.get(), &of_folder) != 0) {
     return std::nullopt;
   }
   const std::uint64_t blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
@@ -58,6 +60,7 @@ std::optional<DiskRoom> disk_room(const std::filesystem::path& path) {
   if (const std::optional<std::uint64_t> quota = quota_room(open); quota && *quota < room.bytes) {
     room = {.bytes = *quota, .of = fmt::format("the disk quota of user {} at '{}'", ::geteuid(), folder.native())};
   }
+  room.disk = of_folder.st_dev;
   return room;
 }
 

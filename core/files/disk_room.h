@@ -10,7 +10,8 @@ namespace shardrun::files {
 /// How much this user may still write, and what sets that limit.
 struct DiskRoom {
   std::uint64_t bytes = 0;
-  std::string of;  ///< "the file system of '/data'", "the disk quota of user 1000 there"
+  std::string of;          ///< "the file system of '/data'", "the disk quota of user 1000 there"
+  std::uint64_t disk = 0;  ///< the file system's number on this machine
 };
 
 /// The room on the file system that `path` is in, or would be in: what is free for this user, or less if the user's

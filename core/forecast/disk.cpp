@@ -40,7 +40,7 @@ std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compile
 /// Of those that stay, and of the one that is written before an older one goes.
 std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
   const job::CheckpointSettings& settings = job.checkpoints;
-  if (!settings.used || !settings.folder.empty()) {
+  if (!settings.used) {
     return 0;
   }
   std::uint64_t bytes = 0;
@@ -98,7 +98,8 @@ std::uint64_t DiskUse::result_bytes_in_all() const noexcept {
 
 std::uint64_t DiskUse::total() const noexcept {
   std::uint64_t sum = result_bytes_in_all();
-  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes, checkpoint_bytes}) {
+  const std::uint64_t checkpoints = checkpoint_folder.empty() ? checkpoint_bytes : 0;
+  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes, checkpoints}) {
     sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
   }
   return sum;
@@ -133,6 +134,7 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   use.sample_bytes =
       trains && tokenizer != nullptr ? static_cast<std::uint64_t>(job.train.sample) * token_of_sample : 0;
   use.checkpoint_bytes = bytes_of_checkpoints(job, compiled, steps);
+  use.checkpoint_folder = job.checkpoints.folder.string();
   return use;
 }
 
@@ -150,8 +152,12 @@ std::string to_string(const DiskUse& use) {
   add("flight records", use.record_bytes);
   add("traces", use.trace_bytes);
   add("sample.txt", use.sample_bytes);
-  add("checkpoints", use.checkpoint_bytes);
-  return text + ", in all " + metrics::human_bytes(use.total());
+  const bool apart = !use.checkpoint_folder.empty() && use.checkpoint_bytes > 0;
+  add("checkpoints", apart ? 0 : use.checkpoint_bytes);
+  text += ", in all " + metrics::human_bytes(use.total());
+  return apart ? text + fmt::format("; in {}: checkpoints {}", metrics::human_path(use.checkpoint_folder),
+                                    metrics::human_bytes(use.checkpoint_bytes))
+               : text;
 }
 
 DiskLimits disk_limits(const job::Job& job) {
@@ -159,8 +165,13 @@ DiskLimits disk_limits(const job::Job& job) {
   if (limits.room) {
     limits.room->bytes += metrics::bytes_to_remove(job.output, checkpoint::kept_of(job));
   }
-  if (job.checkpoints.used && job.checkpoints.folder.empty()) {
-    limits.older_checkpoints = bytes_of_older(checkpoint::checkpoint_folder(job));
+  if (job.checkpoints.used) {
+    const std::filesystem::path folder = checkpoint::checkpoint_folder(job);
+    limits.older_checkpoints = bytes_of_older(folder);
+    const std::optional<files::DiskRoom> room = files::disk_room(folder);
+    if (room && limits.room && room->disk != limits.room->disk) {
+      limits.checkpoint_room = room;
+    }
   }
   return limits;
 }
@@ -184,13 +195,23 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
            "the new ones are whole");
   }
   // Checkpoints that are there already are among those that will be there at once.
-  const std::uint64_t still = use.total() - std::min(limits.older_checkpoints, use.checkpoint_bytes);
+  const std::uint64_t checkpoints = use.checkpoint_bytes - std::min(limits.older_checkpoints, use.checkpoint_bytes);
+  const std::uint64_t others = use.total() - (use.checkpoint_folder.empty() ? use.checkpoint_bytes : 0);
+  const std::uint64_t still = others + (limits.checkpoint_room ? 0 : checkpoints);
+  std::vector<std::string> warnings;
   if (still > limits.room->bytes) {
-    const bool only_checkpoints = use.total() - use.checkpoint_bytes <= limits.room->bytes;
-    return {fmt::format("the run may write {} in all, and {}: {} once that is used up", metrics::human_bytes(still),
-                        left, only_checkpoints ? "checkpoints cannot be written" : "it fails")};
+    warnings.push_back(fmt::format("the run may write {} in all, and {}: {} once that is used up",
+                                   metrics::human_bytes(still), left,
+                                   others <= limits.room->bytes ? "checkpoints cannot be written" : "it fails"));
   }
-  return {};
+  if (limits.checkpoint_room && checkpoints > limits.checkpoint_room->bytes) {
+    warnings.push_back(
+        fmt::format("checkpoints may take {} in {}, and {} has {} left: they cannot be written once "
+                    "that is used up",
+                    metrics::human_bytes(checkpoints), metrics::human_path(use.checkpoint_folder),
+                    limits.checkpoint_room->of, metrics::human_bytes(limits.checkpoint_room->bytes)));
+  }
+  return warnings;
 }
 
 std::vector<std::string> require_checkpoint_folder(const job::Job& job) {

@@ -11,7 +11,7 @@
 
 namespace shardrun::forecast {
 
-/// Bytes that a job writes to its output folder. The result's are exact, the others are estimates.
+/// Bytes that a job writes to its output folder, and its checkpoints. The result's are exact, the others are estimates.
 struct DiskUse {
   std::string result;               ///< the file's name
   std::uint64_t result_bytes = 0;   ///< one copy, which all ranks write together
@@ -21,11 +21,13 @@ struct DiskUse {
   std::uint64_t record_bytes = 0;   ///< flight records, with several ranks
   std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one
   std::uint64_t sample_bytes = 0;
-  std::uint64_t checkpoint_bytes = 0;  ///< of those that are there at once; 0 if they have a folder of their own
+  std::uint64_t checkpoint_bytes = 0;  ///< of those that are there at once
+  std::string checkpoint_folder;       ///< [checkpoint] folder; empty: they are in the output folder
 
   /// Bytes that must fit for the job to leave its results. An older result is kept until the new one is complete. Its
   /// room is already taken, so it is in no sum here.
   [[nodiscard]] std::uint64_t result_bytes_in_all() const noexcept;
+  /// In the output folder.
   [[nodiscard]] std::uint64_t total() const noexcept;
 };
 
@@ -36,9 +38,10 @@ struct DiskUse {
 
 /// The limits that apply.
 struct DiskLimits {
-  std::optional<files::DiskRoom> room;
+  std::optional<files::DiskRoom> room;             ///< for the output folder
+  std::optional<files::DiskRoom> checkpoint_room;  ///< for checkpoints in a folder of their own on another file system
   std::optional<std::uint64_t> file_size;
-  std::uint64_t older_checkpoints = 0;  ///< bytes of those in the job's folder that later ones take the place of
+  std::uint64_t older_checkpoints = 0;  ///< bytes of those that are there and that later ones take the place of
 };
 
 /// The limits for the job's folder. Files of an older run that this run will remove count as free room.

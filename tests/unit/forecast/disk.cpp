@@ -80,8 +80,43 @@ TEST_CASE("the checkpoints of a folder count, not what lies beside them", "[fore
   write_file(checkpoints / "step-000004/rank-0.safetensors", "1234567");
   write_file(checkpoints / "notes/long.txt", std::string(1000, 'x'));
   CHECK(forecast::disk_limits(writing.job).older_checkpoints == 12);
-  writing.job.checkpoints.folder = checkpoints;  // may be another file system
-  CHECK(forecast::disk_limits(writing.job).older_checkpoints == 0);
+  writing.job.checkpoints.folder = checkpoints;
+  CHECK(forecast::disk_limits(writing.job).older_checkpoints == 12);
+}
+
+TEST_CASE("checkpoints in a folder of their own are counted on the disk that they are on", "[forecast]") {
+  Writing writing;
+  writing.job.checkpoints.used = true;
+  writing.job.checkpoints.folder = writing.folder / "saved";
+  const forecast::DiskUse use = forecast::disk_use(writing.job, writing.compiled);
+  CHECK(use.checkpoint_bytes > 0);
+  CHECK(use.total() == writing.use.total());
+  CHECK_THAT(forecast::to_string(use), Contains("; in ") && Contains("saved: checkpoints "));
+  CHECK_FALSE(forecast::disk_limits(writing.job).checkpoint_room);  // the same disk
+
+  const auto warnings = [&](const forecast::DiskLimits& limits) {
+    return forecast::require_disk(writing.job, use, 0, limits);
+  };
+  CHECK(warnings(room_of(use.total() + use.checkpoint_bytes)).empty());
+  CHECK(warnings(room_of(use.total() + use.checkpoint_bytes - 1)).size() == 1);
+  forecast::DiskLimits two_disks = room_of(use.total());
+  two_disks.checkpoint_room = files::DiskRoom{.bytes = use.checkpoint_bytes, .of = "the file system of '/other'"};
+  CHECK(warnings(two_disks).empty());
+  --two_disks.checkpoint_room->bytes;
+  REQUIRE(warnings(two_disks).size() == 1);
+  CHECK_THAT(warnings(two_disks).front(), StartsWith("checkpoints may take ") && Contains("of '/other' has"));
+  two_disks.older_checkpoints = 1;
+  CHECK(warnings(two_disks).empty());
+}
+
+TEST_CASE("folders on other file systems are told apart", "[forecast]") {
+  const TemporaryFolder folder;
+  const std::optional<files::DiskRoom> room = files::disk_room(folder.path());
+  const std::optional<files::DiskRoom> below = files::disk_room(folder / "a/b");
+  const std::optional<files::DiskRoom> memory = files::disk_room("/dev/shm");
+  REQUIRE((room && below && memory));
+  CHECK(room->disk == below->disk);
+  CHECK((room->disk != memory->disk || folder.path().string().starts_with("/dev/shm")));
 }
 
 TEST_CASE("results and arenas that are larger than a file may be are refused", "[forecast]") {
