@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "core/base/error.h"
-#include "core/checkpoint/json_header.h"
+#include "core/files/json.h"
 #include "core/mesh/rows.h"
 
 namespace shardrun::checkpoint {
@@ -296,7 +296,7 @@ std::string to_json(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, std::string_view source) {
   const Fields fields(source);
   require_hash(fields, text);
-  const value json = parse_json_strictly(text, source);
+  const value json = files::parse_json_strictly(text, source);
   if (const std::int64_t format = fields.count(json, "format", ""); format != format_number) {
     fields.refuse("format", fmt::format("is {}, and this version of shardrun reads {}", format, format_number));
   }

@@ -7,7 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/base/utf8.h"
-#include "core/checkpoint/json_header.h"
+#include "core/files/json.h"
 #include "core/checkpoint/safetensors.h"
 
 namespace shardrun::checkpoint {
@@ -33,7 +33,7 @@ class Reader {
 
   SafetensorsContents read() {
     const std::string_view header = find_header();
-    const boost::json::value parsed = parse_json_strictly(header, fmt::format("the header of '{}'", source_));
+    const boost::json::value parsed = files::parse_json_strictly(header, fmt::format("the header of '{}'", source_));
     SafetensorsContents contents;
     std::vector<Entry> entries;
     for (const auto& [key, value] : parsed.get_object()) {

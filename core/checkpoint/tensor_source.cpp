@@ -14,7 +14,7 @@
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
 #include "core/checkpoint/contents.h"
-#include "core/checkpoint/json_header.h"
+#include "core/files/json.h"
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
 #include "core/files/text_file.h"
@@ -62,7 +62,8 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
 
 /// The files that an index names, each with its tensors.
 std::map<std::string, std::vector<std::string>> files_of_index(const std::filesystem::path& index) {
-  const boost::json::value json = parse_json_strictly(files::read_text_file(index, most_index_bytes), index.native());
+  const boost::json::value json =
+      files::parse_json_strictly(files::read_text_file(index, most_index_bytes), index.native());
   const boost::json::object* const fields = json.if_object();
   const boost::json::value* const map = fields == nullptr ? nullptr : fields->if_contains("weight_map");
   if (map == nullptr || !map->is_object()) {

@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
+#include "core/files/json.h"
 #include "core/metrics/json_text.h"
 
 namespace shardrun::metrics {
@@ -188,7 +189,7 @@ CheckpointSummary checkpoints_of(const object& json) {
 
 Summary parse_summary(std::string_view json) {
   try {
-    const value parsed = boost::json::parse(boost::json::string_view(json.data(), json.size()));
+    const value parsed = files::parse_json_strictly(json, "its JSON");
     const object& from = parsed.as_object();
     Summary summary;
     summary.status = from.at("status").as_string();

@@ -242,4 +242,15 @@ TEST_CASE("a summary reads back as it was written", "[metrics]") {
 
   CHECK(to_json(parse_summary(to_json(summary))) == to_json(summary));
   CHECK_THROWS_AS(static_cast<void>(parse_summary("{}")), shardrun::Error);
+  CHECK_THROWS_AS(static_cast<void>(parse_summary("{")), shardrun::Error);
+}
+
+TEST_CASE("the numbers of a summary read back with all their bits", "[metrics]") {
+  int changed = 0;
+  for (int i = 1; i <= 1000; ++i) {
+    Summary summary{.status = "finished"};
+    summary.loss = i / 997.0;
+    changed += parse_summary(to_json(summary)).loss == summary.loss ? 0 : 1;
+  }
+  CHECK(changed == 0);
 }

@@ -1,4 +1,4 @@
-#include "core/checkpoint/json_header.h"
+#include "core/files/json.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 
-namespace shardrun::checkpoint {
+namespace shardrun::files {
 namespace {
 
 using ErrorCodeOut = boost::json::error_code;
@@ -120,4 +120,4 @@ boost::json::value parse_json_strictly(std::string_view text, std::string_view s
   return json;
 }
 
-}  // namespace shardrun::checkpoint
+}  // namespace shardrun::files
