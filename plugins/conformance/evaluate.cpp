@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <span>
 
 #include "core/base/error.h"
 #include "core/device/elements.h"
+#include "core/device/memory.h"
+#include "core/device/queue.h"
 #include "core/device/threads.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -43,18 +47,21 @@ class Buffer {
 
   [[nodiscard]] std::byte* data() noexcept { return begin_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// The buffer with its guards, for a copy of it on a device. REQUIRES: unguard() was called.
+  [[nodiscard]] std::span<std::byte> with_guards() noexcept { return {begin_ - guard_bytes, bytes_ + 2 * guard_bytes}; }
 
-  /// Call once, when the buffer has served.
+  /// Call once, when the buffer has served, before all that looks at the guards.
+  void unguard() const noexcept { allow(memory_.data(), memory_.size()); }
   [[nodiscard]] bool guards_are_whole() const noexcept {
-    allow(memory_.data(), memory_.size());
     const auto is_guard = [](std::byte byte) { return byte == guard; };
     return std::all_of(memory_.data(), memory_.data() + before(), is_guard) &&
            std::all_of(begin_ + bytes_, begin_ + bytes_ + after(), is_guard);
   }
 
- private:
   static constexpr std::size_t alignment = 64;
   static constexpr std::size_t guard_bytes = 128;
+
+ private:
   static constexpr std::byte guard{0xA5};
 
   [[nodiscard]] std::size_t before() const noexcept { return static_cast<std::size_t>(begin_ - memory_.data()); }
@@ -132,12 +139,65 @@ void check_operands_kept(const device::Device& device, const Execution& executio
 
 }  // namespace
 
+DeviceRoom::DeviceRoom(const device::Device& device, bool separate)
+    : device_(device), separate_(separate), queue_(device.open_queue(threads_of(1))) {}
+
+DeviceRoom::~DeviceRoom() { queue_.reset(); }  // before the memory that it uses
+
+/// The buffers of one execution on a device: copies of those of the host.
+class RoomOfBuffers {
+ public:
+  RoomOfBuffers(DeviceRoom& room, std::vector<Buffer>& buffers) : room_(room), buffers_(buffers) {
+    std::size_t end = 0;
+    std::vector<std::size_t> offsets;
+    for (Buffer& buffer : buffers) {
+      offsets.push_back(end);
+      end += (buffer.with_guards().size() + Buffer::alignment - 1) / Buffer::alignment * Buffer::alignment;
+    }
+    if (!room.separate_ && (room.memory_ == nullptr || room.memory_->bytes() < end)) {
+      room.memory_.reset();
+      room.memory_ = room.device_.allocate(end);
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      if (room.separate_) {
+        own_.push_back(room.device_.allocate(std::max<std::size_t>(1, buffers[i].bytes())));
+        copies_.push_back({{buffers[i].data(), buffers[i].bytes()}, own_.back()->data()});
+      } else {
+        copies_.push_back({buffers[i].with_guards(), room.memory_->data() + offsets[i]});
+      }
+      room.queue_->write(copies_.back().host, copies_.back().device);
+    }
+  }
+
+  /// The address on the device of a buffer's first byte.
+  [[nodiscard]] std::byte* data(std::size_t buffer) const {
+    return copies_[buffer].device + (buffers_[buffer].data() - copies_[buffer].host.data());
+  }
+
+  void run(const device::PreparedKernel& kernel, const Execution& execution) {
+    room_.queue_->run(kernel, execution.accumulate, execution.scalars);
+    for (const Copy& copy : copies_) {
+      room_.queue_->read(copy.device, copy.host);
+    }
+    room_.queue_->finish();
+  }
+
+ private:
+  struct Copy {
+    std::span<std::byte> host;
+    std::byte* device = nullptr;
+  };
+
+  DeviceRoom& room_;
+  std::vector<Buffer>& buffers_;
+  std::vector<std::shared_ptr<const device::Memory>> own_;
+  std::vector<Copy> copies_;
+};
+
 std::vector<Tensor> execute(const device::Device& device, const Execution& execution) {
   const device::Kernel& kernel = execution.kernel != nullptr ? *execution.kernel : device.kernel(execution.op);
   const std::vector<std::size_t> output_at = output_buffers(execution);
   std::vector<Buffer> buffers;
-  std::vector<device::TensorView> inputs;
-  std::vector<device::TensorView> outputs;
   for (const Tensor& tensor : execution.inputs) {
     buffers.emplace_back(bytes_of(device, tensor));
     store(device, tensor, buffers.back().data());
@@ -148,32 +208,44 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
       store(device, tensor, buffers.back().data());
     }
   }
-  for (std::size_t i = 0; i < execution.inputs.size(); ++i) {
-    inputs.push_back(view_of(device, execution.inputs[i], buffers[i].data()));
-  }
-  for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
-    outputs.push_back(view_of(device, execution.outputs[o], buffers[output_at[o]].data()));
-  }
   const std::vector<graph::TensorType> input_types = types_of(execution.inputs);
   const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
   const graph::OpShape shape{execution.attributes, input_types, output_types};
-  const std::shared_ptr<void> prepared = device::prepare_kernel(kernel, shape);
-  Buffer scratch(device::scratch_of(kernel, shape, execution.threads), execution.content);
+  const std::size_t scratch = buffers.size();
+  buffers.emplace_back(device::scratch_of(kernel, shape, execution.threads), execution.content);
 
-  device::run_kernel(kernel, {.attributes = execution.attributes,
-                              .inputs = inputs,
-                              .outputs = outputs,
-                              .accumulate = execution.accumulate,
-                              .scratch = {scratch.data(), scratch.bytes()},
-                              .scalars = execution.scalars,
-                              .threads = threads_of(execution.threads),
-                              .prepared = prepared.get()});
+  std::optional<RoomOfBuffers> on_device;
+  if (execution.room != nullptr) {
+    std::ranges::for_each(buffers, &Buffer::unguard);
+    on_device.emplace(*execution.room, buffers);
+  }
+  const auto data = [&](std::size_t buffer) { return on_device ? on_device->data(buffer) : buffers[buffer].data(); };
+  std::vector<device::TensorView> inputs;
+  std::vector<device::TensorView> outputs;
+  for (std::size_t i = 0; i < execution.inputs.size(); ++i) {
+    inputs.push_back(view_of(device, execution.inputs[i], data(i)));
+  }
+  for (std::size_t o = 0; o < execution.outputs.size(); ++o) {
+    outputs.push_back(view_of(device, execution.outputs[o], data(output_at[o])));
+  }
+  const std::span<std::byte> scratch_memory = {data(scratch), buffers[scratch].bytes()};
+  if (on_device) {
+    on_device->run(*device.prepare(kernel, execution.attributes, inputs, outputs, scratch_memory), execution);
+  } else {
+    const std::shared_ptr<void> prepared = device::prepare_kernel(kernel, shape);
+    device::run_kernel(kernel, {.attributes = execution.attributes,
+                                .inputs = inputs,
+                                .outputs = outputs,
+                                .accumulate = execution.accumulate,
+                                .scratch = scratch_memory,
+                                .scalars = execution.scalars,
+                                .threads = threads_of(execution.threads),
+                                .prepared = prepared.get()});
+    std::ranges::for_each(buffers, &Buffer::unguard);
+  }
 
-  buffers.push_back(std::move(scratch));
-  for (const Buffer& buffer : buffers) {
-    if (!buffer.guards_are_whole()) {
-      throw Error(ErrorCode::internal, fmt::format("kernel {} of {} wrote past a buffer", execution.op, device.name()));
-    }
+  if (!std::ranges::all_of(buffers, &Buffer::guards_are_whole)) {
+    throw Error(ErrorCode::internal, fmt::format("kernel {} of {} wrote past a buffer", execution.op, device.name()));
   }
   check_operands_kept(device, execution, output_at, buffers);
   std::vector<Tensor> results;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,6 +11,22 @@
 #include "plugins/conformance/tensor.h"
 
 namespace shardrun::conformance {
+
+/// A queue of a device, and memory for the buffers of an execution.
+class DeviceRoom {
+ public:
+  /// `separate`: each buffer has an allocation of its own of exactly its bytes, for tools that watch allocations.
+  /// Otherwise one allocation is used again and again, with guards around each buffer.
+  explicit DeviceRoom(const device::Device& device, bool separate = false);
+  ~DeviceRoom();
+
+ private:
+  friend class RoomOfBuffers;
+  const device::Device& device_;
+  bool separate_;
+  std::shared_ptr<const device::Memory> memory_;
+  std::unique_ptr<device::Queue> queue_;
+};
 
 /// One execution of one op's kernel, whose buffers are made for it.
 struct Execution {
@@ -23,6 +40,7 @@ struct Execution {
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};  ///< (output, input) pairs that share memory
   const device::Kernel* kernel = nullptr;                          ///< instead of the one that the device would choose
   unsigned char content = 0xFF;  ///< of each byte of results and scratch before; all bits set is NaN
+  DeviceRoom* room = nullptr;    ///< of the device; REQUIRED where the host cannot address its memory
 };
 
 /// Runs it and returns the outputs. Every buffer stands between guard bytes, results and scratch begin as `content`.

@@ -103,7 +103,8 @@ std::vector<Tensor> run(const device::Device& device, const Prepared& prepared, 
                           .threads = manner.threads,
                           .accumulate = manner.accumulate,
                           .in_place = manner.in_place,
-                          .kernel = manner.kernel});
+                          .kernel = manner.kernel,
+                          .room = manner.room});
 }
 
 }  // namespace shardrun::test

@@ -43,6 +43,7 @@ struct Manner {
   bool accumulate = false;
   std::vector<std::pair<std::size_t, std::size_t>> in_place = {};
   const device::Kernel* kernel = nullptr;
+  conformance::DeviceRoom* room = nullptr;
 };
 [[nodiscard]] std::vector<Tensor> run(const device::Device& device, const Prepared& prepared,
                                       const Manner& manner = {});

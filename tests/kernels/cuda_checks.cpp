@@ -1,0 +1,157 @@
+#include "tests/kernels/cuda_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shardrun::test {
+namespace {
+
+using graph::DType;
+
+/// Larger cases are not run in mixtures of types. A sanitizer takes ten times as long.
+#if defined(SHARDRUN_SANITIZED)
+constexpr std::int64_t largest_of_mixtures = 300;
+#else
+constexpr std::int64_t largest_of_mixtures = 3000;
+#endif
+
+/// The cases of an op, and some of them again with longer rows: of a length that is read in packs, and of more elements
+/// than a warp takes. A row of 129 is in the cases of each op that has rows.
+std::vector<Case> cases_with_long_rows(std::string_view op) {
+  std::vector<Case> cases = cases_of(op);
+  const std::size_t count = cases.size();
+  for (const std::int64_t length : {64, 1028, 1030}) {
+    for (std::size_t i = 0; i < count; ++i) {
+      Case longer = cases[i];
+      bool has_rows = false;
+      for (Operand& operand : longer.operands) {
+        Shape& shape = operand.type.shape;
+        has_rows = has_rows || (!shape.empty() && shape.back() == 129);
+        std::replace(shape.begin(), shape.end(), std::int64_t{129}, length);
+      }
+      if (has_rows && largest_operand(cases[i]) <= 5 * 129) {
+        cases.push_back(longer);
+      }
+    }
+  }
+  if (op == "embedding_gradient") {
+    const auto add = [&](std::int64_t tokens, std::int64_t width) {
+      cases.push_back({"embedding_gradient",
+                       {{"rows", 17}, {"axis", "vocab"}},
+                       {integers_below<17>({tokens}), normal({tokens, width})}});
+    };
+    add(4500, 3);
+    add(300, 2100);
+  }
+  return cases;
+}
+
+/// Heads wider than tensor cores take, and products of many tiles: each in the types that it is for.
+void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
+  if (op == "attention") {
+    cases.push_back(
+        {{"attention", {{"dropout", 0.0}, {"stream", "attention"}}, {normal({1, 2, 3, 1, 257})}}, all_float32});
+  }
+  for (const std::int64_t transpose : {0, 1}) {
+    const graph::Attributes attributes = {{"contract", std::int64_t{1}}, {"transpose", transpose}};
+    if (op == "matmul") {
+      const Shape w = transpose == 0 ? Shape{40, 1501} : Shape{1501, 40};
+      cases.push_back({{"matmul", attributes, {normal({1500, 40}), normal(w)}}, all_bfloat16});
+    } else if (op == "matmul_gradient_weights") {
+      cases.push_back(
+          {{"matmul_gradient_weights", attributes, {normal({35, 1500}), normal({35, 1501})}}, all_bfloat16});
+    }
+  }
+}
+
+/// Attention of bfloat16 rounds probabilities and the gradients of scores to bfloat16 before it multiplies them.
+Tolerance cuda_tolerance(const Case& test, const Prepared& prepared) {
+  Tolerance tolerance = float_tolerance(test);
+  const bool is_attention = test.op.find("attention") != std::string::npos;
+  if (is_attention && prepared.inputs[0].type.dtype == DType::bf16 && prepared.outputs[0].type.dtype == DType::bf16) {
+    tolerance.of_largest += 0x1p-8;
+  }
+  return tolerance;
+}
+
+std::string equals_reference(const TypedCase& typed, const Prepared& prepared, KernelRunner& runner) {
+  const std::vector<Tensor> found = runner.run(prepared, {}, 0);
+  std::string wrong = typed_difference(found, unrounded(prepared), cuda_tolerance(typed.test, prepared));
+  for (std::size_t turn = 1; turn < runner.turns() && wrong.empty(); ++turn) {
+    wrong = difference(runner.run(prepared, {}, turn), found, bit_for_bit);
+    if (!wrong.empty()) {
+      return fmt::format("turn {} has other bits than turn 0: {}", turn, wrong);
+    }
+  }
+  return wrong;
+}
+
+std::string takes_empty_parts(const TypedCase& typed, const Prepared& prepared, KernelRunner& runner) {
+  for (const graph::FactorId factor : prepared.rule.factors.ids()) {
+    if (prepared.rule.factors[factor].kind == graph::FactorClass::whole) {
+      continue;
+    }
+    const Prepared part = without_indices(prepared, factor);
+    const std::string wrong =
+        typed_difference(runner.run(part, {}, 0), unrounded(part), cuda_tolerance(typed.test, prepared));
+    if (!wrong.empty()) {
+      return fmt::format("with nothing of the factor {}: {}", prepared.rule.factors[factor].name, wrong);
+    }
+  }
+  return {};
+}
+
+std::string accumulates(const TypedCase&, const Prepared& given, KernelRunner& runner) {
+  if (!given.op->accumulates) {
+    return {};
+  }
+  Prepared prepared = given;
+  const std::vector<Tensor> expected = expected_sums(prepared);
+  return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected, {.of_largest = 1e-6});
+}
+
+std::string takes_operands_memory(const TypedCase&, const Prepared& prepared, KernelRunner& runner) {
+  const std::vector<std::pair<std::size_t, std::size_t>> pairs = possible_in_place(prepared);
+  if (pairs.empty()) {
+    return {};
+  }
+  const std::vector<Tensor> apart = runner.run(prepared, {}, 0);
+  for (const auto& pair : pairs) {
+    const std::string wrong = difference(runner.run(prepared, {.in_place = {pair}}, 1), apart, bit_for_bit);
+    if (!wrong.empty()) {
+      return fmt::format("output {} in the place of input {}: {}", pair.first, pair.second, wrong);
+    }
+  }
+  return {};
+}
+
+constexpr KernelCheck checks[] = {{"equals float64, with the same bits each time", equals_reference},
+                                  {"takes parts that are empty", takes_empty_parts},
+                                  {"adds to what is there when it accumulates", accumulates},
+                                  {"takes an operand's memory where the op says so", takes_operands_memory}};
+
+}  // namespace
+
+std::string to_string(const TypedCase& typed) {
+  return fmt::format("{}: {}", typed.typing.name, to_string(typed.test));
+}
+
+std::vector<TypedCase> cuda_cases(std::string_view op) {
+  std::vector<TypedCase> cases;
+  for (const Case& test : cases_with_long_rows(op)) {
+    cases.push_back({test, all_float32});
+    for (const Typing& typing : typings) {
+      const bool too_large = largest_operand(test) > largest_of_mixtures && &typing != &typings[0];
+      if (!too_large && !normalises_one_element(test)) {
+        cases.push_back({test, typing});
+      }
+    }
+  }
+  add_cases_of_cuda(op, cases);
+  return cases;
+}
+
+std::span<const KernelCheck> cuda_checks() { return checks; }
+
+}  // namespace shardrun::test
