@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "core/device/cuda/block.h"
+#include "core/device/cuda/known_kernels.h"
 #include "core/device/device.h"
 
 #if defined(__CUDACC__)
@@ -48,7 +49,24 @@ __global__ void __launch_bounds__(most_threads_of<Function>(), 1) run_block(cons
   Block block(shared_memory);
   function(block);
 }
+#else
+template <typename Function>
+void run_block(const void* function, emulated::Strand& strand, unsigned char* memory) {
+  Block block(strand, memory);
+  (*static_cast<const Function*>(function))(block);
+}
 #endif
+
+/// The entry of a kernel.
+template <typename Function>
+struct KnownKernel {
+  KnownKernel() : entry(reinterpret_cast<const void*>(&run_block<Function>)) { known_kernels().push_back(entry); }
+
+  const void* entry;
+  static const KnownKernel only;
+};
+template <typename Function>
+const KnownKernel<Function> KnownKernel<Function>::only;
 
 /// Enqueues a kernel on the call's stream: `function(block)` for each thread of `blocks` blocks of `threads` threads.
 /// The function object is copied. `bytes` of shared memory are for shared<T>(). No blocks: nothing happens.
@@ -61,17 +79,19 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
     return;
   }
   const std::size_t shared = bytes + join_bytes;
+  const void* const entry = KnownKernel<Function>::only.entry;
 #if defined(__CUDACC__)
+  constexpr std::int64_t most_blocks = (std::int64_t{1} << 31) - 1;
   constexpr std::size_t without_asking = 48 * 1024;
-  cudaError_t error = cudaSuccess;
-  if (shared > without_asking) {
-    error = cudaFuncSetAttribute(run_block<Function>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared));
+  cudaError_t error = blocks > most_blocks ? cudaErrorInvalidConfiguration : cudaSuccess;
+  if (error == cudaSuccess && shared > without_asking) {
+    error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    run_block<Function><<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared,
-                          static_cast<cudaStream_t>(call.stream)>>>(function);
-    error = cudaGetLastError();
+    // Its result is the launch's own. cudaGetLastError() may be that of an event that was asked for too early.
+    void* arguments[] = {const_cast<Function*>(&function)};
+    error = cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+                             arguments, shared, static_cast<cudaStream_t>(call.stream));
   }
   if (error != cudaSuccess) {
     throw Error(ErrorCode::internal, std::string("launching the kernel ") + typeid(Function).name() + " with " +
@@ -82,14 +102,11 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
 #else
   static_assert(std::is_trivially_copyable_v<Function>);
   emulated::run({.kernel = typeid(Function).name(),
+                 .entry = entry,
                  .blocks = blocks,
                  .threads = threads,
                  .shared_bytes = shared,
-                 .body =
-                     [](const void* kernel, emulated::Strand& strand, unsigned char* memory) {
-                       Block block(strand, memory);
-                       (*static_cast<const Function*>(kernel))(block);
-                     },
+                 .body = run_block<Function>,
                  .function = &function,
                  .function_bytes = sizeof(Function),
                  .stream = call.stream});

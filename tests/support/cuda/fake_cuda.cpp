@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -132,6 +133,7 @@ class Fake {
   std::mt19937_64 random;
   std::map<const std::byte*, std::size_t> device;  ///< not freed
   std::map<const std::byte*, std::size_t> pinned;
+  std::set<const void*> kernels;  ///< loaded
   std::vector<FakeStream*> streams;
   std::int64_t events = 0;
   std::int64_t waits = 0;
@@ -299,8 +301,12 @@ void set(const Settings& settings) {
   fake.waits = 0;
 }
 
-void enqueue(void* stream, std::function<void()> work) {
+void enqueue(void* stream, const void* kernel, std::function<void()> work) {
   static_cast<void>(with([&](Fake& fake, auto&) {
+    if (!fake.kernels.contains(kernel)) {
+      std::fprintf(stderr, "fake CUDA: a kernel is launched that was not loaded\n");
+      return fake.sticky = cudaErrorLaunchFailure;
+    }
     fake.give(static_cast<FakeStream*>(stream), {.run = std::move(work)});
     return cudaSuccess;
   }));
@@ -373,6 +379,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
                                                 : nullptr;
   *found = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  return with([&](Fake& fake, auto&) {
+    fake.kernels.insert(kernel);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {

@@ -13,6 +13,8 @@
 ///   wants: each time it takes any stream whose next work may be done. A missing event shows as wrong numbers.
 /// - Copies must lie within one allocation, and their host memory must be pinned: else they are refused.
 /// - Functions of the host in a stream must not call CUDA.
+/// - A kernel that was not loaded before its launch fails: CUDA would load it then, and may wait for all streams first,
+///   also for those that stand at a gate.
 namespace shardrun::test::fake_cuda {
 
 /// How the fake behaves. In a program: from variables of the environment, FAKE_CUDA_ and the name in capitals.
@@ -30,8 +32,8 @@ struct Settings {
 /// Sets the settings and forgets failures. REQUIRES: no memory and no streams.
 void set(const Settings& settings);
 
-/// Adds work to a stream.
-void enqueue(void* stream, std::function<void()> work);
+/// Adds a kernel to a stream.
+void enqueue(void* stream, const void* kernel, std::function<void()> work);
 
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();

@@ -460,7 +460,7 @@ void run(const Launch& launch) {
     std::vector<std::max_align_t> copy((launch.function_bytes + sizeof(std::max_align_t) - 1) /
                                        sizeof(std::max_align_t));
     std::memcpy(copy.data(), launch.function, launch.function_bytes);
-    enqueue(launch.stream, [launch, copy = std::move(copy)] {
+    enqueue(launch.stream, launch.entry, [launch, copy = std::move(copy)] {
       Launch own = launch;
       own.stream = nullptr;
       own.function = copy.data();

@@ -52,6 +52,7 @@ void require_shared(const Strand& strand, std::size_t bytes);
 /// A kernel to run. `body` is called once for each thread of each block, with the block's shared memory.
 struct Launch {
   const char* kernel;  ///< the name of its type, as typeid has it
+  const void* entry;   ///< as known_kernels() has it
   std::int64_t blocks;
   int threads;
   std::size_t shared_bytes;
@@ -61,8 +62,8 @@ struct Launch {
   void* stream = nullptr;          ///< on which it is enqueued; null: it runs at once
 };
 
-/// Enqueues work on a stream.
-using Enqueue = void (*)(void* stream, std::function<void()> work);
+/// Enqueues a kernel, known by its entry, on a stream.
+using Enqueue = void (*)(void* stream, const void* entry, std::function<void()> work);
 /// Where launches on a stream go: to a fake of CUDA's runtime, which runs them later. REQUIRES: it is called before the
 /// first of them.
 void set_enqueue(Enqueue enqueue) noexcept;

@@ -6,10 +6,24 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/memory.h"
 #include "core/device/cuda/runtime/queue.h"
 
 namespace shardrun::device::cuda {
+namespace {
+
+/// CUDA would load a kernel when it is first launched, and may wait for all streams before it does. A stream at a gate
+/// waits for another rank, which may wait for what this rank launches next.
+void load_kernels(const Gpu& gpu) {
+  gpu.use();
+  for (const void* const kernel : known_kernels()) {
+    cudaFuncAttributes attributes = {};
+    gpu.check(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels");
+  }
+}
+
+}  // namespace
 
 DeviceFacts CudaDevice::facts() const {
   DeviceFacts facts{.kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}};
@@ -70,6 +84,7 @@ bool CudaDevice::is_pinned(const void* memory, std::size_t bytes) const {
 }
 
 std::shared_ptr<const Memory> CudaDevice::allocate(std::uint64_t bytes) const {
+  load_kernels(gpu());  // first, because they take memory too
   return std::make_shared<const CudaMemory>(gpu(), bytes);
 }
 
