@@ -25,6 +25,9 @@ inline constexpr int warp_size = 32;
 /// Bytes at the start of a block's shared memory, which block_join() uses. launch() adds them.
 inline constexpr std::size_t join_bytes = 32 * sizeof(double);
 
+/// The most shared memory of a block on GPUs of compute capability 8.6, 8.9 and 12.0. Others have more.
+inline constexpr std::size_t most_shared_bytes = 99 * 1024;
+
 /// An array in the shared memory of a block. The emulator throws Error{internal} for an index outside of it.
 template <typename T>
 class Shared {

@@ -473,6 +473,11 @@ void run(const Launch& launch) {
                                                  "multiple of {}",
                                                  demangled(launch.kernel), launch.threads, warp_size));
   }
+  if (launch.shared_bytes > most_shared_bytes) {
+    throw Error(ErrorCode::internal,
+                fmt::format("cuda-emulated: kernel {} is launched with {} bytes of shared memory; some GPUs have {}",
+                            demangled(launch.kernel), launch.shared_bytes, most_shared_bytes));
+  }
   static thread_local std::vector<std::unique_ptr<Fiber>> idle;
   Running(launch, settings.order, settings.seed).run_all(idle);
 }

@@ -11,7 +11,7 @@
 /// - The threads of a block run in a chosen order, so a missing barrier shows as other numbers.
 /// - Shared memory is filled with NaN before each block.
 /// - Threads that wait for each other in vain are an error that names the kernel, the block and the place.
-/// - Indices of shared memory are checked.
+/// - Indices of shared memory are checked, and that a block takes no more of it than every GPU has.
 namespace shardrun::device::cuda::emulated {
 
 /// The order in which blocks, and the threads of a block, run between barriers.

@@ -200,7 +200,7 @@ struct GradientKeys {
   HeadRows dk;
   HeadRows dv;
 
-  [[nodiscard]] static std::size_t shared() { return ScoreTiles::bytes() + 2 * RowTile::bytes(); }
+  [[nodiscard]] static std::size_t shared() { return ScoreTiles::bytes() + RowTile::bytes(); }
   [[nodiscard]] std::int64_t blocks() const {
     const attention::Shape& shape = of.shape;
     return shape.batch * shape.heads * shape.key_tiles() * shape.chunks();
@@ -217,8 +217,7 @@ struct GradientKeys {
     const std::int64_t first = block.index() / chunks / heads * attention::tile;
     TilePair at = {0, first, block.thread() / attention::side * each, block.thread() % attention::side * each};
     const ScoreTiles tiles(block);
-    const RowTile probabilities(block);
-    const RowTile of_scores(block);
+    const RowTile factors(block);  // one tile for both products: GPUs with 99 KiB for a block have no room for two
     float result_k[each][each] = {};
     float result_v[each][each] = {};
     const Range seeing = shape.seeing({first, attention::smaller(first + attention::tile, shape.keys)});
@@ -242,11 +241,13 @@ struct GradientKeys {
           add_dots(tiles.douts, tiles.values, at.row, at.column, gradients);
         }
         differentiate_tile(of, head, at, scores, gradients);
-        write_tile(probabilities, at.row, at.column, scores);
-        write_tile(of_scores, at.row, at.column, gradients);
+        write_tile(factors, at.row, at.column, scores);
         block.sync();
-        add_transposed_product(of_scores, tiles.queries, at.row, at.column, result_k);
-        add_transposed_product(probabilities, tiles.douts, at.row, at.column, result_v);
+        add_transposed_product(factors, tiles.douts, at.row, at.column, result_v);
+        block.sync();
+        write_tile(factors, at.row, at.column, gradients);
+        block.sync();
+        add_transposed_product(factors, tiles.queries, at.row, at.column, result_k);
       }
     }
     head.group = 0;
