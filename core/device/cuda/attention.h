@@ -86,6 +86,11 @@ struct Shape {
   [[nodiscard]] SHARDRUN_ON_DEVICE Range visible(Range some) const {
     return {visible(some.begin).begin, visible(some.end - 1).end};
   }
+  /// Whether each of these queries sees each of these keys. What a query sees moves on with the query.
+  [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
+    return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
+           of_keys.end <= visible(some.begin).end;
+  }
   /// The queries that see some of the keys [begin, end): all that do are among them.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range seeing(Range some) const {
     const std::int64_t begin = causal ? some.begin : window > 0 ? some.begin - window + 1 : first_query;

@@ -192,28 +192,34 @@ struct AttendMatrices : AttentionTensors {
                                         FragmentC (&scores)[fragments], float& largest, float& total) const {
     const Range visible = query < shape.queries ? shape.visible(query) : Range{0, 0};
     const bool all_visible = visible.begin <= key && key + attention::tile <= visible.end && !shape.has_mask;
-    float largest_here = -HUGE_VALF;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
-      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
-        float& score = scores[n].of[2 * half + e];
-        score *= shape.scale;
-        if (!all_visible) {
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) { scores[n].of[2 * half + e] *= shape.scale; }
+    }
+    if (!all_visible) {
+      SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+        SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+          float& score = scores[n].of[2 * half + e];
           const std::int64_t at = key + 8 * n + block.lane() % 4 * 2 + e;
           const bool is_visible = visible.begin <= at && at < visible.end;
           score = !is_visible ? -HUGE_VALF : shape.has_mask ? score + shape.mask.get(query * shape.keys + at) : score;
         }
-        largest_here = Larger{}(largest_here, score);
+      }
+    }
+    float largest_here = -HUGE_VALF;
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+        largest_here = Larger{}(largest_here, scores[n].of[2 * half + e]);
       }
     }
     const float grown = Larger{}(largest, attention::join_fragment_row(block, largest_here, Larger{}));
     const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
-    const float factor = FloatMath::exp(largest - shift);
+    const float factor = attention::exponential(largest - shift);
     largest = grown;
     total *= factor;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
       SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
         float& score = scores[n].of[2 * half + e];
-        score = FloatMath::exp(score - shift);
+        score = attention::exponential(score - shift);
         total += score;
       }
     }

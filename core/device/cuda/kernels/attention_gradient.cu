@@ -110,14 +110,23 @@ SHARDRUN_ON_DEVICE inline QueryFacts facts_of(const GradientTensors& of, const H
   return {query, of.shape.visible(query), of.lse.get(at), of.dout_out[at]};
 }
 
-/// Makes keep P of a score (without scale), and dS of dO . v.
-SHARDRUN_ON_DEVICE inline void differentiate(const attention::Shape& shape, const QueryFacts& at, std::int64_t key,
-                                             float keep, float& score, float& gradient) {
+/// Makes keep P of a score, and dS of dO . v. `exponent`: score scale + mask - log-sum-exp. `rounded`: P becomes
+/// bfloat16.
+template <bool rounded>
+SHARDRUN_ON_DEVICE inline void differentiate(const attention::Shape& shape, float exponent, float dout_out, float keep,
+                                             float& score, float& gradient) {
+  const float p = rounded ? attention::exponential(exponent) : FloatMath::exp(exponent);
+  gradient = p == 0.0F ? 0.0F : p * (keep * gradient - dout_out) * shape.scale;
+  score = keep == 0.0F ? 0.0F : p * keep;
+}
+/// The same of a score without scale, of a key that the query may not see.
+template <bool rounded>
+SHARDRUN_ON_DEVICE inline void differentiate_seen(const attention::Shape& shape, const QueryFacts& at,
+                                                  std::int64_t key, float keep, float& score, float& gradient) {
   const bool is_visible = at.visible.begin <= key && key < at.visible.end;
   const float mask = shape.has_mask && is_visible ? shape.mask.get(at.query * shape.keys + key) : 0.0F;
-  const float p = is_visible ? FloatMath::exp(score * shape.scale + mask - at.lse) : 0.0F;
-  gradient = p == 0.0F ? 0.0F : p * (keep * gradient - at.dout_out) * shape.scale;
-  score = keep == 0.0F ? 0.0F : p * keep;
+  const float exponent = is_visible ? score * shape.scale + mask - at.lse : -HUGE_VALF;
+  differentiate<rounded>(shape, exponent, at.dout_out, keep, score, gradient);
 }
 
 /// The same of a thread's part of a tile.
@@ -130,7 +139,7 @@ SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, con
       of.shape.drop(head, facts.query, at.key + at.column, kept);
     }
     SHARDRUN_UNROLLED for (int c = 0; c < each; ++c) {
-      differentiate(of.shape, facts, at.key + at.column + c, kept[c], scores[r][c], gradients[r][c]);
+      differentiate_seen<false>(of.shape, facts, at.key + at.column + c, kept[c], scores[r][c], gradients[r][c]);
     }
   }
 }
@@ -296,14 +305,25 @@ struct GradientQueriesMatrices {
       FragmentC gradients[step / 8] = {};
       attention::add_row_products(block, queries, warp_row, keys, scores);
       attention::add_row_products(block, douts, warp_row, values, gradients);
+      const Range own = {first + warp_row, first + warp_row + attention::warp_rows};
+      const bool all_visible = !shape.has_mask && shape.see_all(own, {key, key + step});
       SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
         const std::int64_t column = key + 8 * n + block.lane() % 4 * 2;
         FragmentC keep = {{1, 1, 1, 1}};
         if (shape.stream.drops()) {
           keep = attention::dropout_factors(block, shape, head, query, column);
         }
-        SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
-          differentiate(shape, facts[i / 2], column + i % 2, keep.of[i], scores[n].of[i], gradients[n].of[i]);
+        if (all_visible) {
+          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+            const QueryFacts& at = facts[i / 2];
+            differentiate<true>(shape, scores[n].of[i] * shape.scale - at.lse, at.dout_out, keep.of[i],
+                                scores[n].of[i], gradients[n].of[i]);
+          }
+        } else {
+          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+            differentiate_seen<true>(shape, facts[i / 2], column + i % 2, keep.of[i], scores[n].of[i],
+                                     gradients[n].of[i]);
+          }
         }
       }
       attention::add_rounded_product<step, width>(block, gradients, keys, result);
@@ -363,11 +383,21 @@ struct GradientKeysMatrices {
         attention::add_row_products(block, keys, warp_row, queries, scores);
         attention::add_row_products(block, values, warp_row, douts, gradients);
         const std::int64_t key = first + warp_row + block.lane() / 4;
+        const Range own = {first + warp_row, first + warp_row + attention::warp_rows};
+        const bool all_visible = !shape.has_mask && shape.see_all({query, query + step}, own);
         SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
           const int column = 8 * n + block.lane() % 4 * 2;
           FragmentC keep = {{1, 1, 1, 1}};
           if (shape.stream.drops()) {
             keep = attention::transposed_dropout_factors(block, shape, head, query + column, key);
+          }
+          if (all_visible) {
+            SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+              const int place = column + i % 2;
+              differentiate<true>(shape, scores[n].of[i] * shape.scale - lses[place], dout_outs[place], keep.of[i],
+                                  scores[n].of[i], gradients[n].of[i]);
+            }
+            continue;
           }
           SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
             const std::int64_t at = query + column + e;
@@ -375,7 +405,7 @@ struct GradientKeysMatrices {
                                       dout_outs[column + e]};
             SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
               const int i = 2 * half + e;
-              differentiate(shape, facts, key + 8 * half, keep.of[i], scores[n].of[i], gradients[n].of[i]);
+              differentiate_seen<true>(shape, facts, key + 8 * half, keep.of[i], scores[n].of[i], gradients[n].of[i]);
             }
           }
         }
