@@ -2,9 +2,9 @@
 #include <array>
 #include <memory>
 
-#include "core/device/cpu/contraction.h"
 #include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/prepared_product.h"
+#include "core/device/contraction.h"
 #include "core/device/host_device.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
@@ -196,6 +196,10 @@ class Products {
   bool touched_ = false;  ///< the scratch of products whose batch is shared
 };
 
+Contraction contraction_of(const graph::OpShape& shape) {
+  return {graph::parse_einsum(shape.attributes.text("spec")), shape};
+}
+
 /// The state of an instruction that computes an einsum: made once, used by every call.
 struct Prepared {
   std::unique_ptr<Products> products;  ///< null: the nest counts
@@ -203,7 +207,7 @@ struct Prepared {
 };
 
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
-  Contraction contraction(shape);
+  Contraction contraction = contraction_of(shape);
   auto prepared = std::make_shared<Prepared>();
   if (contraction.products) {
     prepared->products = std::make_unique<Products>(std::move(contraction));
@@ -214,7 +218,7 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
 }
 
 std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
-  Contraction contraction(shape);
+  Contraction contraction = contraction_of(shape);
   return contraction.products ? Products(std::move(contraction)).scratch_bytes(threads) : 0;
 }
 

@@ -1,44 +1,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
+#include "core/device/matrices.h"
 #include "core/device/threads.h"
-#include "core/graph/tensor_type.h"
 
-/// Products of matrices whose elements are float32 or bfloat16, and how they are cut into tiles.
+/// How products of matrices are cut into tiles.
 namespace shardrun::device::cpu {
-
-/// A row-major matrix, used as stored or transposed.
-struct Operand {
-  std::byte* data;  ///< null where only sizes are asked
-  graph::DType dtype;
-  std::int64_t stride;  ///< elements from one stored row to the next
-  bool transposed = false;
-
-  /// The matrix from this row and column on, of the matrix as it is used.
-  [[nodiscard]] Operand from(std::int64_t row, std::int64_t column) const noexcept {
-    const std::int64_t elements = transposed ? column * stride + row : row * stride + column;
-    const std::int64_t bytes = dtype == graph::DType::bf16 ? 2 : 4;
-    return {data == nullptr ? nullptr : data + elements * bytes, dtype, stride, transposed};
-  }
-  [[nodiscard]] float* floats() const noexcept { return reinterpret_cast<float*>(data); }
-};
-
-/// c[m, n] = a[m, k] * b[k, n]
-struct Product {
-  std::int64_t m;
-  std::int64_t n;
-  std::int64_t k;
-  Operand a;
-  Operand b;
-  Operand c;
-
-  [[nodiscard]] Product tile(std::int64_t row, std::int64_t column, std::int64_t rows, std::int64_t columns) const {
-    return {rows, columns, k, a.from(row, 0), b.from(0, column), c.from(row, column)};
-  }
-};
 
 /// How a product is cut along the longer side of c. The cut depends on the sizes alone: a library picks its algorithm,
 /// and with it the order of summation, by the size of a tile, so a cut by the number of threads would make results

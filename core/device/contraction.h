@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "core/device/cpu/product.h"
+#include "core/device/matrices.h"
 #include "core/graph/einsum.h"
 #include "core/graph/op.h"
 
-namespace shardrun::device::cpu {
+namespace shardrun::device {
 
 /// A tensor of an einsum: of each of its letters, the size and the stride in elements.
 struct Lettered {
@@ -34,7 +34,8 @@ struct Lettered {
 /// How an einsum is computed: as a product of matrices for each index of a batch, if its letters allow that and the
 /// matrices are worth it. Tensors that do not lie as matrices are first copied so that they do.
 struct Contraction {
-  explicit Contraction(const graph::OpShape& shape);
+  /// `einsum`: what the op computes. `shape`: its operands and its result.
+  Contraction(const graph::Einsum& einsum, const graph::OpShape& shape);
 
   [[nodiscard]] std::int64_t size(char letter) const;
   /// Where the matrix of index `number` of the batch begins in packed[tensor].
@@ -54,4 +55,4 @@ struct Contraction {
   Product product = {};            ///< of one index of the batch, without data
 };
 
-}  // namespace shardrun::device::cpu
+}  // namespace shardrun::device

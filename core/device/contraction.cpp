@@ -1,8 +1,8 @@
-#include "core/device/cpu/contraction.h"
+#include "core/device/contraction.h"
 
 #include <algorithm>
 
-namespace shardrun::device::cpu {
+namespace shardrun::device {
 namespace {
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
@@ -142,12 +142,11 @@ std::int64_t Contraction::offset(std::size_t tensor, std::int64_t number) const 
   return sum;
 }
 
-Contraction::Contraction(const graph::OpShape& shape) {
-  const graph::Einsum einsum = graph::parse_einsum(shape.attributes.text("spec"));
-  tensors = {Lettered(einsum.a, shape.inputs[0].dtype, shape.inputs[0].shape),
-             Lettered(einsum.b, shape.inputs[1].dtype, shape.inputs[1].shape),
-             Lettered(einsum.result, shape.outputs[0].dtype, shape.outputs[0].shape)};
-  summed = graph::summed_letters(einsum);
+Contraction::Contraction(const graph::Einsum& einsum, const graph::OpShape& shape)
+    : tensors({Lettered(einsum.a, shape.inputs[0].dtype, shape.inputs[0].shape),
+               Lettered(einsum.b, shape.inputs[1].dtype, shape.inputs[1].shape),
+               Lettered(einsum.result, shape.outputs[0].dtype, shape.outputs[0].shape)}),
+      summed(graph::summed_letters(einsum)) {
   if (!classify(*this)) {
     return;
   }
@@ -168,4 +167,4 @@ Contraction::Contraction(const graph::OpShape& shape) {
              as_matrix(*this, 0, rows, inner), as_matrix(*this, 1, inner, columns), as_matrix(*this, 2, rows, columns)};
 }
 
-}  // namespace shardrun::device::cpu
+}  // namespace shardrun::device
