@@ -18,20 +18,22 @@ namespace {
 constexpr std::int64_t default_steps = 3;
 
 int verify(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("verify", words,
-            {set_option(),
-             {.name = "steps",
-              .value = "N",
-              .help = "how many steps to run and compare (default 3, or as many as the job has)"},
-             {.name = "tensors",
-              .value = "GLOB",
-              .help = "compare only matching tensors, such as 'layer.0/*', with a parameter's gradient and optimizer "
-                      "states (may be repeated). Without the loss there is no evaluation",
-              .repeated = true},
-             {.name = "rows", .value = "N", .help = "how many of the worst tensors to print (default 10)"},
-             {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
-            1, 1);
+  const Parsed parsed = parse(
+      "verify", words,
+      {set_option(),
+       {.name = "steps",
+        .value = "N",
+        .help = "how many steps to run and compare (default 3, or as many as the job has)"},
+       {.name = "tensors",
+        .value = "GLOB",
+        .help = "compare only matching tensors, such as 'layer.0/*', with a parameter's gradient and optimizer "
+                "states (may be repeated). Without the loss there is no evaluation",
+        .repeated = true},
+       {.name = "in-process",
+        .help = "run all ranks in this process, one after the other, without a transport: checks plan and kernels"},
+       {.name = "rows", .value = "N", .help = "how many of the worst tensors to print (default 10)"},
+       {.name = "json", .help = "print JSON on standard output, and progress on standard error"}},
+      1, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -51,6 +53,7 @@ int verify(std::span<const std::string> words) {
   verify::JobSettings settings;
   settings.steps = steps;
   settings.tensors = parsed.all("tensors");
+  settings.in_process = parsed.has("in-process");
   settings.run.progress = metrics::descriptor_sink(screen, std::getenv("TERM"));
   settings.run.stop_signal = stop_signal;
   const verify::JobOutcome outcome = verify::verify_job(job, settings);

@@ -24,6 +24,7 @@
 #include "core/train/rank_reports.h"
 #include "core/train/requirements.h"
 #include "core/train/training.h"
+#include "core/verify/interpreted.h"
 #include "core/verify/meter.h"
 #include "core/verify/selection.h"
 #include "core/verify/snapshot.h"
@@ -240,6 +241,47 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
       {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
 }
 
+void require_interpretable(const job::Job& job, const compile::Compiled& compiled) {
+  if (compiled.engine != nullptr) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--in-process: {}: an engine's ranks are processes of their own; leave it "
+                            "out, so that they are started",
+                            job.where("job", "engine")));
+  }
+}
+
+/// As record_ranks, with all ranks in this process. The function that asks to stop is called between steps.
+metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled& compiled, const Workload& workload,
+                                    const JobSettings& verified, const std::function<int()>& stop_signal) {
+  train::use_unit(job, *compiled.device, 0, 1);
+  Meter meter(verified.run.progress, title_of_job);
+  const InterpretedSettings settings{.device = compiled.device->name(),
+                                     .threads = compile::threads_of(job, 1),
+                                     .steps = verified.steps,
+                                     .hooks = compiled.hooks.get()};
+  const auto record = [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
+    meter.at(fmt::format("step {}/{}", step + 1, verified.steps));
+    if (const int signal = stop_signal()) {
+      throw Error(ErrorCode::aborted, fmt::format("stopped by signal {}", signal));
+    }
+    for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
+      write_snapshot(job.output, step, moment, static_cast<std::int64_t>(rank), compiled.graph, ranks.rank(rank));
+    }
+  };
+  try {
+    interpret(workload, compiled.partition, settings, record);
+  } catch (const Error&) {
+    if (stop_signal() == 0) {
+      throw;
+    }
+    metrics::Summary stopped;
+    stopped.status = "stopped";
+    stopped.exit_code = 128 + stop_signal();
+    return stopped;
+  }
+  return {};
+}
+
 /// Compares the snapshots in `folder` with the reference; nothing if a signal asked to stop. `compiled`: of the model.
 Report compare_snapshots(const std::filesystem::path& folder, const job::Job& job, const compile::Compiled& compiled,
                          const JobSettings& verified, const Selection& selection, bool evaluates,
@@ -283,6 +325,9 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   train::require_runnable(job, compiled, job.ranks);
   train::require_launchable(job, compiled);
   require_one_model(job, compiled);
+  if (verified.in_process) {
+    require_interpretable(job, compiled);
+  }
   const Selection selection = select(reference.graph, verified.tensors);
   const graph::StateId loss = reference.graph.find_state("loss");
   const bool evaluates = loss.exists() && is_selected(selection, loss);
@@ -297,7 +342,16 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   copy.checkpoints.used = false;
   copy.restarts = 0;
   const std::function<int()> stop_signal = settings.stop_signal ? settings.stop_signal : [] { return 0; };
-  JobOutcome outcome{.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal)};
+  JobOutcome outcome;
+  if (verified.in_process) {
+    Workload workload = workload_of(copy, compiled);
+    if (!evaluates) {
+      workload.evaluation_rows.clear();
+    }
+    outcome.summary = record_interpreted(copy, compiled, workload, verified, stop_signal);
+  } else {
+    outcome.summary = record_ranks(copy, compiled, verified, evaluates, stop_signal);
+  }
   if (outcome.summary.exit_code != 0) {
     return outcome;
   }

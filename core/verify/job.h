@@ -20,6 +20,8 @@ struct JobOutcome {
 struct JobSettings {
   std::int64_t steps = 1;
   std::vector<std::string> tensors = {};  ///< globs of the tensors to compare; none: all
+  /// Runs all ranks in this process, one after the other, on the unit of the first: without transports and launcher.
+  bool in_process = false;
   train::RunSettings run = {};
 };
 

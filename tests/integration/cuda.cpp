@@ -264,6 +264,31 @@ TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the firs
   CHECK_THAT(ended.err, Contains("the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
+TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  for (const SplitJob& strategy : split_jobs()) {
+    DYNAMIC_SECTION(strategy.name) {
+      const JobFolder job;
+      const std::vector<std::string> words = {"verify", "job.ini", "--steps", "2", "--json", "--in-process"};
+      std::vector<std::string> settings = strategy.settings;
+      settings.emplace_back("data.batch=4");
+
+      const Ended ended = fake.run(job.path(), on_cuda(words, settings, "cuda:0,0,0,0"), {"FAKE_CUDA_GPUS=1"});
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      CHECK(json::parse(ended.out).at("passed").as_bool());
+      CHECK_THAT(ended.err, !Contains("starting "));
+    }
+  }
+  const JobFolder job;
+  const Ended failed = fake.run(
+      job.path(), on_cuda({"verify", "job.ini", "--in-process"}, {"job.strategy=dp", "job.ranks=2"}, "cuda:0,0"),
+      {"FAKE_CUDA_FAIL_AT=500"});
+  CHECK(failed.code == 1);
+  CHECK_THAT(failed.err, Contains("cudaErrorIllegalAddress"));
+}
+
 TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words and the ops", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   struct Case {
