@@ -1,0 +1,233 @@
+"""The steps that prove results: all kernels against float64, split jobs against the reference, compute-sanitizer."""
+
+import concurrent.futures
+import json
+import re
+import time
+
+from job import write_job
+from machine import Failed, Skipped, run
+from tokens import write_tokens
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+# What a sanitizer, which slows down a hundredfold, is to see first.
+FIRST_OPS = (
+    "matmul", "matmul_gradient_weights", "attention", "attention_gradient", "layer_norm", "layer_norm_gradient_input",
+    "layer_norm_gradient_gain", "embedding", "embedding_gradient", "token_loss", "token_loss_gradient_sum", "softmax_terms",
+    "softmax_terms_gradient", "row_max", "adamw", "square_sum", "sum_all", "gelu", "gelu_gradient", "dropout", "transpose",
+)
+FEW_OPS = ("matmul", "layer_norm", "adamw")
+
+
+def summary_of(path, ran):
+    if not path.exists():
+        raise Failed(f"kernel_checks ended with {ran.code}: {ran.last_words()}")
+    summary = json.loads(path.read_text())
+    if summary["unusable"]:
+        raise Failed(f"the device cannot be used: {summary['unusable']}", summary)
+    return summary
+
+
+def kernels(machine, options, seconds):
+    """All kernels of the device against float64."""
+    path = machine.scratch / "kernels.json"
+    command = [machine.kernel_checks, "--json", path, "--seconds", f"{max(1, seconds - 12):.0f}"]
+    command += ["--largest", "100", "--ops", ",".join(FEW_OPS)] if options.small else []
+    summary = summary_of(path, run(command, seconds, machine.environment))
+    slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
+    done = summary["ops"] - len(summary["not_run"])
+    lines = [
+        f"{done} of {summary['ops']} ops, {summary['cases']} cases, {summary['runs']} runs, {summary['failed']} failures; "
+        + "slowest: " + ", ".join(f"{op} {of['seconds']:.1f} s" for op, of in slowest)
+    ]
+    lines += [f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:8]]
+    if not summary["passed"]:
+        what = f"{summary['failed']} failures"
+        if summary["not_run"]:
+            what += f"; not run to their end: {', '.join(summary['not_run'])}"
+        raise Failed(what, {**summary, "lines": lines})
+    return summary, lines
+
+
+# --- split jobs ------------------------------------------------------------------------------------------------------
+
+STRATEGIES = {
+    "single": ["job.ranks=1"],
+    "dp": ["job.ranks=2"],
+    "zero1": ["job.ranks=2"],
+    "zero2": ["job.ranks=2"],
+    "zero3": ["job.ranks=2"],
+    "hsdp": ["job.ranks=4", "mesh.replica=2", "mesh.shard=2"],
+    "tp": ["job.ranks=2"],
+    "pp": ["job.ranks=2"],
+    "3d": ["job.ranks=8", "mesh.pipe=2", "mesh.data=2", "mesh.model=2"],
+}
+PRECISIONS = ("float32", "mixed")
+IN_PROCESS_OF_FEW = (("dp", "float32"), ("tp", "float32"), ("3d", "mixed"))
+IN_PROCESSES = ("dp", "zero3", "tp", "pp")
+# The first NCCL that lets several ranks use one GPU, if it is told so.
+SHARING_NCCL = (2, 30)
+SHARING = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def write_verified_job(machine, small):
+    tokens = write_tokens(machine.scratch / "verified.bin", vocabulary=67 if small else 1003, count=20_000)
+    size = {"layers": 2, "heads": 2, "width": 16, "context": 8} if small else {
+        "layers": 4, "heads": 4, "width": 128, "context": 64}
+    job = {
+        # A vocabulary that no tile divides.
+        "model": {"name": "gpt", **size, "vocab": 67 if small else 1003, "bias": "true"},
+        "data": {"tokens": tokens, "batch": 8, "microbatches": 2, "split": 1},
+        "train": {"steps": 2, "clip": 1, "weight_decay": 0.1},
+    }
+    path = machine.scratch / "verified.ini"
+    write_job(path, job)
+    return path
+
+
+def can_nccl(machine):
+    """Variables with which NCCL lets the ranks of a test use the GPUs. Throws Skipped where it does not."""
+    if machine.nccl is None:
+        raise Skipped("there is no libnccl.so.2")
+    if len(machine.units) > 1:
+        return {}
+    if machine.nccl < SHARING_NCCL:
+        raise Skipped(
+            f"one GPU, and NCCL {'.'.join(map(str, machine.nccl))} lets one rank use it; 2.30 or newer lets several"
+        )
+    return SHARING
+
+
+def device_of(ranks, units):
+    return "cuda:" + ",".join(str(rank % units) for rank in range(ranks))
+
+
+class Case:
+    """One comparison of a split job with the float64 reference."""
+
+    def __init__(self, how, strategy, precision, words=(), variables=None, settings=(), units=1):
+        self.how, self.strategy, self.precision = how, strategy, precision
+        ranks = int(STRATEGIES[strategy][0].partition("=")[2])
+        self.settings = [
+            f"job.strategy={strategy}", *STRATEGIES[strategy], f"train.precision={precision}", "job.threads=1",
+            f"job.device={device_of(ranks, units)}", *settings,
+        ]
+        self.words, self.variables = list(words), variables or {}
+
+    def run(self, machine, job, seconds):
+        command = [machine.shardrun, "verify", job, "--json", *self.words]
+        for setting in self.settings:
+            command += ["--set", setting]
+        ran = run(command, seconds, {**machine.environment, **self.variables}, folder=machine.scratch)
+        result = {"how": self.how, "strategy": self.strategy, "precision": self.precision, "seconds": round(ran.seconds, 1)}
+        try:
+            said = json.loads(ran.out)
+            worst = max(said["worst"], key=lambda each: each["relative"] / (each["tolerance"] or 1), default=None)
+            return {**result, "status": "passed" if said["passed"] else "failed", "compared": said["compared"],
+                    "failed": said["failed"], "worst": worst}
+        except ValueError:
+            pass
+        # 2: the job was refused before ranks were started, with what is missing.
+        status = {2: "skipped", None: "no time"}.get(ran.code, "failed")
+        return {**result, "status": status, "reason": ran.last_words()}
+
+
+def verify(machine, options, seconds):
+    """Every strategy against the float64 reference: ranks in one process, and ranks as processes."""
+    machine.require_gpu()
+    limit = time.monotonic() + seconds
+    job = write_verified_job(machine, options.small)
+    pairs = [(strategy, precision) for precision in PRECISIONS for strategy in STRATEGIES]
+    cases = [
+        Case("in one process", strategy, precision, ["--in-process"])
+        for strategy, precision in (IN_PROCESS_OF_FEW if options.small else pairs)
+    ]
+    staged = IN_PROCESSES[:1] if options.small else IN_PROCESSES
+    cases += [Case("shm", strategy, "float32", settings=["job.transport=shm"]) for strategy in staged]
+    lines = []
+    try:
+        variables = can_nccl(machine)
+        cases += [
+            Case("nccl", strategy, "float32", settings=["job.transport=nccl"], variables=variables, units=len(machine.units))
+            for strategy in [*IN_PROCESSES, *(["hsdp"] if len(machine.units) != 2 else [])]
+        ]
+    except Skipped as skipped:
+        lines.append(f"ranks over nccl skipped: {skipped}")
+
+    def one(case):
+        left = limit - time.monotonic()
+        if left < 1:
+            return {"how": case.how, "strategy": case.strategy, "precision": case.precision, "status": "no time"}
+        return case.run(machine, job, left)
+
+    with concurrent.futures.ThreadPoolExecutor(1 if options.small else 4) as pool:
+        results = list(pool.map(one, cases))
+    return judged(results, lines)
+
+
+def judged(results, lines):
+    def of(status):
+        return [each for each in results if each["status"] == status]
+
+    for how in dict.fromkeys(each["how"] for each in results):
+        passed = [f"{each['strategy']} {each['precision']}" for each in of("passed") if each["how"] == how]
+        lines.append(f"{how}: passed: {', '.join(passed) or 'none'}")
+    others = {}
+    for each in results:
+        if each["status"] != "passed":
+            why = each.get("reason") or f"{each.get('failed')} of {each.get('compared')} comparisons: {each.get('worst')}"
+            others.setdefault((each["how"], each["status"], why), []).append(f"{each['strategy']} {each['precision']}")
+    lines += [f"{how}: {status}: {', '.join(which)}: {why}" for (how, status, why), which in others.items()]
+    figures = {"cases": results, "lines": lines}
+    if not of("passed") and not of("failed"):
+        raise Skipped(lines[-1])
+    if of("failed") or of("no time"):
+        raise Failed(f"{len(of('failed'))} of {len(results)} comparisons failed, {len(of('no time'))} had no time", figures)
+    return figures, lines
+
+
+# --- compute-sanitizer -----------------------------------------------------------------------------------------------
+
+TOOLS = ("memcheck", "racecheck")
+
+
+def sanitizer(machine, options, seconds):
+    """compute-sanitizer over small cases of the kernels, the most important ops first, as far as the time goes."""
+    machine.require_gpu()
+    if machine.sanitizer is None:
+        raise Skipped("compute-sanitizer is not in PATH and in no toolkit of this machine")
+    known = [line.split()[0] for line in run([machine.kernel_checks, "--list"], 20, machine.environment).out.splitlines()]
+    ops = [op for op in FIRST_OPS if op in known] + [op for op in known if op not in FIRST_OPS]
+    ops = FEW_OPS if options.small else ops
+    figures, lines, wrong = {"path": machine.sanitizer}, [], []
+    for tool in TOOLS:
+        path = machine.scratch / f"{tool}.json"
+        # The checks end by themselves at their time; the tool then needs some to report.
+        share = seconds / len(TOOLS)
+        command = [machine.sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "99",
+                   "--print-limit", "20", machine.kernel_checks, "--separate", "--largest", "100" if options.small else "3000", "--ops", ",".join(ops),
+                   "--seconds", f"{max(2, share - 15):.0f}", "--json", path]
+        ran = run(command, share, machine.environment)
+        said = ran.out + ran.err
+        errors = [int(number) for number in re.findall(r"ERROR SUMMARY: (\d+) error", said)]
+        errors += [int(number) for number in re.findall(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", said)]
+        summary = json.loads(path.read_text()) if path.exists() else None
+        figures[tool] = {"exit_code": ran.code, "errors": sum(errors), "summaries": len(errors), "checks": summary,
+                         "said": said[-4000:]}
+        if summary is None or not errors:
+            wrong.append(f"{tool} did not report: {ran.last_words()}")
+            continue
+        done = summary["ops"] - len(summary["not_run"])
+        lines.append(f"{tool}: {sum(errors)} errors; {done} of {summary['ops']} ops to their end, {summary['cases']} cases, "
+                     f"{summary['failed']} wrong results")
+        if sum(errors) or ran.code == 99:
+            first = next((line.strip("= ") for line in said.splitlines() if re.search(r"=+ (Invalid|Error|Warning)", line)), "")
+            wrong.append(f"{tool}: {sum(errors)} errors: {first}")
+        if summary["failed"] or summary["cases"] == 0:
+            wrong.append(f"{tool}: {summary['cases']} cases, {summary['failed']} failures {summary['unusable']}")
+    if wrong:
+        raise Failed("; ".join(wrong), {**figures, "lines": lines})
+    return figures, lines
+
+
