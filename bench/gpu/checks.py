@@ -99,6 +99,10 @@ def can_nccl(machine):
     return SHARING
 
 
+def ranks_of(strategy):
+    return int(STRATEGIES[strategy][0].partition("=")[2])
+
+
 def device_of(ranks, units):
     return "cuda:" + ",".join(str(rank % units) for rank in range(ranks))
 
@@ -108,10 +112,9 @@ class Case:
 
     def __init__(self, how, strategy, precision, words=(), variables=None, settings=(), units=1):
         self.how, self.strategy, self.precision = how, strategy, precision
-        ranks = int(STRATEGIES[strategy][0].partition("=")[2])
         self.settings = [
             f"job.strategy={strategy}", *STRATEGIES[strategy], f"train.precision={precision}", "job.threads=1",
-            f"job.device={device_of(ranks, units)}", *settings,
+            f"job.device={device_of(ranks_of(strategy), units)}", *settings,
         ]
         self.words, self.variables = list(words), variables or {}
 
@@ -148,9 +151,10 @@ def verify(machine, options, seconds):
     lines = []
     try:
         variables = can_nccl(machine)
+        units = len(machine.units)
         cases += [
-            Case("nccl", strategy, "float32", settings=["job.transport=nccl"], variables=variables, units=len(machine.units))
-            for strategy in [*IN_PROCESSES, *(["hsdp"] if len(machine.units) != 2 else [])]
+            Case("nccl", strategy, "float32", settings=["job.transport=nccl"], variables=variables, units=units)
+            for strategy in (*IN_PROCESSES, "hsdp") if units == 1 or ranks_of(strategy) <= units
         ]
     except Skipped as skipped:
         lines.append(f"ranks over nccl skipped: {skipped}")

@@ -63,6 +63,9 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
             end(process)
             out, err = process.communicate()
             code = None
+        except BaseException:  # this script is asked to end
+            end(process)
+            raise
     return Ran(code, out, err, time.monotonic() - begin)
 
 

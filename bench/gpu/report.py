@@ -4,6 +4,7 @@ import json
 import os
 
 MOST_CHARACTERS = 12_000
+FOR_THE_END = 600
 LONGEST_LINE = 160
 
 
@@ -17,23 +18,13 @@ def table(rows):
     ]
 
 
-def shortened(lines, most):
-    """At most so many characters, with a line that says what is left out."""
-    lines = [line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…" for line in lines]
-    kept, used = [], 0
-    for line in lines:
-        used += len(line) + 1
-        if used > most:
-            break
-        kept.append(line)
-    return kept if len(kept) == len(lines) else [*kept, f"… {len(lines) - len(kept)} lines more, in the report"]
-
-
 class Report:
+    """Prints each step as it ends, and at the end a line for each. All together is no longer than MOST_CHARACTERS."""
+
     def __init__(self, path, about):
         self.path = path
         self.content = {"format": 1, **about, "finished": False, "seconds": 0, "steps": []}
-        self.lines = []
+        self.left = MOST_CHARACTERS - FOR_THE_END
         self.write()
 
     def write(self):
@@ -42,22 +33,30 @@ class Report:
         part.write_text(json.dumps(self.content, indent=1, default=str) + "\n")
         os.replace(part, self.path)
 
+    def print(self, line):
+        line = line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
+        if len(line) < self.left:
+            print(line, flush=True)
+        elif self.left > 0:
+            print("… the rest is in the report", flush=True)
+            self.left = 0
+        self.left -= len(line) + 1
+
     def add(self, step, lines, seconds):
         self.content["steps"].append(step)
         self.content["seconds"] = round(seconds, 1)
-        why = f": {step['reason']}" if step["reason"] else ""
-        self.lines.append(f"{step['name']:<12} {step['status']:<8} {step['seconds']:6.1f} s{why}")
-        self.lines += [f"    {line}" for line in lines]
         self.write()
+        why = f": {step['reason']}" if step["reason"] else ""
+        self.print(f"== {step['name']}: {step['status']} in {step['seconds']:.1f} s{why}")
+        for line in lines:
+            self.print(f"   {line}")
 
     def finish(self, seconds):
         self.content.update(finished=True, seconds=round(seconds, 1))
         self.write()
-
-    def text(self):
         counts = {}
         for step in self.content["steps"]:
-            counts[step["status"]] = counts.get(step["status"], 0) + 1
-        last = ", ".join(f"{count} {status}" for status, count in counts.items())
-        last += f" in {self.content['seconds']:.0f} s; all figures: {self.path}"
-        return "\n".join([*shortened(self.lines, MOST_CHARACTERS - len(last) - 200), last])
+            counts.setdefault(step["status"], []).append(step["name"])
+        for status, names in counts.items():
+            print(f"{status}: {', '.join(names)}")
+        print(f"{seconds:.0f} s; all figures: {self.path}", flush=True)

@@ -28,8 +28,10 @@ VOCABULARY = 50304
 SMALL_MODELS = {"124M": {"layers": 2, "heads": 2, "width": 32, "context": 16, "learning_rate": 1e-3}}
 SMALL_VOCABULARY = 96
 BATCHES = (64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1)
-# Of the GPU's memory that shardrun plans; the rest is for what CUDA itself takes and for a rival that needs more.
+# Of the GPU's memory that may be planned; the rest is for what CUDA itself takes.
 SHARE_OF_MEMORY = 0.85
+# PyTorch keeps more activations than shardrun plans. The batch of a race is one that both can take.
+ACTIVATIONS_OF_PYTORCH = 1.8
 # bfloat16 with dense operands, TFLOP/s, from NVIDIA's data sheets (SXM).
 PEAKS = {"H100": 989, "H200": 989, "A100": 312}
 
@@ -76,6 +78,7 @@ class Contest:
     def fit(self, below=None):
         """Chooses the largest batch whose plan fits; it needs no GPU for that. False: there is none."""
         most = SHARE_OF_MEMORY * self.machine.memory
+        factor = ACTIVATIONS_OF_PYTORCH if self.machine.torch else 1
         for batch in self.batches:
             if below is not None and batch >= below:
                 continue
@@ -85,7 +88,8 @@ class Contest:
             except Failed as failed:
                 self.refused = str(failed)
                 return False
-            if plan["ranks"][0]["bytes"]["peak"] <= most:
+            planned = plan["ranks"][0]["bytes"]
+            if planned["peak"] + (factor - 1) * planned["activations"] <= most:
                 self.batch, self.plan, self.path = batch, plan, path
                 return True
         return False

@@ -88,7 +88,7 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
     INFO(json::serialize(each));
     const std::string status(each.at("status").as_string());
     CHECK((status == "passed" || (status == "skipped" && !each.at("reason").is_null())));
-    CHECK_THAT("\n" + ended.out, Contains("\n" + std::string(each.at("name").as_string()) + " "));
+    CHECK_THAT(ended.out, Contains("== " + std::string(each.at("name").as_string()) + ": " + status + " in "));
   }
   for (const char* name : {"machine", "kernels", "verify", "sanitizer", "train-124M", "ops"}) {
     INFO(name);
