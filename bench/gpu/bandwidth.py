@@ -5,9 +5,9 @@ import json
 import os
 import pathlib
 
-from checks import can_nccl
 from machine import Failed, run
 from report import table
+from split_jobs import can_nccl
 
 HERE = pathlib.Path(__file__).resolve().parent
 SIZES = (1 << 20, 16 << 20, 256 << 20)
@@ -38,8 +38,17 @@ def bandwidth(machine, options, seconds):
     rows = [json.loads(line) for line in ended[0].out.splitlines() if line.startswith("{")]
     figures = {"backend": "gloo" if on_cpu else "nccl", "ranks": ranks, "gpus": gpus, "rows": rows}
     shown = [(f"{figures['backend']}, {ranks} ranks, {gpus} GPUs", "bytes", "us", "algbw GB/s", "busbw GB/s", "wrong")]
-    shown += [(row["op"], f"{row['bytes']:,}", f"{row['time_us']:.1f}", f"{row['algbw']:.2f}", f"{row['busbw']:.2f}", row["wrong"])
-              for row in rows]
+    shown += [
+        (
+            row["op"],
+            f"{row['bytes']:,}",
+            f"{row['time_us']:.1f}",
+            f"{row['algbw']:.2f}",
+            f"{row['busbw']:.2f}",
+            row["wrong"],
+        )
+        for row in rows
+    ]
     lines = table(shown)
     if any(row["wrong"] for row in rows):
         raise Failed("wrong elements", {**figures, "lines": lines})

@@ -1,10 +1,8 @@
 """What the machine has: the GPU, PyTorch, the libraries of CUDA, and the programs of the packed folder."""
 
-import ctypes
 import glob
 import json
 import os
-import pathlib
 import platform
 import shutil
 import signal
@@ -50,8 +48,14 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
     """Runs a program in a session of its own, for at most so long. `started` is called with its process."""
     begin = time.monotonic()
     with subprocess.Popen(
-        [str(word) for word in command], stdin=subprocess.PIPE if text else subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=environment, cwd=folder,
+        [str(word) for word in command],
+        stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        cwd=folder,
         start_new_session=True,
     ) as process:
         if started:
@@ -82,7 +86,8 @@ def library_folders(python):
 def nccl_version(folders):
     """(2, 30, 4), or None where there is no libnccl.so.2."""
     code = (
-        "import ctypes, sys; n = ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(n)); print(n.value)"
+        "import ctypes, sys; n = ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(n));"
+        "print(n.value)"
     )
     candidates = [f"{folder}/libnccl.so.2" for folder in folders] + ["libnccl.so.2"]
     for library in candidates:
@@ -113,7 +118,10 @@ class Memory:
         tool = shutil.which("nvidia-smi")
         self.process = tool and subprocess.Popen(
             [tool, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0", "--loop-ms=200"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         if self.process:
             self.reader = threading.Thread(target=self._read)
@@ -145,10 +153,14 @@ class Machine:
         searched = [str(folder / "lib"), *self.cuda_folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(searched)}
         self.nccl = nccl_version(self.cuda_folders)
-        self.sanitizer = find_tool("compute-sanitizer", (
-            "/usr/local/cuda*/bin/compute-sanitizer", "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
-            "/opt/nvidia/*/compute-sanitizer*",
-        ))
+        self.sanitizer = find_tool(
+            "compute-sanitizer",
+            (
+                "/usr/local/cuda*/bin/compute-sanitizer",
+                "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
+                "/opt/nvidia/*/compute-sanitizer*",
+            ),
+        )
         self.units, self.lacks = [], "shardrun devices has not been asked"
         self.torch, self.torch_lacks = None, "PyTorch has not been looked for"
 
@@ -170,7 +182,11 @@ class Machine:
         """Asks for the GPU and for PyTorch; what is known. Throws Failed where the device cannot be used."""
         self.torch, self.torch_lacks = self._look_for_torch(seconds)
         known = {
-            "host": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0)), "glibc": platform.libc_ver()[1]},
+            "host": {
+                "system": platform.platform(),
+                "cores": len(os.sched_getaffinity(0)),
+                "glibc": platform.libc_ver()[1],
+            },
             "python": platform.python_version(),
             "torch": self.torch,
             "nccl": ".".join(map(str, self.nccl)) if self.nccl else None,
@@ -181,7 +197,9 @@ class Machine:
         if smi := shutil.which("nvidia-smi"):
             ran = run([smi, f"--query-gpu={query}", "--format=csv,noheader"], 20)
             known["nvidia_smi"] = [
-                dict(zip(query.split(","), map(str.strip, line.split(",")))) for line in ran.out.splitlines() if ran.code == 0
+                dict(zip(query.split(","), map(str.strip, line.split(","))))
+                for line in ran.out.splitlines()
+                if ran.code == 0
             ]
         try:
             cuda = next(each for each in self.shardrun_json(["devices"], seconds) if each["name"] == "cuda")

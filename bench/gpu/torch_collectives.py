@@ -76,8 +76,19 @@ def main():
             seconds, wrong = slowest.tolist()
             algorithm = 4 * count / seconds / 1e9
             if rank == 0:
-                print(json.dumps({"op": op, "bytes": 4 * count, "time_us": 1e6 * seconds, "algbw": algorithm,
-                                  "busbw": algorithm * bus_factor(op, ranks), "wrong": int(wrong)}), flush=True)
+                print(
+                    json.dumps(
+                        {
+                            "op": op,
+                            "bytes": 4 * count,
+                            "time_us": 1e6 * seconds,
+                            "algbw": algorithm,
+                            "busbw": algorithm * bus_factor(op, ranks),
+                            "wrong": int(wrong),
+                        }
+                    ),
+                    flush=True,
+                )
     dist.destroy_process_group()
 
 

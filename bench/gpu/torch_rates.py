@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Speed of PyTorch's bfloat16 products and copies. Reads {"device": …, "products": {name: [m, n, k]}, "copy_bytes": …} and
-prints {"tflops": {name: …}, "copy_gb_per_s": …}. Random numbers: a GPU is faster with zeros."""
+"""Speed of PyTorch's bfloat16 products and copies.
+
+Reads {"device": …, "products": {name: [m, n, k]}, "copy_bytes": …} and prints {"tflops": {name: …}, "copy_gb_per_s": …}.
+Random numbers: a GPU is faster with zeros.
+"""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the ops of a traced step, and what the library of PyTorch makes of the same products."""
+"""Where the time of a step goes: the ops of a traced step, and what PyTorch makes of the same products."""
 
 import json
 import pathlib
@@ -33,8 +33,15 @@ def grouped(events, key, steps):
     rows = []
     for name, (microseconds, calls, flops, moved) in sorted(sums.items(), key=lambda each: -each[1][0]):
         seconds = max(microseconds, 1e-3) / 1e6
-        rows.append({"name": name, "ms": microseconds / 1000 / steps, "calls": calls / steps,
-                     "tflops": flops / seconds / 1e12, "gb_per_s": moved / seconds / 1e9})
+        rows.append(
+            {
+                "name": name,
+                "ms": microseconds / 1000 / steps,
+                "calls": calls / steps,
+                "tflops": flops / seconds / 1e12,
+                "gb_per_s": moved / seconds / 1e9,
+            }
+        )
     return rows
 
 
@@ -75,16 +82,25 @@ class OpTimes:
         figures = {"batch": contest.batch, "step_ms": step_ms, "ops_ms": in_ops, "ops": ops, "products": products}
         lines = [f"batch {contest.batch}: a step {step_ms:.2f} ms, in ops {in_ops:.2f} ms (timed by events)"]
         for title, rows in (("op", ops), ("product", products)):
-            lines += table([(title, "ms", "of step", "calls", "TFLOP/s", "GB/s")] + [
-                (row["name"], f"{row['ms']:.2f}", f"{row['ms'] / step_ms:.1%}", f"{row['calls']:.0f}", f"{row['tflops']:.1f}",
-                 f"{row['gb_per_s']:.0f}")
-                for row in rows[:MOST_ROWS]
-            ])
+            lines += table(
+                [(title, "ms", "of step", "calls", "TFLOP/s", "GB/s")]
+                + [
+                    (
+                        row["name"],
+                        f"{row['ms']:.2f}",
+                        f"{row['ms'] / step_ms:.1%}",
+                        f"{row['calls']:.0f}",
+                        f"{row['tflops']:.1f}",
+                        f"{row['gb_per_s']:.0f}",
+                    )
+                    for row in rows[:MOST_ROWS]
+                ]
+            )
         return figures, lines
 
 
 class Ceilings:
-    """The step: what PyTorch's libraries reach on this GPU with large products, with a model's products, and with copies."""
+    """The step: what PyTorch reaches on this GPU with large products, with a model's products, and with copies."""
 
     def __init__(self, name, contests):
         self.name, self.contests = name, contests
@@ -98,8 +114,11 @@ class Ceilings:
         else:
             rows, width = contest.tokens_per_step, contest.model["width"]
             for title, columns, inner in (
-                ("attention/qkv", 3 * width, width), ("attention/output", width, width), ("mlp/up", 4 * width, width),
-                ("mlp/down", width, 4 * width), ("logits", contest.vocabulary, width),
+                ("attention/qkv", 3 * width, width),
+                ("attention/output", width, width),
+                ("mlp/up", 4 * width, width),
+                ("mlp/down", width, 4 * width),
+                ("logits", contest.vocabulary, width),
             ):
                 shapes[f"{title} {rows} x {columns} x {inner}"] = (rows, columns, inner)
         device = "cuda" if machine.torch["gpu"] else "cpu"
@@ -108,5 +127,7 @@ class Ceilings:
         if ran.code != 0:
             raise Failed(ran.last_words())
         figures = json.loads(ran.out)
-        rows = [("bfloat16, random numbers", "TFLOP/s")] + [(name, f"{rate:.1f}") for name, rate in figures["tflops"].items()]
+        rows = [("bfloat16, random numbers", "TFLOP/s")] + [
+            (name, f"{rate:.1f}") for name, rate in figures["tflops"].items()
+        ]
         return figures, [*table(rows), f"copy, bytes read and written: {figures['copy_gb_per_s']:.0f} GB/s"]
