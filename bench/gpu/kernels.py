@@ -61,7 +61,7 @@ def kernels(machine, options, seconds):
     if not summary["passed"]:
         what = f"{summary['failed']} failures"
         if summary["not_run"]:
-            what += f"; not run to their end: {', '.join(summary['not_run'])}"
+            what += f"; {len(summary['not_run'])} ops not run to their end: {', '.join(summary['not_run'])}"
         raise Failed(what, {**summary, "lines": lines})
     return summary, lines
 
@@ -86,27 +86,12 @@ def sanitizer(machine, options, seconds):
         path = machine.scratch / f"{tool}.json"
         # The checks end by themselves at their time; the tool then needs some to report.
         share = seconds / len(TOOLS)
-        command = [
-            machine.sanitizer,
-            "--tool",
-            tool,
-            "--target-processes",
-            "all",
-            "--error-exitcode",
-            "99",
-            "--print-limit",
-            "20",
-            machine.kernel_checks,
-            "--separate",
-            "--largest",
-            "100" if options.small else "3000",
-            "--ops",
-            ",".join(ops),
-            "--seconds",
-            f"{max(2, share - 15):.0f}",
-            "--json",
-            path,
-        ]
+        watched = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
+        # The checks themselves ask each call of CUDA whether it failed.
+        watched += " --report-api-errors no --print-limit 20"
+        checks = f"--separate --largest {100 if options.small else 3000} --seconds {max(2, share - 15):.0f}"
+        command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
+        command += ["--ops", ",".join(ops), "--json", path]
         ran = run(command, share, machine.environment)
         said = ran.out + ran.err
         errors = [int(number) for number in re.findall(r"ERROR SUMMARY: (\d+) error", said)]

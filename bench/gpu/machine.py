@@ -180,7 +180,8 @@ class Machine:
 
     def look(self, seconds):
         """Asks for the GPU and for PyTorch; what is known. Throws Failed where the device cannot be used."""
-        self.torch, self.torch_lacks = self._look_for_torch(seconds)
+        # The first import may read gigabytes from a slow disk, and the race hangs on it.
+        self.torch, self.torch_lacks = self._look_for_torch(max(seconds, 120))
         known = {
             "host": {
                 "system": platform.platform(),

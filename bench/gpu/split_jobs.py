@@ -148,9 +148,10 @@ def judged(results, lines):
     def of(status):
         return [each for each in results if each["status"] == status]
 
-    for how in dict.fromkeys(each["how"] for each in results):
-        passed = [f"{each['strategy']} {each['precision']}" for each in of("passed") if each["how"] == how]
-        lines.append(f"{how}: passed: {', '.join(passed) or 'none'}")
+    passed = {}
+    for each in of("passed"):
+        passed.setdefault((each["how"], each["precision"]), []).append(each["strategy"])
+    lines += [f"{how}, {precision}: passed: {', '.join(which)}" for (how, precision), which in passed.items()]
     others = {}
     for each in results:
         if each["status"] != "passed":

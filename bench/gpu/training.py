@@ -140,7 +140,7 @@ def race(machine, rivals, contest, seconds):
             left = limit - time.monotonic()
             if name == "shardrun":
                 # The rival needs its part of the first round.
-                share = 1 if why or rounds or "PyTorch" in result else 0.6
+                share = 1 if why or rounds or "PyTorch" in result else 0.5
                 result[name] = run_shardrun(machine, contest, max(12, share * left), measured)
             elif not why:
                 try:
