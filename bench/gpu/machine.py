@@ -84,20 +84,16 @@ def library_folders(python):
 
 
 def nccl_version(folders):
-    """(2, 30, 4), or None where there is no libnccl.so.2."""
+    """(2, 30, 4) of the libnccl.so.2 that a program finds, or None where there is none."""
     code = (
-        "import ctypes, sys; n = ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(n));"
-        "print(n.value)"
+        "import ctypes; number = ctypes.c_int(); ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(number));"
+        "print(number.value)"
     )
-    candidates = [f"{folder}/libnccl.so.2" for folder in folders] + ["libnccl.so.2"]
-    for library in candidates:
-        if "/" in library and not os.path.exists(library):
-            continue
-        ran = run([sys.executable, "-c", code, library], 20)
-        if ran.code == 0:
-            number = int(ran.out)
-            return number // 10000, number // 100 % 100, number % 100
-    return None
+    ran = run([sys.executable, "-c", code], 20, {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)})
+    if ran.code != 0:
+        return None
+    number = int(ran.out)
+    return number // 10000, number // 100 % 100, number % 100
 
 
 def find_tool(name, hints):
@@ -149,10 +145,10 @@ class Machine:
         self.shardrun, self.kernel_checks = folder / "bin" / "shardrun", folder / "bin" / "kernel_checks"
         self.python = python
         self.cuda_folders = library_folders(python)
-        # CUDA's come after ours: neither has a library of the other.
-        searched = [str(folder / "lib"), *self.cuda_folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(searched)}
-        self.nccl = nccl_version(self.cuda_folders)
+        # What the user has chosen comes before what is found.
+        searched = [*filter(None, [os.environ.get("LD_LIBRARY_PATH")]), *self.cuda_folders]
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": ":".join([str(folder / "lib"), *searched])}
+        self.nccl = nccl_version(searched)
         self.sanitizer = find_tool(
             "compute-sanitizer",
             (
