@@ -17,7 +17,7 @@ SMALL_VOCABULARY = 96
 BATCHES = (64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1)
 # Of the GPU's memory that may be planned; the rest is for what CUDA itself takes.
 SHARE_OF_MEMORY = 0.85
-# PyTorch keeps more activations than shardrun plans. The batch of a race is one that both can take.
+# The batch of a race is one that both can take: an estimate of PyTorch's activations over those that shardrun plans.
 ACTIVATIONS_OF_PYTORCH = 1.8
 # Of a run.
 STEPS, STEPS_OF_SMALL = 40, 8
