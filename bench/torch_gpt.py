@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Trains a job's gpt with PyTorch on the CPU and prints how long each step took, as JSON. `[train] precision = mixed` is
-autocast to bfloat16 there.
+"""Trains a job's gpt with PyTorch, on the CPU or a GPU, and prints how long each step took, as JSON.
+`[train] precision = mixed` is autocast to bfloat16, with parameters and optimizer in float32.
 
-The rival of `bench/train`, which runs it with each PyTorch it finds; also of use alone:
+The rival of `bench/train`, which runs it with each PyTorch it finds, and of `bench/gpu/run`; also of use alone:
 
     python3 bench/torch_gpt.py job.ini --set data.text=corpus.txt --set train.steps=100 --threads 1
+    python3 bench/torch_gpt.py job.ini --device cuda --compile
 
 Each thing is done in the fastest way that the PyTorch at hand has without changing what is computed: fused causal
-attention, fused AdamW, one cross-entropy over all tokens. 1.13 and later. A step is what shardrun's step_s covers:
-the batch is drawn, forward, backward, clipping, the update, and the loss is read.
+attention, fused AdamW, one cross-entropy over all tokens, on GPUs tf32 for what is float32 and batches copied from
+pinned memory. 1.13 and later. A step is what shardrun's step_s covers: the batch is drawn, forward, backward, clipping,
+the update, and the loss is read. On a GPU the loss is read two steps later, so that the host stays ahead, and a step is
+the time between the ends of two.
 """
 
 import argparse
 import array
+import contextlib
 import json
 import math
 import re
@@ -108,7 +112,7 @@ class Gpt(nn.Module):
 
     def forward(self, inputs, targets):
         """The mean cross-entropy over all tokens."""
-        x = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1]))
+        x = self.tokens(inputs) + self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         x = F.dropout(x, self.dropout, self.training)
         for layer in self.layers:
             x = layer(x)
@@ -145,14 +149,15 @@ def load_all_tokens(setting):
     return torch.tensor([number[character] for character in text])
 
 
-def draw_batch(tokens, setting):
+def draw_batch(tokens, setting, device):
     context = setting["context"]
     starts = torch.randint(len(tokens) - context, (setting["batch"],))
-    return (torch.stack([tokens[i + shift : i + shift + context] for i in starts.tolist()]) for shift in (0, 1))
+    parts = [torch.stack([tokens[i + shift : i + shift + context] for i in starts.tolist()]) for shift in (0, 1)]
+    return [part.pin_memory().to(device, non_blocking=True) for part in parts] if device == "cuda" else parts
 
 
 def make_optimizer(model, setting):
-    """AdamW that decays matrices only; fused where this PyTorch has it for the CPU, else the faster eager loop."""
+    """AdamW that decays matrices only; fused where this PyTorch has it for the device, else the faster eager loop."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": setting["weight_decay"]},
@@ -178,15 +183,16 @@ def learning_rate(setting, step):
     return low + 0.5 * (1 + math.cos(math.pi * min(1.0, done))) * (high - low)
 
 
-def train_step(model, optimizer, tokens, setting, rate):
-    inputs, targets = draw_batch(tokens, setting)
+def train_step(model, optimizer, tokens, setting, rate, device):
+    """The loss, which a GPU may still be computing."""
+    inputs, targets = draw_batch(tokens, setting, device)
     for group in optimizer.param_groups:
         group["lr"] = rate
     total = 0.0
     optimizer.zero_grad(set_to_none=True)
     parts = setting["microbatches"]
     for part_inputs, part_targets in zip(inputs.tensor_split(parts), targets.tensor_split(parts)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=setting["precision"] == "mixed"):
+        with torch.autocast(device, torch.bfloat16, enabled=setting["precision"] == "mixed"):
             loss = model(part_inputs, part_targets)
         loss = loss * (len(part_inputs) / len(inputs))
         loss.backward()
@@ -194,7 +200,44 @@ def train_step(model, optimizer, tokens, setting, rate):
     if setting["clip"] > 0:
         nn.utils.clip_grad_norm_(model.parameters(), setting["clip"])
     optimizer.step()
-    return float(total)
+    return total
+
+
+class HostClock:
+    """Ends of steps where the host computes them."""
+
+    def __init__(self):
+        self.ends, self.losses = [time.perf_counter()], []
+
+    def step_ended(self, loss):
+        self.losses.append(float(loss))
+        self.ends.append(time.perf_counter())
+
+    def finish(self):
+        """The steps' seconds and losses."""
+        return [end - begin for begin, end in zip(self.ends, self.ends[1:])], self.losses
+
+
+class GpuClock:
+    """Ends of steps on a GPU. The host goes at most two steps ahead."""
+
+    def __init__(self):
+        self.ends, self.losses = [], []
+        self._record()
+
+    def _record(self):
+        self.ends.append(torch.cuda.Event(enable_timing=True))
+        self.ends[-1].record()
+
+    def step_ended(self, loss):
+        self.losses.append(loss)
+        self._record()
+        self.ends[max(0, len(self.ends) - 3)].synchronize()
+
+    def finish(self):
+        torch.cuda.synchronize()
+        seconds = [begin.elapsed_time(end) / 1000 for begin, end in zip(self.ends, self.ends[1:])]
+        return seconds, [float(loss) for loss in self.losses]
 
 
 def build_of():
@@ -217,30 +260,49 @@ def build_of():
         "onednn": first(r"MKL-DNN v(\S+)"),
         "capability": first(r"CPU capability usage: (\S+)"),
         "attention": "fused" if HAS_FUSED_ATTENTION else "written out",
+        "cuda": torch.version.cuda,
     }
 
 
 def train(setting, arguments):
     """Runs the job's steps; what was measured."""
+    device = arguments.device
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(setting["seed"])
+    if device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     tokens = load_tokens(setting)
-    model = Gpt(setting)
+    with torch.device(device) if device == "cuda" else contextlib.nullcontext():
+        model = Gpt(setting)
     optimizer, optimizer_kind = make_optimizer(model, setting)
     runnable = torch.compile(model) if arguments.compile else model
 
-    times = []
+    began = time.perf_counter()
+    clock = GpuClock() if device == "cuda" else HostClock()
+    first_step = limit = None
     for step in range(setting["steps"]):
-        begin = time.perf_counter()
-        loss = train_step(runnable, optimizer, tokens, setting, learning_rate(setting, step))
-        times.append(time.perf_counter() - begin)
+        loss = train_step(runnable, optimizer, tokens, setting, learning_rate(setting, step), device)
+        clock.step_ended(loss)
+        if step == 0:
+            if device == "cuda":
+                torch.cuda.synchronize()
+            first_step = time.perf_counter() - began
+        if arguments.seconds and step + 1 >= arguments.warm:
+            limit = limit or time.perf_counter() + arguments.seconds
+            if step + 1 > arguments.warm and time.perf_counter() >= limit:
+                break
+    times, losses = clock.finish()
 
     median = statistics.median(times[arguments.warm :])
     return {
         "build": {**build_of(), "optimizer": optimizer_kind, "compiled": arguments.compile},
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": arguments.threads,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "loss": loss,
+        "loss": losses[-1],
+        "losses": losses,
+        "first_step_s": first_step,
+        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
         "step_ms_median": 1000 * median,
         "tokens_per_s": setting["batch"] * setting["context"] / median,
         "step_ms": [round(1000 * t, 3) for t in times],
@@ -253,6 +315,8 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value", dest="overrides")
     parser.add_argument("--warm", type=int, default=5, help="first steps that the median leaves out (5)")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, help="end so long after the warm steps, if the job has more")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile")
     arguments = parser.parse_args()
     try:

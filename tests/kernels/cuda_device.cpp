@@ -1,8 +1,10 @@
 // Runs every case of every op on a device as the program loads it, and compares with float64: the checks of
 // cuda_emulated.cpp, on a GPU. A process of its own works through the ops; after a failure of the GPU, which ends all
-// work of a process, a new one continues with the next op.
+// work of a process, a new one continues with the next op. It is this program, started anew: tools such as
+// compute-sanitizer do not see into a process that was only forked.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <ranges>
@@ -47,8 +50,12 @@ struct Options {
   double seconds = 0;
   std::int64_t largest = 0;  ///< elements of an operand; larger cases are left out; 0: none
   bool separate = false;
-  std::string json;  ///< the file of the summary; empty: none
+  std::string json;    ///< the file of the summary; empty: none
+  int report_to = -1;  ///< of the process that works: the descriptor that the other reads; -1: this is the other
 };
+
+/// A process that works ends by itself when its time is over. One that has not ended so long after that is killed.
+constexpr std::chrono::seconds time_to_end(10);
 
 struct Failure {
   std::string op;
@@ -150,12 +157,17 @@ std::vector<TypedCase> cases_to_run(const Options& options, const std::string& o
   return cases;
 }
 
-/// False: the device does nothing any more.
-bool check_op(const Options& options, const std::string& op, DeviceRunner& runner, const Sender& sender) {
+enum class Checked { whole, out_of_time, device_lost };
+
+Checked check_op(const Options& options, const std::string& op, DeviceRunner& runner, const Sender& sender,
+                 Clock::time_point limit) {
   const Clock::time_point begin = Clock::now();
   std::int64_t cases = 0;
   runner.runs = 0;
   for (const TypedCase& typed : cases_to_run(options, op)) {
+    if (Clock::now() >= limit) {
+      return Checked::out_of_time;
+    }
     ++cases;
     const Prepared prepared = prepare_as(typed.test, typed.typing);
     for (const KernelCheck& check : cuda_checks()) {
@@ -176,17 +188,22 @@ bool check_op(const Options& options, const std::string& op, DeviceRunner& runne
         sender.send({"wrong", wrong});
       }
       if (lost) {
-        return false;
+        return Checked::device_lost;
       }
     }
     const std::chrono::duration<double> taken = Clock::now() - begin;
     sender.send({"so far", op, std::to_string(cases), std::to_string(runner.runs), std::to_string(taken.count())});
   }
   sender.send({"done", op});
-  return true;
+  return Checked::whole;
 }
 
-[[noreturn]] void work(const Options& options, const std::vector<std::string>& ops, const Sender& sender) {
+void work(const Options& options) {
+  const Sender sender(options.report_to);
+  const Clock::time_point limit =
+      options.seconds > 0
+          ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))
+          : Clock::time_point::max();
   std::optional<DeviceRunner> runner;
   try {
     const device::Device& device = options.library.empty() ? device::Device::find(options.device)
@@ -203,16 +220,17 @@ bool check_op(const Options& options, const std::string& op, DeviceRunner& runne
     runner.emplace(device, options.separate);
   } catch (const Error& error) {
     sender.send({"unusable", error.message()});
-    _exit(0);
+    return;
   }
-  for (const std::string& op : ops) {
-    if (!check_op(options, op, *runner, sender)) {
-      sender.send({"lost"});
+  for (const std::string& op : options.ops) {
+    const Checked checked = check_op(options, op, *runner, sender, limit);
+    if (checked == Checked::device_lost) {
       _exit(0);  // no destructor waits for a device that is gone
     }
+    if (checked == Checked::out_of_time) {
+      return;
+    }
   }
-  runner.reset();
-  _exit(0);
 }
 
 // --- the process that reports ----------------------------------------------------------------------------------------
@@ -252,6 +270,33 @@ class Reporter {
     return std::max(0, static_cast<int>(1000 * options_.seconds - past.count()));
   }
   [[nodiscard]] bool out_of_time() const { return left_ms() == 0; }
+  [[nodiscard]] int patience_ms() const {
+    const int left = left_ms();
+    return left < 0 ? left : left + static_cast<int>(std::chrono::milliseconds(time_to_end).count());
+  }
+
+  /// In place of this process, which was forked.
+  [[noreturn]] void execute(const std::vector<std::string>& ops, int report_to) const {
+    std::vector<std::string> words = {
+        "kernel_checks",
+        "--device=" + options_.device,
+        fmt::format("--unit={}", options_.unit),
+        fmt::format("--ops={}", fmt::join(ops, ",")),
+        fmt::format("--largest={}", options_.largest),
+        fmt::format("--seconds={}", options_.seconds > 0 ? std::max(1, left_ms()) / 1000.0 : 0.0),
+        fmt::format("--report-to={}", report_to)};
+    if (!options_.library.empty()) {
+      words.push_back("--library=" + options_.library);
+    }
+    if (options_.separate) {
+      words.emplace_back("--separate");
+    }
+    std::vector<char*> pointers;
+    std::ranges::transform(words, std::back_inserter(pointers), [](std::string& word) { return word.data(); });
+    pointers.push_back(nullptr);
+    execv("/proc/self/exe", pointers.data());
+    _exit(127);
+  }
 
   void run_process(const std::vector<std::string>& ops) {
     std::array<int, 2> ends = {-1, -1};
@@ -263,7 +308,7 @@ class Reporter {
     const pid_t process = fork();
     if (process == 0) {
       close(ends[0]);
-      work(options_, ops, Sender(ends[1]));
+      execute(ops, ends[1]);
     }
     close(ends[1]);
     if (process < 0) {
@@ -290,7 +335,7 @@ class Reporter {
     std::array<char, 4096> piece = {};
     for (;;) {
       pollfd readable = {.fd = descriptor, .events = POLLIN, .revents = 0};
-      const int ready = poll(&readable, 1, left_ms());
+      const int ready = poll(&readable, 1, patience_ms());
       if (ready == 0) {
         return false;
       }
@@ -424,9 +469,11 @@ std::optional<Options> parse(int argc, char** argv) {
       "largest", po::value(&options.largest), "leave out cases with an operand of more elements than this")(
       "separate", "give each buffer an allocation of its own, for compute-sanitizer")("json", po::value(&options.json),
                                                                                       "write a summary to this file");
+  po::options_description all;
+  all.add(visible).add_options()("report-to", po::value(&options.report_to), "the process that works");
   po::variables_map values;
   try {
-    po::store(po::parse_command_line(argc, argv, visible), values);
+    po::store(po::parse_command_line(argc, argv, all), values);
     po::notify(values);
   } catch (const po::error& error) {
     throw Error(ErrorCode::usage, error.what());
@@ -476,6 +523,10 @@ int check_all(const Options& options) {
 int main(int argc, char** argv) {
   try {
     const std::optional<Options> options = parse(argc, argv);
+    if (options && options->report_to >= 0) {
+      work(*options);
+      return 0;
+    }
     return options ? check_all(*options) : 0;
   } catch (const Error& error) {
     fmt::print(stderr, "kernel_checks: {}\n", error.message());

@@ -1,0 +1,126 @@
+"""The steps that check kernels: all against float64, and some under compute-sanitizer."""
+
+import json
+import re
+
+from machine import Failed, Skipped, run
+
+# What a sanitizer, which slows down a hundredfold, is to see first.
+FIRST_OPS = (
+    "matmul",
+    "matmul_gradient_weights",
+    "attention",
+    "attention_gradient",
+    "layer_norm",
+    "layer_norm_gradient_input",
+    "layer_norm_gradient_gain",
+    "embedding",
+    "embedding_gradient",
+    "token_loss",
+    "token_loss_gradient_sum",
+    "softmax_terms",
+    "softmax_terms_gradient",
+    "row_max",
+    "adamw",
+    "square_sum",
+    "sum_all",
+    "gelu",
+    "gelu_gradient",
+    "dropout",
+    "transpose",
+)
+FEW_OPS = ("matmul", "layer_norm", "adamw")
+
+
+def summary_of(path, ran):
+    if not path.exists():
+        raise Failed(f"kernel_checks ended with {ran.code}: {ran.last_words()}")
+    summary = json.loads(path.read_text())
+    if summary["unusable"]:
+        raise Failed(f"the device cannot be used: {summary['unusable']}", summary)
+    return summary
+
+
+def kernels(machine, options, seconds):
+    """All kernels of the device against float64."""
+    path = machine.scratch / "kernels.json"
+    command = [machine.kernel_checks, "--json", path, "--seconds", f"{max(1, seconds - 12):.0f}"]
+    command += ["--largest", "100", "--ops", ",".join(FEW_OPS)] if options.small else []
+    summary = summary_of(path, run(command, seconds, machine.environment))
+    slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
+    done = summary["ops"] - len(summary["not_run"])
+    lines = [
+        f"{done} of {summary['ops']} ops, {summary['cases']} cases, {summary['runs']} runs, "
+        + f"{summary['failed']} failures; "
+        + "slowest: "
+        + ", ".join(f"{op} {of['seconds']:.1f} s" for op, of in slowest)
+    ]
+    lines += [
+        f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:8]
+    ]
+    if not summary["passed"]:
+        what = f"{summary['failed']} failures"
+        if summary["not_run"]:
+            what += f"; {len(summary['not_run'])} ops not run to their end: {', '.join(summary['not_run'])}"
+        raise Failed(what, {**summary, "lines": lines})
+    return summary, lines
+
+
+# --- compute-sanitizer -----------------------------------------------------------------------------------------------
+
+TOOLS = ("memcheck", "racecheck")
+
+
+def sanitizer(machine, options, seconds):
+    """compute-sanitizer over small cases of the kernels, the most important ops first, as far as the time goes."""
+    machine.require_gpu()
+    if machine.sanitizer is None:
+        raise Skipped("compute-sanitizer is not in PATH and in no toolkit of this machine")
+    known = [
+        line.split()[0] for line in run([machine.kernel_checks, "--list"], 20, machine.environment).out.splitlines()
+    ]
+    ops = [op for op in FIRST_OPS if op in known] + [op for op in known if op not in FIRST_OPS]
+    ops = FEW_OPS if options.small else ops
+    figures, lines, wrong = {"path": machine.sanitizer}, [], []
+    for tool in TOOLS:
+        path = machine.scratch / f"{tool}.json"
+        # The checks end by themselves at their time; the tool then needs some to report.
+        share = seconds / len(TOOLS)
+        watched = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
+        # The checks themselves ask each call of CUDA whether it failed.
+        watched += " --report-api-errors no --print-limit 20"
+        checks = f"--separate --largest {100 if options.small else 3000} --seconds {max(2, share - 15):.0f}"
+        command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
+        command += ["--ops", ",".join(ops), "--json", path]
+        ran = run(command, share, machine.environment)
+        said = ran.out + ran.err
+        errors = [int(number) for number in re.findall(r"ERROR SUMMARY: (\d+) error", said)]
+        errors += [
+            int(number) for number in re.findall(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", said)
+        ]
+        summary = json.loads(path.read_text()) if path.exists() else None
+        figures[tool] = {
+            "exit_code": ran.code,
+            "errors": sum(errors),
+            "summaries": len(errors),
+            "checks": summary,
+            "said": said[-4000:],
+        }
+        if summary is None or not errors:
+            wrong.append(f"{tool} did not report: {ran.last_words()}")
+            continue
+        done = summary["ops"] - len(summary["not_run"])
+        lines.append(
+            f"{tool}: {sum(errors)} errors; {done} of {summary['ops']} ops to their end, {summary['cases']} cases, "
+            f"{summary['failed']} wrong results"
+        )
+        if sum(errors) or ran.code == 99:
+            first = next(
+                (line.strip("= ") for line in said.splitlines() if re.search(r"=+ (Invalid|Error|Warning)", line)), ""
+            )
+            wrong.append(f"{tool}: {sum(errors)} errors: {first}")
+        if summary["failed"] or summary["cases"] == 0:
+            wrong.append(f"{tool}: {summary['cases']} cases, {summary['failed']} failures {summary['unusable']}")
+    if wrong:
+        raise Failed("; ".join(wrong), {**figures, "lines": lines})
+    return figures, lines

@@ -1,0 +1,181 @@
+// bench/gpu: packs the built programs with the library over a fake of CUDA, and runs all steps on them.
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+namespace json = boost::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// False, and says so, where the scripts cannot run.
+bool has_python() {
+  if (std::system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null") == 0) {
+    return true;
+  }
+  WARN("skipped: there is no python3 of 3.9 or later");
+  return false;
+}
+
+Ended pack(const fs::path& folder, const std::string& words = "") {
+  return run_script(folder, "exec python3 '" SHARDRUN_SOURCE "/bench/gpu/pack' packed --built --build '" SHARDRUN_BUILD
+                            "' --library '" SHARDRUN_FAKE_LIBRARY "' " +
+                                words);
+}
+
+Ended run_packed(const fs::path& folder, const std::string& words, const std::string& variables = "") {
+  return run_script(folder, "exec env " + variables + " packed/bench/gpu/run --small --out report.json " + words);
+}
+
+/// The machine's own NCCL is not to be found: it would look for GPUs.
+void hide_nccl(const fs::path& folder) {
+  fs::create_directory(folder / "libraries");
+  std::ofstream(folder / "libraries/libnccl.so.2") << "no library";
+}
+
+/// A tool that runs the program behind its options and has found `errors`.
+void write_sanitizer(const fs::path& folder, int errors) {
+  fs::create_directory(folder / "tools");
+  const fs::path path = folder / "tools/compute-sanitizer";
+  std::ofstream(path) << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift 2; done\n\"$@\"\n"
+                      << "echo '========= ERROR SUMMARY: " << errors << " errors'\n";
+  fs::permissions(path, fs::perms::owner_all);
+}
+
+const json::object& step(const json::object& report, const std::string& name) {
+  for (const json::value& each : report.at("steps").as_array()) {
+    if (each.at("name").as_string() == name) {
+      return each.as_object();
+    }
+  }
+  throw std::runtime_error("the report has no step " + name);
+}
+
+std::vector<std::string> names_of(const json::object& report) {
+  std::vector<std::string> names;
+  for (const json::value& each : report.at("steps").as_array()) {
+    names.emplace_back(each.at("name").as_string());
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  const Ended packed = pack(folder.path(), "--limit-mib 1000");
+  INFO(packed.err);
+  REQUIRE(packed.code == 0);
+  write_sanitizer(folder.path(), 0);
+  hide_nccl(folder.path());
+
+  const Ended ended = run_packed(folder.path(), "", "PATH=\"$PWD/tools:$PATH\" LD_LIBRARY_PATH=\"$PWD/libraries\"");
+
+  INFO(ended.out << ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.out.size() <= 12'000);
+  const json::object report = read_json(folder.path() / "report.json");
+  CHECK(report.at("finished").as_bool());
+  CHECK(report.at("pack").as_object().contains("commit"));
+  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "verify", "sanitizer", "compile", "rates",
+                                                     "train-124M", "ops", "bandwidth"});
+  for (const json::value& each : report.at("steps").as_array()) {
+    INFO(json::serialize(each));
+    const std::string status(each.at("status").as_string());
+    CHECK((status == "passed" || (status == "skipped" && !each.at("reason").is_null())));
+    CHECK_THAT(ended.out, Contains("== " + std::string(each.at("name").as_string()) + ": " + status + " in "));
+  }
+  for (const char* name : {"machine", "kernels", "verify", "sanitizer", "train-124M", "ops"}) {
+    INFO(name);
+    CHECK(step(report, name).at("status") == "passed");
+  }
+  CHECK(step(report, "machine").at("figures").at("units").at(0).at("name") == "Fake H200");
+  CHECK(step(report, "kernels").at("figures").at("cases").as_int64() > 0);
+  CHECK(step(report, "sanitizer").at("figures").at("memcheck").at("checks").at("cases").as_int64() > 0);
+  int compared = 0;
+  for (const json::value& each : step(report, "verify").at("figures").at("cases").as_array()) {
+    compared += each.at("status") == "passed" ? 1 : 0;
+  }
+  CHECK(compared == 4);
+  CHECK_THAT(ended.out, Contains("ranks over nccl skipped: there is no libnccl.so.2"));
+  const json::value& training = step(report, "train-124M").at("figures");
+  const json::value& ours = training.at("contestants").at("shardrun");
+  CHECK(ours.at("tokens_per_s").to_number<double>() > 0);
+  CHECK(ours.at("share_of_peak").to_number<double>() > 0);
+  CHECK(ours.at("peak_bytes") == training.at("planned_bytes"));
+  // N without the positions: 6 * (28320 - 16 * 32) + 6 * 2 * 16 * 32 a token, 4 x 16 tokens.
+  CHECK(training.at("parameters").as_int64() == 28'320);
+  CHECK(training.at("model_flops_per_step").as_int64() == 64 * (6 * (28'320 - 512) + 6'144));
+  const json::array& ops = step(report, "ops").at("figures").at("ops").as_array();
+  REQUIRE_FALSE(ops.empty());
+  CHECK(ops[0].at("ms").to_number<double>() > 0);
+}
+
+TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those after it", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  REQUIRE(pack(folder.path(), "--limit-mib 1000").code == 0);
+  write_sanitizer(folder.path(), 3);
+
+  const Ended wrong = run_packed(folder.path(), "--only kernels,sanitizer,ops",
+                                 "PATH=\"$PWD/tools:$PATH\" FAKE_CUDA_WITHOUT=layer_norm");
+
+  INFO(wrong.out << wrong.err);
+  CHECK(wrong.code == 1);
+  json::object report = read_json(folder.path() / "report.json");
+  CHECK(report.at("finished").as_bool());
+  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "sanitizer", "ops"});
+  CHECK(step(report, "machine").at("status") == "passed");
+  CHECK(step(report, "kernels").at("status") == "failed");
+  CHECK(step(report, "kernels").at("figures").at("failures").at(0).at("op") == "layer_norm");
+  CHECK(step(report, "sanitizer").at("status") == "failed");
+  CHECK(step(report, "ops").at("status") == "failed");
+  CHECK_THAT(std::string(step(report, "sanitizer").at("reason").as_string()), Contains("memcheck: 3 errors"));
+  CHECK_THAT(std::string(step(report, "ops").at("reason").as_string()),
+             Contains("no kernels of device cuda for these ops of the job: layer_norm"));
+
+  const Ended none = run_packed(folder.path(), "", "FAKE_CUDA_DRIVER=0");
+
+  INFO(none.out << none.err);
+  CHECK(none.code == 1);
+  report = read_json(folder.path() / "report.json");
+  CHECK(report.at("finished").as_bool());
+  CHECK(step(report, "machine").at("status") == "failed");
+  CHECK_THAT(std::string(step(report, "machine").at("reason").as_string()), Contains("there is no NVIDIA driver"));
+  for (const char* name : {"verify", "train-124M", "ops"}) {
+    INFO(name);
+    CHECK(step(report, name).at("status") == "skipped");
+  }
+}
+
+TEST_CASE("bench/gpu/pack refuses a folder that is too large, and one with files of others", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  const Ended large = pack(folder.path(), "--limit-mib 1");
+  CHECK(large.code == 1);
+  CHECK_THAT(large.err, Contains("and at most 1 are wanted"));
+  const Ended again = pack(folder.path(), "--limit-mib 1000");
+  CHECK(again.code == 0);
+
+  fs::remove(folder.path() / "packed/pack.json");
+  const Ended others = pack(folder.path());
+  CHECK(others.code == 1);
+  CHECK_THAT(others.err, Contains("has files of others"));
+  CHECK(fs::exists(folder.path() / "packed/bin/shardrun"));
+}
