@@ -89,7 +89,7 @@ def sanitizer(machine, options, seconds):
         watched = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
         # The checks themselves ask each call of CUDA whether it failed.
         watched += " --report-api-errors no --print-limit 20"
-        checks = f"--separate --largest {100 if options.small else 3000} --seconds {max(2, share - 15):.0f}"
+        checks = f"--patience 0 --separate --largest {100 if options.small else 3000} --seconds {max(2, share - 15):.0f}"
         command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
         command += ["--ops", ",".join(ops), "--json", path]
         ran = run(command, share, machine.environment)

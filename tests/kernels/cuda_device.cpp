@@ -48,6 +48,7 @@ struct Options {
   std::size_t unit = 0;
   std::vector<std::string> ops;
   double seconds = 0;
+  double patience = 60;
   std::int64_t largest = 0;  ///< elements of an operand; larger cases are left out; 0: none
   bool separate = false;
   std::string json;    ///< the file of the summary; empty: none
@@ -270,9 +271,15 @@ class Reporter {
     return std::max(0, static_cast<int>(1000 * options_.seconds - past.count()));
   }
   [[nodiscard]] bool out_of_time() const { return left_ms() == 0; }
+  /// Of one check; -1: without an end. Before the first one, the process loads the device.
   [[nodiscard]] int patience_ms() const {
     const int left = left_ms();
-    return left < 0 ? left : left + static_cast<int>(std::chrono::milliseconds(time_to_end).count());
+    const int all = left < 0 ? left : left + static_cast<int>(std::chrono::milliseconds(time_to_end).count());
+    if (options_.patience <= 0 || current_.op.empty()) {
+      return all;
+    }
+    const int one = static_cast<int>(1000 * options_.patience);
+    return all < 0 ? one : std::min(all, one);
   }
 
   /// In place of this process, which was forked.
@@ -315,36 +322,43 @@ class Reporter {
       close(ends[0]);
       throw Error(ErrorCode::io, fmt::format("no process can be started: {}", std::strerror(errno)));
     }
-    const bool in_time = listen(ends[0]);
+    const Heard heard = listen(ends[0]);
     close(ends[0]);
-    if (!in_time) {
+    if (heard != Heard::end) {
       kill(process, SIGKILL);
     }
     int status = 0;
     waitpid(process, &status, 0);
-    if (in_time && WIFSIGNALED(status)) {
+    if (heard == Heard::nothing) {
+      fail(fmt::format("not done after {} s: the kernel or a wait does not end (--patience)", options_.patience));
+    } else if (heard == Heard::end && WIFSIGNALED(status)) {
       fail(fmt::format("the process ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status))));
-    } else if (in_time && WEXITSTATUS(status) != 0) {
+    } else if (heard == Heard::end && WEXITSTATUS(status) != 0) {
       fail(fmt::format("the process ended with exit code {}", WEXITSTATUS(status)));
     }
   }
 
-  /// False: out of time.
-  bool listen(int descriptor) {
+  enum class Heard {
+    end,          ///< of the process
+    nothing,      ///< of the check that it is at, for too long
+    out_of_time,  ///< of all checks
+  };
+
+  Heard listen(int descriptor) {
     std::string text;
     std::array<char, 4096> piece = {};
     for (;;) {
       pollfd readable = {.fd = descriptor, .events = POLLIN, .revents = 0};
       const int ready = poll(&readable, 1, patience_ms());
       if (ready == 0) {
-        return false;
+        return out_of_time() ? Heard::out_of_time : Heard::nothing;
       }
       const ssize_t count = ready < 0 ? -1 : read(descriptor, piece.data(), piece.size());
       if (count < 0 && errno == EINTR) {
         continue;
       }
       if (count <= 0) {
-        return true;
+        return Heard::end;
       }
       text.append(piece.data(), static_cast<std::size_t>(count));
       std::size_t begin = 0;
@@ -466,6 +480,8 @@ std::optional<Options> parse(int argc, char** argv) {
       "unit", po::value(&options.unit)->default_value(0), "which of the device's units")(
       "ops", po::value(&ops), "only these, separated by commas")(
       "seconds", po::value(&options.seconds), "end after this time; ops that were not run are a failure")(
+      "patience", po::value(&options.patience)->default_value(60),
+      "seconds for one check of a case; if it takes longer, its op is given up as failed; 0: any time")(
       "largest", po::value(&options.largest), "leave out cases with an operand of more elements than this")(
       "separate", "give each buffer an allocation of its own, for compute-sanitizer")("json", po::value(&options.json),
                                                                                       "write a summary to this file");

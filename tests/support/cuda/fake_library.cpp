@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -8,7 +11,7 @@
 #include "tests/support/cuda/fake_cuda.h"
 
 // The library of device `cuda` with a fake of CUDA's runtime and the emulated kernels, late on their streams.
-// FAKE_CUDA_WITHOUT names an op whose kernel is left out.
+// FAKE_CUDA_WITHOUT names an op whose kernel is left out, FAKE_CUDA_STUCK one whose kernel never ends.
 
 namespace shardrun::test {
 namespace {
@@ -18,10 +21,19 @@ std::unique_ptr<const device::Device> open() {
   return std::make_unique<const device::cuda::CudaDevice>();
 }
 
+void never_end(const device::KernelCall&) {
+  for (;;) {
+    pause();
+  }
+}
+
 std::vector<device::LibraryKernel> kernels() {
   std::vector<device::LibraryKernel> all = device::kernels_of_device("cuda-emulated");
   if (const char* const left_out = std::getenv("FAKE_CUDA_WITHOUT"); left_out != nullptr) {
     std::erase_if(all, [&](const device::LibraryKernel& each) { return each.op == left_out; });
+  }
+  if (const char* const stuck = std::getenv("FAKE_CUDA_STUCK"); stuck != nullptr) {
+    std::ranges::find(all, stuck, &device::LibraryKernel::op)->kernel.run = never_end;
   }
   return all;
 }
