@@ -70,6 +70,9 @@ class Queue {
   /// Any thread, once for each gate.
   virtual void open_gate(std::uint64_t gate) noexcept = 0;
 
+  /// The handle by which others give the queue work of the device, such as a GPU's stream. Null: there is none.
+  [[nodiscard]] virtual void* native() noexcept { return nullptr; }
+
  private:
   const Device& device_;
 };

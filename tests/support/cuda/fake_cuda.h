@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 /// CUDA's runtime without a GPU, for tests.
 ///
@@ -37,6 +38,8 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work);
 
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();
+/// Priorities of the streams that there are, in the order in which they were made.
+[[nodiscard]] std::vector<int> priorities();
 /// Waits for events so far.
 [[nodiscard]] std::int64_t waits();
 
