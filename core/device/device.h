@@ -117,6 +117,7 @@ struct PreparedKernel {
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
   std::shared_ptr<void> prepared;  ///< what Kernel::prepare made
+  std::string_view makes;          ///< the name of the tensor that it makes, for messages
 };
 
 /// What a device is, for people.
@@ -185,12 +186,11 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// A queue whose kernels share `threads`, which outlive it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Prepares a kernel of this device for arguments in its memory. `attributes` and `kernel` outlive the result.
-  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel,
-                                                                      const graph::Attributes& attributes,
-                                                                      std::vector<TensorView> inputs,
-                                                                      std::vector<TensorView> outputs,
-                                                                      std::span<std::byte> scratch) const;
+  /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of what it makes, for messages.
+  /// `attributes`, `kernel` and `makes` outlive the result.
+  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
+      const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
+      std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
 
  private:
   std::string name_;

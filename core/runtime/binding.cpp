@@ -65,7 +65,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
-        call.kernel = prepare(instruction, views);
+        call.kernel = prepare(program, instruction, views);
       }
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);
@@ -84,7 +84,8 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<const device::PreparedKernel> Executor::prepare(
-    const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const {
+    const partition::Program& program, const partition::Instruction& instruction,
+    const IdVector<partition::BufferId, device::TensorView>& views) const {
   const auto views_of = [&](const std::vector<partition::BufferId>& buffers) {
     std::vector<device::TensorView> of_buffers;
     for (const partition::BufferId id : buffers) {
@@ -92,9 +93,10 @@ std::unique_ptr<const device::PreparedKernel> Executor::prepare(
     }
     return of_buffers;
   };
-  return device_.prepare(device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
-                         views_of(instruction.outputs),
-                         {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes});
+  return device_.prepare(
+      device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
+      views_of(instruction.outputs), {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes},
+      instruction.outputs.empty() ? instruction.name : program.buffers[instruction.outputs.front()].name);
 }
 
 void Executor::bind_hook(Call& call) {

@@ -182,7 +182,8 @@ class Executor {
   };
 
   [[nodiscard]] std::unique_ptr<const device::PreparedKernel> prepare(
-      const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const;
+      const partition::Program& program, const partition::Instruction& instruction,
+      const IdVector<partition::BufferId, device::TensorView>& views) const;
   void bind_transfers(std::size_t program);
   [[nodiscard]] bool is_bad(const device::TensorView& view) const { return !device::is_finite(*queue_, view); }
   /// Makes the call's result `first` if it is not finite and comes before it.

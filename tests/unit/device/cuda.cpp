@@ -1,6 +1,7 @@
 // The runtime of device `cuda` over a fake of CUDA: what unit tests of every device do not ask for.
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -10,10 +11,12 @@
 #include "core/device/choice.h"
 #include "core/device/cuda/copies.h"
 #include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/memory.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
+#include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/errors.h"
@@ -329,6 +332,27 @@ TEST_CASE("cuda: a queue's events are used again, and an old one is past", "[dev
   CHECK(test::fake_cuda::held() == held);
   at.other->wait(old);
   at.queue->finish(old);
+}
+
+TEST_CASE("cuda: a failure names the ops that were not done, and the tensors that they make", "[device][cuda]") {
+  OnGpu at({.fail_at = 30});
+  const Kernel kernel = {
+      .run = [](const KernelCall& call) { cuda::fill_elements(call, call.outputs[0].data, 1, 4, 0); }, .op = "gelu"};
+  const graph::Attributes attributes;
+  const std::array<std::string, 3> names = {"layer.0/mlp/act", "layer.1/mlp/act", "layer.2/mlp/act"};
+  std::vector<std::unique_ptr<const PreparedKernel>> prepared;
+  for (const std::string& name : names) {
+    prepared.push_back(at.device.prepare(kernel, attributes, {}, {at.view(0, 1)}, {}, name));
+  }
+  CHECK_THAT(test::error_of([&] {
+               for (int i = 0; i < 60; ++i) {
+                 at.queue->run(*prepared[static_cast<std::size_t>(i / 20)], false, {});
+               }
+               at.queue->finish();
+             }),
+             Contains("(cudaErrorIllegalAddress); the ops that were not done, with the tensors that they make: gelu "
+                      "(layer.0/mlp/act), gelu (layer.1/mlp/act) (with CUDA_LAUNCH_BLOCKING=1 the one that failed is "
+                      "named)"));
 }
 
 TEST_CASE("the units of ranks are chosen by local rank or by a list", "[device][cuda]") {

@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 20U;
 constexpr std::size_t flags = 256;
+constexpr std::size_t events_at_once = 64;
 /// More than the host is ever ahead of a GPU by.
-constexpr std::size_t remembered_ops = 1U << 14U;
+constexpr std::size_t remembered_runs = 1U << 14U;
 constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
 
 std::int64_t now() {
@@ -44,7 +45,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads)
       values_(device.stream_values()),
       threads_(threads),
       free_flags_(flags),
-      ops_(remembered_ops) {
+      latest_(remembered_runs) {
   std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
   gpu_.use();
   try {
@@ -103,17 +104,18 @@ std::string CudaQueue::suspects() const {
   // The runs done, of which the GPU has written the low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
   const std::uint64_t end = std::min(done + runs_a_note, runs_);
-  std::vector<std::string_view> ops;
+  std::vector<std::string> runs;
   for (std::uint64_t i = done; i < end; ++i) {
-    const std::string_view op = ops_[i % remembered_ops];
-    if (std::ranges::find(ops, op) == ops.end()) {
-      ops.push_back(op);
+    const Run& run = latest_[i % remembered_runs];
+    const std::string text = run.makes.empty() ? std::string(run.op) : fmt::format("{} ({})", run.op, run.makes);
+    if (std::ranges::find(runs, text) == runs.end()) {
+      runs.push_back(text);
     }
   }
-  return ops.empty()
+  return runs.empty()
              ? ""
-             : fmt::format("; the ops that were not done: {}{}", fmt::join(ops, ", "),
-                           ops.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
+             : fmt::format("; the ops that were not done, with the tensors that they make: {}{}", fmt::join(runs, ", "),
+                           runs.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
 }
 
 void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
@@ -157,8 +159,8 @@ void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
   ++given_;
 }
 
-void CudaQueue::note_run(std::string_view op) {
-  ops_[runs_ % remembered_ops] = op;
+void CudaQueue::note_run(const PreparedKernel& kernel) {
+  latest_[runs_ % remembered_runs] = {.op = kernel.kernel->op, .makes = kernel.makes};
   ++runs_;
   if (runs_ % runs_a_note == 0) {
     write_progress();
@@ -185,11 +187,11 @@ void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars
                                 .stream = stream_});
   } catch (const Error& error) {
     handle_failure();
-    throw Error(error.code(),
-                fmt::format("GPU {}: op {}: {}{}", gpu_.number(), kernel.kernel->op, error.message(), suspects()));
+    throw Error(error.code(), fmt::format("GPU {}: op {} ({}): {}{}", gpu_.number(), kernel.kernel->op, kernel.makes,
+                                          error.message(), suspects()));
   }
   ++given_;
-  note_run(kernel.kernel->op);
+  note_run(kernel);
 }
 
 void CudaQueue::copy(const StridedCopy& copy) {

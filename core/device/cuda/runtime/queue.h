@@ -65,6 +65,11 @@ class CudaQueue final : public Queue {
     bool* finite = nullptr;
     std::size_t flag = 0;
   };
+  /// A kernel that was run, for messages.
+  struct Run {
+    std::string_view op;
+    std::string_view makes;
+  };
   /// A copy between the pinned buffer and other memory of the host.
   struct HostCopy {
     CudaQueue* queue = nullptr;
@@ -77,7 +82,7 @@ class CudaQueue final : public Queue {
   /// Does `enqueue()`, and names the device and the work where it fails.
   template <typename Enqueue>
   void give(std::string_view attempted, const Enqueue& enqueue);
-  void note_run(std::string_view op);
+  void note_run(const PreparedKernel& kernel);
   /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
   void check(cudaError_t result, std::string_view attempted) const;
   /// Called when something has failed.
@@ -122,7 +127,7 @@ class CudaQueue final : public Queue {
 
   static constexpr std::uint64_t runs_a_note = 16;
   std::uint64_t runs_ = 0;
-  std::vector<std::string_view> ops_;  ///< of the latest runs, by number modulo its size
+  std::vector<Run> latest_;  ///< by number modulo its size
 
   struct Pinned;  ///< what the GPU and the host both address
   Pinned* pinned_ = nullptr;
