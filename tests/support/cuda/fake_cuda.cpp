@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/allocations.h"
+
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
@@ -49,6 +51,12 @@ struct FakeEvent {
 };
 
 namespace {
+
+/// Functions of the host are not the fake's.
+struct Counted {
+  Counted() noexcept { --shardrun::test::Uncounted::depth(); }
+  ~Counted() { ++shardrun::test::Uncounted::depth(); }
+};
 
 constexpr std::size_t page = 4096;
 thread_local bool is_on_host_function = false;
@@ -102,6 +110,7 @@ class Fake {
   void give(FakeStream* stream, Work work) {
     stream->work.push_back(std::move(work));
     ++stream->given;
+    ++counts.given;
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { run(); });
     }
@@ -109,6 +118,10 @@ class Fake {
 
   /// Waits until the stream has done its work up to there.
   cudaError_t await(std::unique_lock<std::mutex>& lock, FakeStream* stream, std::uint64_t position) {
+    if (stream->done < position) {
+      ++counts.stands;
+      counts.behind += static_cast<std::int64_t>(stream->given - position);
+    }
     ++waiting_;
     changed.notify_all();
     changed.wait(lock, [&] { return stream->done >= position; });
@@ -137,6 +150,7 @@ class Fake {
   std::vector<FakeStream*> streams;
   std::int64_t events = 0;
   std::int64_t waits = 0;
+  fake::Counts counts;
   std::int64_t done = 0;  ///< works
   cudaError_t sticky = cudaSuccess;
 
@@ -171,6 +185,7 @@ class Fake {
   }
 
   void run() {
+    const shardrun::test::Uncounted own;
     std::unique_lock lock(mutex);
     while (!ends_) {
       if (sticky != cudaSuccess) {
@@ -200,7 +215,10 @@ class Fake {
     if (work.is_on_host) {
       lock.unlock();
       is_on_host_function = true;
-      work.run();
+      {
+        const Counted again;
+        work.run();
+      }
       is_on_host_function = false;
       lock.lock();
       return;
@@ -236,6 +254,7 @@ cudaError_t with(const Act& act) {
     std::fprintf(stderr, "fake CUDA: a function of the host in a stream calls CUDA\n");
     std::abort();
   }
+  const shardrun::test::Uncounted own;
   Fake& fake = state();
   std::unique_lock lock(fake.mutex);
   return fake.sticky != cudaSuccess ? fake.sticky : act(fake, lock);
@@ -299,6 +318,7 @@ void set(const Settings& settings) {
   fake.sticky = cudaSuccess;
   fake.done = 0;
   fake.waits = 0;
+  fake.counts = {};
 }
 
 void enqueue(void* stream, const void* kernel, std::function<void()> work) {
@@ -322,6 +342,12 @@ std::int64_t waits() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
   return fake.waits;
+}
+
+Counts counts() {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  return fake.counts;
 }
 
 }  // namespace shardrun::test::fake_cuda
@@ -407,6 +433,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
       return cudaErrorMemoryAllocation;
     }
     fake.device[static_cast<const std::byte*>(range)] = bytes;
+    ++fake.counts.made;
     *memory = range;
     return cudaSuccess;
   });
@@ -438,6 +465,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return with([&](Fake& fake, auto&) {
     *memory = std::aligned_alloc(page, rounded(bytes));
     fake.pinned[static_cast<const std::byte*>(*memory)] = bytes;
+    ++fake.counts.made;
     return cudaSuccess;
   });
 }
@@ -449,6 +477,7 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   return with([&](Fake& fake, auto&) {
+    ++fake.counts.made;
     const bool is_new = fake.pinned.emplace(static_cast<const std::byte*>(memory), bytes).second;
     return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
@@ -473,6 +502,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return with([&](Fake& fake, auto&) {
     fake.streams.push_back(new FakeStream);
+    ++fake.counts.made;
     *stream = fake.streams.back();
     return cudaSuccess;
   });
@@ -516,6 +546,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return with([&](Fake& fake, auto&) {
     *event = new FakeEvent;
     ++fake.events;
+    ++fake.counts.made;
     return cudaSuccess;
   });
 }
@@ -544,12 +575,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  return with([&](const Fake&, auto&) {
+  return with([&](const Fake& fake, auto&) {
     if (begin->stream == nullptr || end->stream == nullptr || begin->stream->done < begin->position ||
         end->stream->done < end->position) {
       return cudaErrorNotReady;
     }
-    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    *milliseconds = static_cast<float>(std::chrono::duration<double, std::milli>(end->time - begin->time).count() *
+                                       fake.settings.clock);
     return cudaSuccess;
   });
 }

@@ -26,6 +26,7 @@ struct Settings {
   int driver = 13000;        ///< the version of CUDA that it supports; 0: there is none
   std::int64_t fail_at = 0;  ///< the number of the work that fails, from 1; 0: none
   int failure = 700;         ///< cudaError_t of it
+  double clock = 1;          ///< by how much the GPU's is faster than the host's
   std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
 };
 
@@ -39,5 +40,14 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work);
 [[nodiscard]] std::int64_t held();
 /// Waits for events so far.
 [[nodiscard]] std::int64_t waits();
+
+/// What the host has asked of CUDA so far.
+struct Counts {
+  std::int64_t made = 0;    ///< allocations, streams and events
+  std::int64_t given = 0;   ///< works of streams
+  std::int64_t stands = 0;  ///< waits of the host for work that was not done
+  std::int64_t behind = 0;  ///< works given behind what it waited for, in that stream; the sum over these waits
+};
+[[nodiscard]] Counts counts();
 
 }  // namespace shardrun::test::fake_cuda

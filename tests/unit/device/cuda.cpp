@@ -334,6 +334,71 @@ TEST_CASE("cuda: a queue's events are used again, and an old one is past", "[dev
   at.queue->finish(old);
 }
 
+TEST_CASE("cuda: work allocates nothing once there was as much of it before", "[device][cuda]") {
+  OnGpu at;
+  std::vector<float> room(64);
+  std::vector<float> other_memory(64);
+  const auto pinned = at.device.pin(std::as_writable_bytes(std::span(room)));
+  std::int64_t time = 0;
+  int calls = 0;
+  const Kernel kernel = {
+      .run =
+          [](const KernelCall& call) { test::fake_cuda::enqueue(call.stream, cuda::known_kernels().front(), [] {}); },
+      .op = "gelu"};
+  const graph::Attributes attributes;
+  const auto prepared = at.device.prepare(kernel, attributes, {at.view(0, 4)}, {at.view(4, 4)}, {}, "layer.0/act");
+  const auto step = [&] {
+    for (int i = 0; i < 20; ++i) {
+      at.queue->write(std::as_bytes(std::span(room)), at.memory->data());
+      at.queue->write(std::as_bytes(std::span(other_memory)), at.memory->data() + 256);
+      at.queue->run(*prepared, false, {});
+      at.queue->stamp(time);
+      const std::uint64_t gate = at.other->add_gate();
+      const std::uint64_t later = at.other->add_gate();
+      at.other->wait(at.queue->record());
+      at.other->call([](void* count) { ++*static_cast<int*>(count); }, &calls);
+      at.other->open_gate(later);
+      at.other->open_gate(gate);
+      at.other->read(at.memory->data(), std::as_writable_bytes(std::span(room)));
+      at.queue->wait(at.other->record());
+    }
+    at.queue->finish();
+  };
+  for (int warm = 0; warm < 4; ++warm) {
+    step();
+  }
+  const std::uint64_t before = test::allocations();
+  const std::int64_t made = test::fake_cuda::counts().made;
+
+  for (int more = 0; more < 30; ++more) {
+    step();
+  }
+
+  CHECK(test::allocations() - before == 0);
+  CHECK(test::fake_cuda::counts().made == made);
+}
+
+TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another speed", "[device][cuda]") {
+  for (const double clock : {0.5, 2.0}) {
+    OnGpu at({.clock = clock});
+    const auto now = [] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    std::int64_t before = 0;
+    for (int turn = 0; turn < 100; ++turn) {
+      std::int64_t time = 0;
+      at.queue->fill(at.view(0, 100), turn);
+      at.queue->stamp(time);
+      const std::int64_t next = now();
+      at.queue->finish();
+      CHECK(time >= before);
+      CHECK(time <= now());
+      before = next;
+    }
+  }
+}
+
 TEST_CASE("cuda: a failure names the ops that were not done, and the tensors that they make", "[device][cuda]") {
   OnGpu at({.fail_at = 30});
   const Kernel kernel = {

@@ -4,14 +4,13 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "core/device/cuda/runtime/device.h"
+#include "core/device/cuda/runtime/ring.h"
 #include "core/device/queue.h"
 
 namespace shardrun::device::cuda {
@@ -22,6 +21,7 @@ namespace shardrun::device::cuda {
 ///   of the queue, piece by piece, which functions of the host in the stream's turn fill and empty.
 /// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
 /// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
+/// - Events and memory for the work under way are made when there is more of it than ever before, and kept.
 class CudaQueue final : public Queue {
  public:
   /// `device` and `threads` outlive it.
@@ -88,9 +88,14 @@ class CudaQueue final : public Queue {
   /// Called when something has failed.
   void handle_failure() const;
   [[nodiscard]] std::string suspects() const;
-  [[nodiscard]] cudaEvent_t new_timer();
+  /// A free event of these, of which more are made if there is none.
+  [[nodiscard]] cudaEvent_t take(std::vector<cudaEvent_t>& free, unsigned flags);
   [[nodiscard]] const Mark* find(std::uint64_t number) const;
   void add_pending(Pending pending);
+  /// Sets the GPU's clock by the host's. REQUIRES: the stream has no work.
+  void set_clock();
+  /// A copy between the GPU and pinned memory.
+  void copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
   void copy_on_host(const void* from, void* to, std::size_t bytes);
   void write_progress();
   void release() noexcept;
@@ -104,13 +109,16 @@ class CudaQueue final : public Queue {
   cudaStream_t stream_ = nullptr;
   std::uint64_t given_ = 0;  ///< works so far
 
-  std::deque<Mark> marks_;  ///< by number
+  Ring<Mark> marks_;  ///< by number
+  std::vector<cudaEvent_t> free_marks_;
+  std::size_t made_ = 0;  ///< events
 
   std::mutex pending_mutex_;
-  std::deque<Pending> pending_;          ///< in the stream's order
+  Ring<Pending> pending_;                ///< in the stream's order
   std::vector<cudaEvent_t> timers_;      ///< free
   cudaEvent_t last_ = nullptr;           ///< the event of the last known time
   std::int64_t last_time_ = 0;           ///< nanoseconds of the monotonic clock
+  bool stamped_ = false;                 ///< whether times were taken since the GPU's clock was set
   std::vector<std::size_t> free_flags_;  ///< of Pinned::finite
 
   std::mutex copies_mutex_;
@@ -118,12 +126,12 @@ class CudaQueue final : public Queue {
   std::vector<HostCopy*> free_copies_;
 
   std::mutex calls_mutex_;
-  std::deque<Call> calls_;  ///< not yet made, in the stream's order
+  Ring<Call> calls_;  ///< not yet made, in the stream's order
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
   std::uint64_t opened_ = 0;       ///< all gates up to it are open
-  std::set<std::uint64_t> early_;  ///< gates that are open behind one that is not
+  std::vector<std::uint64_t> early_;  ///< gates that are open behind one that is not
 
   static constexpr std::uint64_t runs_a_note = 16;
   std::uint64_t runs_ = 0;
