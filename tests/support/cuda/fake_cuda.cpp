@@ -77,6 +77,7 @@ fake::Settings settings_of_environment() {
   read("FAKE_CUDA_DRIVER", settings.driver);
   read("FAKE_CUDA_FAIL_AT", settings.fail_at);
   read("FAKE_CUDA_FAILURE", settings.failure);
+  read("FAKE_CUDA_VIRTUAL_MEMORY", settings.virtual_memory);
   read("FAKE_CUDA_FORGET", settings.forget);
   return settings;
 }
@@ -133,9 +134,9 @@ class Fake {
   [[nodiscard]] bool is_on_gpu(const void* memory, std::size_t bytes) const { return holds(device, memory, bytes); }
   [[nodiscard]] bool is_pinned(const void* memory, std::size_t bytes) const { return holds(pinned, memory, bytes); }
   [[nodiscard]] std::uint64_t used() const {
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = taken;
     for (const auto& [begin, size] : device) {
-      bytes += size;
+      bytes += mapped.contains(begin) ? 0 : size;
     }
     return bytes;
   }
@@ -146,6 +147,8 @@ class Fake {
   std::mt19937_64 random;
   std::map<const std::byte*, std::size_t> device;  ///< not freed
   std::map<const std::byte*, std::size_t> pinned;
+  std::set<const std::byte*> mapped;  ///< of `device`, virtual memory
+  std::uint64_t taken = 0;            ///< bytes of virtual memory
   std::set<const void*> kernels;  ///< loaded
   std::vector<FakeStream*> streams;
   std::int64_t events = 0;
@@ -344,6 +347,37 @@ std::int64_t waits() {
   return fake.waits;
 }
 
+bool has_virtual_memory() {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  return fake.settings.virtual_memory != 0;
+}
+
+bool take_memory(std::int64_t bytes) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  if (bytes > 0 && fake.used() + static_cast<std::uint64_t>(bytes) > fake.settings.memory) {
+    return false;
+  }
+  fake.taken += static_cast<std::uint64_t>(bytes);
+  ++fake.counts.made;
+  return true;
+}
+
+void map_memory(void* address, std::size_t bytes) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  fake.device[static_cast<const std::byte*>(address)] = bytes;
+  fake.mapped.insert(static_cast<const std::byte*>(address));
+}
+
+void unmap_memory(void* address) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  fake.device.erase(static_cast<const std::byte*>(address));
+  fake.mapped.erase(static_cast<const std::byte*>(address));
+}
+
 Counts counts() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
@@ -402,7 +436,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   const std::string_view asked = name;
   *function = asked == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
               : asked == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
-                                                : nullptr;
+                                                : fake::virtual_memory_function(asked);
   *found = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }

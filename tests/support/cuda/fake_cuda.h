@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 /// CUDA's runtime without a GPU, for tests.
 ///
@@ -27,6 +29,7 @@ struct Settings {
   std::int64_t fail_at = 0;  ///< the number of the work that fails, from 1; 0: none
   int failure = 700;         ///< cudaError_t of it
   double clock = 1;          ///< by how much the GPU's is faster than the host's
+  int virtual_memory = 1;    ///< 0: GPUs have none
   std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
 };
 
@@ -40,6 +43,17 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work);
 [[nodiscard]] std::int64_t held();
 /// Waits for events so far.
 [[nodiscard]] std::int64_t waits();
+
+// For the driver's virtual memory (fake_virtual_memory.cpp).
+
+/// A function of the driver by name, or null.
+[[nodiscard]] void* virtual_memory_function(std::string_view name);
+[[nodiscard]] bool has_virtual_memory();
+/// Takes bytes of a GPU that has them, or gives back.
+[[nodiscard]] bool take_memory(std::int64_t bytes);
+/// Makes reserved addresses memory of the GPU, and ends that.
+void map_memory(void* address, std::size_t bytes);
+void unmap_memory(void* address);
 
 /// What the host has asked of CUDA so far.
 struct Counts {

@@ -399,6 +399,19 @@ TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another s
   }
 }
 
+TEST_CASE("cuda: an arena is memory that NCCL can register, where the GPU has such memory", "[device][cuda]") {
+  for (const int has : {1, 0}) {
+    OnGpu at({.memory = 1 << 20, .virtual_memory = has}, 100'000);
+    CHECK(at.memory->bytes() == 100'000);
+    at.queue->fill(at.view(24'999, 1), 3);
+    CHECK(is_finite(*at.queue, at.view(24'999, 1)));
+    CHECK(at.memory->touched_bytes() == 4096);
+    // In whole pieces of 64 KiB, or as cudaMalloc rounds.
+    CHECK_THROWS_AS(at.device.allocate((1 << 20) - 100'000), Error);
+    CHECK_NOTHROW(at.device.allocate((1 << 20) - 131'072));
+  }
+}
+
 TEST_CASE("cuda: a failure names the ops that were not done, and the tensors that they make", "[device][cuda]") {
   OnGpu at({.fail_at = 30});
   const Kernel kernel = {
