@@ -264,6 +264,25 @@ TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the firs
   CHECK_THAT(ended.err, Contains("the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
+TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] memory where there are none", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const auto planned = [&](const std::string& device, const std::vector<std::string>& settings,
+                           const std::vector<std::string>& variables) {
+    const Ended ended = fake.run(job.path(), on_cuda({"plan", "job.ini"}, settings, device), variables);
+    CHECK(ended.code == 0);
+    return ended.out;
+  };
+  CHECK_THAT(planned("cuda", {}, {}), Contains("every rank fits: the fullest, rank 0, needs ") &&
+                                          Contains(" of the 1.00 GiB of unit 0 (Fake H200): "));
+  CHECK_THAT(planned("cuda:1,1", {"job.strategy=dp", "job.ranks=2"}, {}),
+             Contains(" of the 512 MiB of unit 1 (Fake H200), which 2 ranks share: "));
+  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_MEMORY=65536"}), Contains("1 rank does not fit: the fullest, rank 0"));
+  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit"));
+  CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
+             Contains(" of the 1.00 GiB of [cluster] memory: "));
+}
+
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const SplitJob& strategy : split_jobs()) {
