@@ -44,8 +44,13 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   if (!device.is_addressable()) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
-    std::memset(staging_->data() + programs.host_offset, 0, programs.host_bytes);  // it is in use from the start
+    // Rooms and slots are in use from the start.
+    std::memset(staging_->data() + programs.host_offset, 0, programs.staging_bytes - programs.host_offset);
     copies_ = device.open_queue(threads_);
+  }
+  if (programs.guard_offset) {
+    queue_->fill(
+        {.data = arena_->data() + *programs.guard_offset, .dtype = graph::DType::i32, .rounded = graph::DType::i32}, 0);
   }
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));

@@ -130,12 +130,16 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
-Wish RankTask::agreed() {
-  Wish own;
-  if (checkpointing_) {
-    own = {.signal = checkpointing_->is_out_of_time() ? time_limit_signal : 0,
-           .save = checkpointing_->is_due_by_time()};
+Wish RankTask::own_wish(int steps_to_come) {
+  if (!checkpointing_) {
+    return {};
   }
+  return {.signal = checkpointing_->is_out_of_time(steps_to_come) ? time_limit_signal : 0,
+          .save = checkpointing_->is_due_by_time()};
+}
+
+Wish RankTask::agreed(int steps_to_come) {
+  const Wish own = own_wish(steps_to_come);
   if (settings_.link != nullptr) {
     return settings_.link->agree_on_stop(own);
   }
@@ -143,19 +147,51 @@ Wish RankTask::agreed() {
   return {.signal = heard != 0 ? heard : own.signal, .save = own.save};
 }
 
+int RankTask::act_on(const Wish& wish) {
+  if (checkpointing_) {
+    checkpointing_->look();
+    const std::int64_t done = first_.step + record_.summary.steps;
+    if (wish.signal == 0 && done < last_step_ && (wish.save || checkpointing_->is_due(done))) {
+      save_checkpoint(false);
+    }
+  }
+  return wish.signal;
+}
+
 int RankTask::between_steps(std::int64_t step, int heard) {
   return naming_step(step, [&] {
     const Wish wish = heard != 0 ? Wish{.signal = heard} : agreed();
     evaluated_ = heard == 0;
-    if (checkpointing_) {
-      checkpointing_->look();
-      const std::int64_t done = first_.step + record_.summary.steps;
-      if (wish.signal == 0 && done < last_step_ && (wish.save || checkpointing_->is_due(done))) {
-        save_checkpoint(false);
-      }
-    }
-    return wish.signal;
+    return act_on(wish);
   });
+}
+
+void RankTask::begin_agreement(std::int64_t step) {
+  if (settings_.link != nullptr) {
+    // The device has the step before to do as well, and will have the next one when this rank hears the answer.
+    naming_step(step, [&] { settings_.link->begin_agreement(step, own_wish(3)); });
+  }
+}
+
+Wish RankTask::end_agreement(std::int64_t step) {
+  return naming_step(step, [&] { return settings_.link != nullptr ? settings_.link->end_agreement(step) : agreed(1); });
+}
+
+int RankTask::act_after_step(std::int64_t step, const Wish& wish) {
+  return naming_step(step, [&] {
+    evaluated_ = true;
+    const int signal = act_on(wish);
+    if (signal == 0 && wish.pause) {
+      settings_.link->pause();
+    }
+    return signal;
+  });
+}
+
+bool RankTask::ends_at_once(std::int64_t step) const {
+  return settings_.profile || step + 1 >= last_step_ || (tracer_ && tracer_->records(step - first_.step)) ||
+         (job_.check_every > 0 && (step + 1) % job_.check_every == 0) ||
+         (checkpointing_ && checkpointing_->is_due(step + 1));
 }
 
 void RankTask::save_checkpoint(bool at_end) {

@@ -68,6 +68,15 @@ class RankTask {
   /// Called after the step with this number, counted from 0: saves a checkpoint if one is due. `heard`: the signal that
   /// the step's evaluation has heard. Returns the signal that asked to stop.
   int between_steps(std::int64_t step, int heard);
+  /// The same in two parts around the work of the next step, for a step that the device ends later: see
+  /// Trainer::is_late. The first also gives the device the ranks' agreement.
+  void begin_agreement(std::int64_t step);
+  [[nodiscard]] Wish end_agreement(std::int64_t step);
+  /// Does what the ranks agreed on after the step with this number, once no step is under way. Returns the signal that
+  /// asked to stop.
+  int act_after_step(std::int64_t step, const Wish& wish);
+  /// Whether the end of the step with this number must be known before the next begins, by [checkpoint] and [job].
+  [[nodiscard]] bool ends_at_once(std::int64_t step) const;
   /// Whether the run is to end with a checkpoint alone: it was asked to stop.
   [[nodiscard]] bool ends_with_checkpoint(int signal) const noexcept { return checkpointing_ && signal != 0; }
   /// Saves the last checkpoint, of a run that has ended after its results: who goes on from it finds them.
@@ -98,7 +107,10 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< where the job ends
 
  private:
-  [[nodiscard]] Wish agreed();
+  /// What this rank asks for by itself. `steps_to_come`: before it is acted on.
+  [[nodiscard]] Wish own_wish(int steps_to_come);
+  [[nodiscard]] Wish agreed(int steps_to_come = 0);
+  int act_on(const Wish& wish);
   void save_checkpoint(bool at_end);
   void check_replicas(std::int64_t step);
   void finish(const runtime::Executor& executor, const char* status, int exit_code);

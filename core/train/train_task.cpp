@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
 #include <memory>
 
 #include "core/base/error.h"
@@ -80,27 +81,77 @@ class TrainTask : private RankTask {
     };
   }
 
+  [[nodiscard]] bool evaluates(std::int64_t step) const {
+    return step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
+  }
+
   int train_steps(Trainer& training) {
     int signal = first_.evaluated ? 0 : evaluate_first(training);
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
-      const StepMeter meter(training.executor());
-      const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
-      const StepMeasure measured = meter.end();
-      write_trace_if_due();
-      const bool evaluates =
-          step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
-      check_replicas_after(step, evaluates);
-      if (job_.check_every >= 0 && (evaluates || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
-        naming_step(step, [&] { training.check_copies(step + 1); });
+      if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
+        begin_step(training, step);
+        signal = end_steps(training, 1);
+      } else {
+        signal = end_steps(training, 0);
+        signal = signal != 0 ? signal : whole_step(training, step);
       }
-      const std::optional<double> validation =
-          evaluates ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
-      record_step(step, result, validation, measured);
-      signal = between_steps(step, stop_heard_);
     }
     record_.finish_progress();
     return signal;
+  }
+
+  /// Runs a step to its end, and what is due after it.
+  int whole_step(Trainer& training, std::int64_t step) {
+    const StepMeter meter(training.executor());
+    const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
+    const StepMeasure measured = meter.end();
+    write_trace_if_due();
+    check_replicas_after(step, evaluates(step));
+    if (job_.check_every >= 0 && (evaluates(step) || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
+      naming_step(step, [&] { training.check_copies(step + 1); });
+    }
+    const std::optional<double> validation =
+        evaluates(step) ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
+    record_step(step, result, validation, measured);
+    return between_steps(step, stop_heard_);
+  }
+
+  /// A step that was given to the device and has not been waited for.
+  struct UnderWay {
+    std::int64_t step;
+    StepMeter meter;
+  };
+
+  void begin_step(Trainer& training, std::int64_t step) {
+    under_way_.push_back({step, StepMeter(training.executor())});
+    naming_step(step, [&] { training.begin(step); });
+    under_way_.back().meter.all_is_given();
+    begin_agreement(step);
+  }
+
+  /// Ends steps under way, the oldest first, until no more than `most` are left, or none if the ranks have agreed on
+  /// something that needs the end of all. Returns the signal that asked to stop.
+  int end_steps(Trainer& training, std::size_t most) {
+    Wish wish;
+    std::int64_t last = 0;
+    bool has_ended = false;
+    while (under_way_.size() > most) {
+      last = under_way_.front().step;
+      const StepResult result = naming_step(last, [&] { return training.end(last); });
+      record_step(last, result, std::nullopt, under_way_.front().meter.end());
+      under_way_.pop_front();
+      if (!under_way_.empty()) {
+        under_way_.front().meter.begin_again();
+      }
+      const Wish of_step = end_agreement(last);
+      wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
+              .save = wish.save || of_step.save,
+              .pause = wish.pause || of_step.pause};
+      most = wish.signal != 0 || wish.save || wish.pause ? 0 : most;
+      has_ended = true;
+    }
+    return has_ended ? act_after_step(last, wish) : 0;
   }
 
   /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.
@@ -193,6 +244,7 @@ class TrainTask : private RankTask {
     return stop_heard_;
   }
 
+  std::deque<UnderWay> under_way_;  ///< at most two, in their order
   double timed_seconds_ = 0;      ///< of the steps after the first ones
   std::int64_t timed_steps_ = 0;  ///< how many these are
   int stop_heard_ = 0;            ///< within an evaluation or a sample, by all ranks at the same point

@@ -27,6 +27,7 @@ class CudaDevice final : public Device {
   [[nodiscard]] std::vector<Unit> units() const override { return find_gpus(); }
   void use_unit(std::size_t unit) const override;
   [[nodiscard]] bool is_addressable() const noexcept override { return false; }
+  [[nodiscard]] bool can_hold_updates() const noexcept override { return true; }
   [[nodiscard]] std::shared_ptr<const void> pin(std::span<std::byte> memory) const override;
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
