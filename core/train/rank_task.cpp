@@ -166,19 +166,42 @@ int RankTask::between_steps(std::int64_t step, int heard) {
   });
 }
 
-void RankTask::begin_agreement(std::int64_t step) {
-  if (settings_.link != nullptr) {
-    // The device has the step before to do as well, and will have the next one when this rank hears the answer.
-    naming_step(step, [&] { settings_.link->begin_agreement(step, own_wish(3)); });
+void RankTask::begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give) {
+  naming_step(step, [&] {
+    under_way_.push_back({step, StepMeter(executor)});
+    give();
+    under_way_.back().meter.all_is_given();
+    if (settings_.link != nullptr) {
+      // The device has the step before to do as well, and will have the next one when this rank hears the answer.
+      settings_.link->begin_agreement(step, own_wish(3));
+    }
+  });
+}
+
+int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWay&)>& end) {
+  Wish wish;
+  std::int64_t last = 0;
+  bool has_ended = false;
+  while (under_way_.size() > most) {
+    last = under_way_.front().step;
+    naming_step(last, [&] {
+      end(under_way_.front());
+      under_way_.pop_front();
+      if (!under_way_.empty()) {
+        under_way_.front().meter.begin_again();
+      }
+      const Wish of_step = settings_.link != nullptr ? settings_.link->end_agreement(last) : agreed(1);
+      wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
+              .save = wish.save || of_step.save,
+              .pause = wish.pause || of_step.pause};
+    });
+    most = wish.signal != 0 || wish.save || wish.pause ? 0 : most;
+    has_ended = true;
   }
-}
-
-Wish RankTask::end_agreement(std::int64_t step) {
-  return naming_step(step, [&] { return settings_.link != nullptr ? settings_.link->end_agreement(step) : agreed(1); });
-}
-
-int RankTask::act_after_step(std::int64_t step, const Wish& wish) {
-  return naming_step(step, [&] {
+  if (!has_ended) {
+    return 0;
+  }
+  return naming_step(last, [&] {
     evaluated_ = true;
     const int signal = act_on(wish);
     if (signal == 0 && wish.pause) {

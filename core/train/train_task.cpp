@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <deque>
 #include <memory>
 
 #include "core/base/error.h"
@@ -86,14 +85,18 @@ class TrainTask : private RankTask {
   }
 
   int train_steps(Trainer& training) {
+    const auto end = [&](const UnderWay& under_way) {
+      const StepResult result = training.end(under_way.step);
+      record_step(under_way.step, result, std::nullopt, under_way.meter.end());
+    };
     int signal = first_.evaluated ? 0 : evaluate_first(training);
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
       if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
-        begin_step(training, step);
-        signal = end_steps(training, 1);
+        begin_step(step, training.executor(), [&] { training.begin(step); });
+        signal = end_steps(1, end);
       } else {
-        signal = end_steps(training, 0);
+        signal = end_steps(0, end);
         signal = signal != 0 ? signal : whole_step(training, step);
       }
     }
@@ -115,43 +118,6 @@ class TrainTask : private RankTask {
         evaluates(step) ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
     record_step(step, result, validation, measured);
     return between_steps(step, stop_heard_);
-  }
-
-  /// A step that was given to the device and has not been waited for.
-  struct UnderWay {
-    std::int64_t step;
-    StepMeter meter;
-  };
-
-  void begin_step(Trainer& training, std::int64_t step) {
-    under_way_.push_back({step, StepMeter(training.executor())});
-    naming_step(step, [&] { training.begin(step); });
-    under_way_.back().meter.all_is_given();
-    begin_agreement(step);
-  }
-
-  /// Ends steps under way, the oldest first, until no more than `most` are left, or none if the ranks have agreed on
-  /// something that needs the end of all. Returns the signal that asked to stop.
-  int end_steps(Trainer& training, std::size_t most) {
-    Wish wish;
-    std::int64_t last = 0;
-    bool has_ended = false;
-    while (under_way_.size() > most) {
-      last = under_way_.front().step;
-      const StepResult result = naming_step(last, [&] { return training.end(last); });
-      record_step(last, result, std::nullopt, under_way_.front().meter.end());
-      under_way_.pop_front();
-      if (!under_way_.empty()) {
-        under_way_.front().meter.begin_again();
-      }
-      const Wish of_step = end_agreement(last);
-      wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
-              .save = wish.save || of_step.save,
-              .pause = wish.pause || of_step.pause};
-      most = wish.signal != 0 || wish.save || wish.pause ? 0 : most;
-      has_ended = true;
-    }
-    return has_ended ? act_after_step(last, wish) : 0;
   }
 
   /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.
@@ -244,7 +210,6 @@ class TrainTask : private RankTask {
     return stop_heard_;
   }
 
-  std::deque<UnderWay> under_way_;  ///< at most two, in their order
   double timed_seconds_ = 0;      ///< of the steps after the first ones
   std::int64_t timed_steps_ = 0;  ///< how many these are
   int stop_heard_ = 0;            ///< within an evaluation or a sample, by all ranks at the same point

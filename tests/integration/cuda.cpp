@@ -400,6 +400,7 @@ TEST_CASE("a job that a failed GPU has ended goes on from its checkpoint on the 
   const Ended failed = fake.run(job.path(), on_cuda({"job.ini"}, settings), {"FAKE_CUDA_FAIL_AT=5000"});
   INFO(failed.err);
   REQUIRE(failed.code == 1);
+  CHECK_THAT(failed.err, Contains(" (Fake H200): ") && Contains(", with the tensors that they make: "));
   REQUIRE(fs::exists(job.path() / "run/checkpoints"));
   std::vector<std::string> rest = settings;
   rest[2] = "train.steps=40";
