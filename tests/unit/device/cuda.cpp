@@ -399,7 +399,7 @@ TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another s
   }
 }
 
-TEST_CASE("cuda: an arena is memory that NCCL can register, where the GPU has such memory", "[device][cuda]") {
+TEST_CASE("cuda: an arena is memory that transports can register, where the GPU has such memory", "[device][cuda]") {
   for (const int has : {1, 0}) {
     OnGpu at({.memory = 1 << 20, .virtual_memory = has}, 100'000);
     CHECK(at.memory->bytes() == 100'000);

@@ -9,8 +9,8 @@
 
 namespace shardrun::device::cuda {
 
-/// A block of a GPU's memory that NCCL can register for its fastest ways: physical memory that other processes and
-/// network cards may map, as ncclMemAlloc makes it. cudaMalloc's cannot be mapped by a switch that adds up (NVLS).
+/// A block of a GPU's memory that transports can register for their fastest ways: physical memory that other processes
+/// and network cards may map. That of cudaMalloc cannot be mapped by a switch that adds up (NVLink SHARP).
 class VirtualMemory {
  public:
   /// Nothing where the driver or the GPU has no virtual memory that processes can share.
