@@ -86,14 +86,15 @@ void print_plan(const Planned& planned, bool every_rank) {
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
-    fmt::print("{}", forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast)));
+    fmt::print("{}", forecast::to_string(
+                         forecast::find_fitting(planned.job, planned.compiled, planned.forecast, planned.fit->memory)));
   }
 }
 
 void print_json(const Planned& planned) {
   std::optional<forecast::FitSearch> search;
   if (planned.fit && !planned.fit->fits()) {
-    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast);
+    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast, planned.fit->memory);
   }
   fmt::print("{}", plan_json(planned, search));
 }
@@ -130,7 +131,7 @@ int plan(std::span<const std::string> words) {
                   .disk = forecast::disk_use(job, compiled),
                   .beginning = train::beginning_of(job, compiled)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
-  planned.fit = forecast::memory_fit(job, planned.forecast);
+  planned.fit = forecast::memory_fit(job, *compiled.device, planned.forecast);
   if (parsed.has("json")) {
     print_json(planned);
   } else if (!ranks.empty()) {

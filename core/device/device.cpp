@@ -105,7 +105,7 @@ std::shared_ptr<const void> Device::pin(std::span<std::byte>) const { return nul
 
 std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                       std::vector<TensorView> inputs, std::vector<TensorView> outputs,
-                                                      std::span<std::byte> scratch) const {
+                                                      std::span<std::byte> scratch, std::string_view makes) const {
   auto prepared = std::make_unique<PreparedKernel>();
   if (kernel.prepare != nullptr || kernel.added != nullptr) {
     const std::vector<graph::TensorType> of_inputs = types_of(inputs);
@@ -117,6 +117,7 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
   prepared->inputs = std::move(inputs);
   prepared->outputs = std::move(outputs);
   prepared->scratch = scratch;
+  prepared->makes = makes;
   return prepared;
 }
 

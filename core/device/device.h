@@ -51,6 +51,13 @@ struct TensorView {
   }
 };
 
+/// Numbers of a step in the device's memory, by which updates are held back: once the loss or the gradient's norm is
+/// not finite, they leave parameters and moments as they are. See Device::can_hold_updates.
+struct Guard {
+  const float* loss = nullptr;
+  std::int32_t* held = nullptr;  ///< not 0: updates are held; null: they never are
+};
+
 /// Arguments that change from call to call of a function.
 struct Scalars {
   std::uint64_t seed = 0;
@@ -59,6 +66,7 @@ struct Scalars {
   std::int64_t first_sample = 0;  ///< global index of row 0 of this call's batch: step * batch + rows before
   std::int64_t position = 0;      ///< position in the sequence to predict (prediction)
   bool first_microbatch = true;
+  Guard guard = {};  ///< of an update
 };
 
 /// One execution of a kernel. All memory is in the arena.
@@ -117,6 +125,7 @@ struct PreparedKernel {
   std::vector<TensorView> outputs;
   std::span<std::byte> scratch;
   std::shared_ptr<void> prepared;  ///< what Kernel::prepare made
+  std::string_view makes;          ///< the name of the tensor that it makes, for messages
 };
 
 /// What a device is, for people.
@@ -177,6 +186,9 @@ class Device {
   virtual void use_unit(std::size_t unit) const;
   /// Whether the host, and so every transport, may use the addresses of its memory.
   [[nodiscard]] virtual bool is_addressable() const noexcept = 0;
+  /// Whether its kernels of updates heed Scalars::guard. The host then reads the loss of a step after the next step's
+  /// work was given.
+  [[nodiscard]] virtual bool can_hold_updates() const noexcept { return false; }
   /// Makes copies between the device and this host memory fast: it is not moved and not swapped out while the result
   /// lives. Null: they are as fast without. Throws Error{io} when the system refuses.
   [[nodiscard]] virtual std::shared_ptr<const void> pin(std::span<std::byte> memory) const;
@@ -185,12 +197,11 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// A queue whose kernels share `threads`, which outlive it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Prepares a kernel of this device for arguments in its memory. `attributes` and `kernel` outlive the result.
-  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel,
-                                                                      const graph::Attributes& attributes,
-                                                                      std::vector<TensorView> inputs,
-                                                                      std::vector<TensorView> outputs,
-                                                                      std::span<std::byte> scratch) const;
+  /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of what it makes, for messages.
+  /// `attributes`, `kernel` and `makes` outlive the result.
+  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
+      const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
+      std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
 
  private:
   std::string name_;

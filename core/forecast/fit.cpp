@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/compile/plugins.h"
+#include "core/device/choice.h"
 #include "core/forecast/idle.h"
 #include "core/job/raw.h"
 #include "core/metrics/human.h"
@@ -25,19 +26,52 @@ std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, c
   return idle ? idle->ranks.size() : 0;
 }
 
-std::uint64_t most_of(const Forecast& forecast) {
+/// Bytes that a rank needs of the memory that is compared. Units have the arena alone.
+std::uint64_t needed_by(const RankForecast& rank, const device::Device& device) {
+  return device.has_units() ? rank.memory.peak - rank.memory.staging : rank.needs();
+}
+
+std::uint64_t most_of(const Forecast& forecast, const device::Device& device) {
   std::uint64_t most = 0;
   for (const RankForecast& alike : forecast.ranks) {
-    most = std::max(most, alike.needs());
+    most = std::max(most, needed_by(alike, device));
   }
   return most;
 }
 
+/// The memory of the smallest unit of this machine that ranks use. A unit that stands twice in [job] device is shared.
+std::optional<MemoryFit> smallest_unit(const job::Job& job, const device::Device& device) {
+  std::vector<device::Unit> units;
+  try {
+    units = device.units();
+  } catch (const Error&) {
+    return std::nullopt;  // a job may be planned for another machine
+  }
+  std::vector<std::size_t> used = device::parse_device(job.device).units;
+  for (std::size_t unit = 0; used.size() < units.size() && device::parse_device(job.device).units.empty(); ++unit) {
+    used.push_back(unit);
+  }
+  std::optional<MemoryFit> smallest;
+  for (const std::size_t unit : used) {
+    if (unit >= units.size()) {
+      return std::nullopt;
+    }
+    const auto sharing = static_cast<std::uint64_t>(std::ranges::count(used, unit));
+    const std::uint64_t memory = units[unit].memory / sharing;
+    if (!smallest || memory < smallest->memory) {
+      smallest = {.memory = memory,
+                  .whose = fmt::format("unit {} ({}){}", unit, units[unit].name,
+                                       sharing == 1 ? "" : fmt::format(", which {} ranks share", sharing))};
+    }
+  }
+  return smallest;
+}
+
 class Search {
  public:
-  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle)
+  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t memory)
       : job_(job), dataset_(std::move(dataset)), idle_(idle) {
-    result_.memory = static_cast<std::uint64_t>(job.cluster.memory);
+    result_.memory = memory;
   }
 
   /// Settings are tried one after the other, up to the first that makes the later ones needless.
@@ -82,13 +116,13 @@ class Search {
     try {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
-      other.cluster = {};  // only its memory is needed
+      other.cluster = {};  // the memory that a rank has is known
       const compile::Compiled compiled = compile::compile(other, 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
       }
-      return result_.tried.emplace_back(Alternative{.settings = settings, .most = most_of(forecast)});
+      return result_.tried.emplace_back(Alternative{.settings = settings, .most = most_of(forecast, *compiled.device)});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
@@ -199,23 +233,30 @@ std::vector<Alternative> FitSearch::fitting() const {
   return fitting;
 }
 
-std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecast) {
-  if (job.cluster.memory == 0) {
+std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& device, const Forecast& forecast) {
+  std::optional<MemoryFit> fit;
+  if (job.cluster.memory > 0) {
+    fit = {.memory = static_cast<std::uint64_t>(job.cluster.memory), .whose = "[cluster] memory"};
+  } else if (device.has_units()) {
+    fit = smallest_unit(job, device);
+  }
+  if (!fit) {
     return std::nullopt;
   }
-  MemoryFit fit{.memory = static_cast<std::uint64_t>(job.cluster.memory)};
   for (const RankForecast& alike : forecast.ranks) {
-    if (alike.needs() > fit.most) {
-      fit.most = alike.needs();
-      fit.rank = alike.members.front();
+    const std::uint64_t needed = needed_by(alike, device);
+    if (needed > fit->most) {
+      fit->most = needed;
+      fit->rank = alike.members.front();
     }
-    fit.over += alike.needs() > fit.memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
+    fit->over += needed > fit->memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
   }
   return fit;
 }
 
-FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
-  Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
+FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
+                       std::uint64_t memory) {
+  Search search(job, compiled.dataset, idle_count(job, compiled, forecast), memory);
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
     // If so many leave ranks idle, more do too.
@@ -234,8 +275,8 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
 }
 
 std::string to_string(const MemoryFit& fit) {
-  const std::string fullest = fmt::format("rank {}, needs {} of the {} of [cluster] memory", fit.rank,
-                                          metrics::human_bytes(fit.most), metrics::human_bytes(fit.memory));
+  const std::string fullest = fmt::format("rank {}, needs {} of the {} of {}", fit.rank, metrics::human_bytes(fit.most),
+                                          metrics::human_bytes(fit.memory), fit.whose);
   if (fit.fits()) {
     return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest,
                        100 * static_cast<double>(fit.most) / static_cast<double>(fit.memory));

@@ -9,18 +9,20 @@
 
 namespace shardrun::forecast {
 
-/// A job's ranks compared with [cluster] memory.
+/// A job's ranks compared with the memory that each has: of the host, or of a unit of the device.
 struct MemoryFit {
   std::uint64_t memory = 0;  ///< bytes of a rank's memory
-  std::uint64_t most = 0;    ///< bytes that the fullest rank needs
+  std::string whose;         ///< "[cluster] memory", or the unit
+  std::uint64_t most = 0;    ///< bytes that the fullest rank needs of it
   std::int64_t rank = 0;     ///< the first that needs the most
   std::int64_t over = 0;     ///< ranks that need more than they have
 
   [[nodiscard]] bool fits() const noexcept { return over == 0; }
 };
 
-/// Nothing if the job has no [cluster] memory.
-[[nodiscard]] std::optional<MemoryFit> memory_fit(const job::Job& job, const Forecast& forecast);
+/// With [cluster] memory, else with the smallest unit that ranks use on this machine. Nothing if there is neither.
+[[nodiscard]] std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& device,
+                                                  const Forecast& forecast);
 
 /// The job with other settings, and what its fullest rank needs.
 struct Alternative {
@@ -38,9 +40,10 @@ struct FitSearch {
 
 /// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other
 /// strategies with the same ranks; and if none of them fits, several together. At most 20 plans, each about as long as
-/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does. REQUIRES:
-/// the job has [cluster] memory.
-[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
+/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does. `memory`:
+/// bytes of a rank's memory.
+[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
+                                     std::uint64_t memory);
 
 /// Whether every rank fits: one line without its line break.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);

@@ -130,6 +130,9 @@ std::uint64_t touched(const Programs& programs) {
   for (const Buffer& state : programs.states) {
     ranges.emplace_back(state.offset, state.bytes);
   }
+  if (programs.guard_offset) {
+    ranges.emplace_back(*programs.guard_offset, sizeof(std::int32_t));
+  }
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
       if (!program.buffers[b].is_staged) {
@@ -145,7 +148,8 @@ std::uint64_t touched(const Programs& programs) {
 
 /// The same of staging memory.
 std::uint64_t touched_staging(const Programs& programs) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{programs.host_offset, programs.host_bytes}};
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {
+      {programs.host_offset, programs.staging_bytes - programs.host_offset}};
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
       if (program.buffers[b].is_staged) {
@@ -300,7 +304,11 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
                     .states = state_buffers(graph, partition, settings)};
   StateLayout layout(graph, partition, stage);
   std::vector<std::vector<Bucket>> buckets = layout.buckets();
-  const std::uint64_t base = layout.place(programs.states);
+  std::uint64_t base = layout.place(programs.states);
+  if (settings.device.can_hold_updates()) {
+    programs.guard_offset = memory::align_up(base);
+    base = *programs.guard_offset + memory::alignment;
+  }
   programs.actions = IdVector<ActionId, plan::Action>(
       partition.pipeline.exists()
           ? partition.pipeline.actions[stage.stage]
@@ -348,7 +356,7 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
   if (!settings.device.is_addressable()) {
     programs.host_offset = memory::align_up(programs.staging_bytes);
     programs.host_bytes = host_room(programs, graph);
-    programs.staging_bytes = programs.host_offset + programs.host_bytes;
+    programs.staging_bytes = programs.late_offset() + late_slots * late_slot_bytes;
   }
   programs.arena_bytes = base + transient;
   programs.memory = measure(programs);

@@ -21,6 +21,10 @@ using TransferId = Id<struct TransferTag>;
 
 [[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
+/// Numbers that the host reads later than the work that makes them, each in a slot of its own.
+inline constexpr std::size_t late_slots = 6;
+inline constexpr std::size_t late_slot_bytes = 64;
+
 /// The kind of memory that a buffer counts towards in MemoryUse.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, communication, scratch };
 
@@ -200,11 +204,17 @@ struct Programs {
   IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   std::uint64_t staging_bytes = 0;
-  // The last bytes of staging memory: room for what the host writes or reads between two programs.
+  // The last bytes of staging memory: two rooms for what the host writes or reads between two programs, one behind the
+  // other, then slots for numbers that it reads later.
   std::uint64_t host_offset = 0;
-  std::uint64_t host_bytes = 0;
+  std::uint64_t host_bytes = 0;  ///< of a room
+  /// Where the arena has the word of updates that are held back (device::Guard); nothing: the device holds none.
+  std::optional<std::uint64_t> guard_offset;
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
+
+  /// Where slots are in staging memory.
+  [[nodiscard]] std::uint64_t late_offset() const noexcept { return host_offset + 2 * host_bytes; }
 
   /// The buffers of one of the programs that are not states.
   [[nodiscard]] IdRange<BufferId> transients(const Program& program) const noexcept {

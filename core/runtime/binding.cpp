@@ -45,8 +45,13 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   if (const device::DeviceApart* const apart = device::apart(device)) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
-    std::memset(staging_->data() + programs.host_offset, 0, programs.host_bytes);  // it is in use from the start
+    // Rooms and slots are in use from the start.
+    std::memset(staging_->data() + programs.host_offset, 0, programs.staging_bytes - programs.host_offset);
     second_ = apart->open_transfer_queue(threads_);
+  }
+  if (programs.guard_offset) {
+    queue_->fill(
+        {.data = arena_->data() + *programs.guard_offset, .dtype = graph::DType::i32, .rounded = graph::DType::i32}, 0);
   }
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
@@ -66,7 +71,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
-        call.kernel = prepare(instruction, views);
+        call.kernel = prepare(program, instruction, views);
       }
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);
@@ -85,7 +90,8 @@ Executor::~Executor() {
 }
 
 std::unique_ptr<const device::PreparedKernel> Executor::prepare(
-    const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const {
+    const partition::Program& program, const partition::Instruction& instruction,
+    const IdVector<partition::BufferId, device::TensorView>& views) const {
   const auto views_of = [&](const std::vector<partition::BufferId>& buffers) {
     std::vector<device::TensorView> of_buffers;
     for (const partition::BufferId id : buffers) {
@@ -93,9 +99,10 @@ std::unique_ptr<const device::PreparedKernel> Executor::prepare(
     }
     return of_buffers;
   };
-  return device_.prepare(device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
-                         views_of(instruction.outputs),
-                         {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes});
+  return device_.prepare(
+      device_.kernel(instruction.op->name), instruction.attributes, views_of(instruction.inputs),
+      views_of(instruction.outputs), {arena_->data() + instruction.scratch_offset, instruction.scratch_bytes},
+      instruction.outputs.empty() ? instruction.name : program.buffers[instruction.outputs.front()].name);
 }
 
 void Executor::bind_hook(Call& call) {

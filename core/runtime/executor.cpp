@@ -264,10 +264,46 @@ device::HostAccess Executor::host(device::Access access) const {
   if (access == device::Access::read) {
     finish_transfers();
   }
-  return staging_ == nullptr
-             ? device::HostAccess(*queue_)
-             : device::HostAccess(*queue_, {staging_->data() + programs_.host_offset, programs_.host_bytes},
-                                  input_copies_);
+  if (staging_ == nullptr) {
+    return {*queue_};
+  }
+  if (access == device::Access::write) {
+    room_ = 1 - room_;
+  }
+  return {*queue_,
+          {staging_->data() + programs_.host_offset + room_ * programs_.host_bytes, programs_.host_bytes},
+          input_copies_[room_]};
+}
+
+std::span<std::byte> Executor::kept(std::size_t slot) const {
+  return {staging_->data() + programs_.late_offset() + slot * partition::late_slot_bytes, partition::late_slot_bytes};
+}
+
+void Executor::keep(std::size_t slot, const device::TensorView& tensor) {
+  queue_->read(tensor.data, kept(slot).first(tensor.bytes()));
+}
+
+void Executor::agree_later(std::size_t program, std::int32_t number, std::size_t slot) {
+  const device::TensorView values = input(program, partition::agreed_numbers);
+  const std::span<std::byte> given = kept(slot).first(sizeof(number));
+  std::ranges::copy(std::as_bytes(std::span(&number, 1)), given.begin());
+  queue_->write(given, values.data);
+  for (Call& call : calls_[program]) {
+    perform(call, {});
+  }
+  keep(slot, values);
+}
+
+void Executor::reach(const device::Event& mark) const {
+  while (queued_ != nullptr && !queued_->joined.empty() && queued_->joined.front()->passed.number <= mark.number) {
+    finish_first_transfer();
+  }
+  queue_->finish(mark);
+}
+
+device::Guard Executor::guard(graph::StateId loss) const {
+  return {.loss = static_cast<const float*>(state(loss).data),
+          .held = reinterpret_cast<std::int32_t*>(arena_->data() + programs_.guard_offset.value())};
 }
 
 void Executor::agree(std::size_t program, std::span<std::int32_t> numbers) {

@@ -150,8 +150,27 @@ class Executor {
   /// programs wait for, and throws their errors.
   [[nodiscard]] device::Queue& queue() const;
   /// The same, with planned room for copies of a call's inputs, of a program's outputs or of a metric. Use it between
-  /// programs. For writing it does not wait.
+  /// programs. For writing it does not wait. There are two rooms, which take turns: while the device copies from one,
+  /// the host may write in the other.
   [[nodiscard]] device::HostAccess host(device::Access access) const;
+
+  // Numbers that the host reads later than the work that makes them, while the queue has been given more. Each is in a
+  // slot below partition::late_slots. REQUIRES: the host cannot address the arena.
+
+  /// Gives the queue a copy of a tensor of at most partition::late_slot_bytes to the slot.
+  void keep(std::size_t slot, const device::TensorView& tensor);
+  /// As agree(), of one number, which comes to the slot. REQUIRES: the slot is not in use.
+  void agree_later(std::size_t program, std::int32_t number, std::size_t slot);
+  /// The end of the work so far.
+  [[nodiscard]] device::Event mark() { return queue_->record(); }
+  /// Waits until then. Throws the errors of the work and of its transfers.
+  void reach(const device::Event& mark) const;
+  /// What the slot has once the queue has reached a mark behind it.
+  [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
+
+  /// For the scalars of updates that are to be held back once this loss is not finite. REQUIRES:
+  /// Device::can_hold_updates().
+  [[nodiscard]] device::Guard guard(graph::StateId loss) const;
 
  private:
   /// Memory of the arena and its copy in staging memory.
@@ -184,7 +203,8 @@ class Executor {
   };
 
   [[nodiscard]] std::unique_ptr<const device::PreparedKernel> prepare(
-      const partition::Instruction& instruction, const IdVector<partition::BufferId, device::TensorView>& views) const;
+      const partition::Program& program, const partition::Instruction& instruction,
+      const IdVector<partition::BufferId, device::TensorView>& views) const;
   void bind_transfers(std::size_t program);
   [[nodiscard]] bool is_bad(const device::TensorView& view) const { return !device::is_finite(*queue_, view); }
   /// Makes the call's result `first` if it is not finite and comes before it.
@@ -232,8 +252,9 @@ class Executor {
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> second_;  ///< of copies to and from staging memory, and of transfers
   struct Queued;
-  std::unique_ptr<Queued> queued_;      ///< null: the host starts transfers and waits for them
-  mutable device::Event input_copies_;  ///< of the room of host(); see HostAccess
+  std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
+  mutable std::array<device::Event, 2> input_copies_;  ///< of each room of host(); see HostAccess
+  mutable std::size_t room_ = 0;                       ///< that was used last
   partition::SentBytes sent_;
   std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
   bool profiling_ = false;

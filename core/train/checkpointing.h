@@ -45,8 +45,9 @@ class Checkpointing {
   /// Whether one is due by [checkpoint] minutes. The first rank decides for all.
   [[nodiscard]] bool is_due_by_time() const noexcept;
   /// Whether the run must end now to save before [job] time_limit. Learns from the time between two calls how long the
-  /// next may be away, and from earlier saves how long one takes. The first rank decides for all.
-  [[nodiscard]] bool is_out_of_time();
+  /// next may be away, and from earlier saves how long one takes. `steps_to_come`: before the run would end. The first
+  /// rank decides for all.
+  [[nodiscard]] bool is_out_of_time(int steps_to_come);
 
   /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
   /// for an earlier one that is still being written. Throws Error{unsaved} if one could not be written, and

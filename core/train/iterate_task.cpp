@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
@@ -57,30 +58,58 @@ class IterateTask : private RankTask {
     return all;
   }
 
+  [[nodiscard]] bool saves(std::int64_t step) const {
+    return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
+  }
+
   int iterate_steps(runtime::Executor& executor) {
     const std::size_t program = executor.find(graph::Role::once);
+    const bool is_late = !compiled_.device->is_addressable();
+    std::array<device::Event, 2> ends;
+    const auto end = [&](const UnderWay& under_way) {
+      executor.reach(ends[static_cast<std::size_t>(under_way.step % 2)]);
+      record_step(executor, under_way.step, under_way.meter.end());
+    };
     int signal = 0;
-    const std::int64_t save_every = job_.iterate.save_every;
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("iterating", step + 1, step == first_.step ? metrics::first_step_activity : "");
-      const StepMeter meter(executor);
-      traced(step, executor, [&] { executor.run(program, {.seed = job_.seed, .step = step}); });
-      executor.queue().finish();
-      const StepMeasure measured = meter.end();
-      write_trace_if_due();
-      const bool saves = save_every > 0 && (step + 1) % save_every == 0;
-      check_replicas_after(step, saves);
-      record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", measured.duration}});
-      record_.count_step(measured.duration);
-      record_.summary.ranks[0].sent_bytes = measured.sent;
-      if (saves) {
-        save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
+      const auto run = [&] { executor.run(program, {.seed = job_.seed, .step = step}); };
+      if (is_late && !saves(step) && !ends_at_once(step)) {
+        begin_step(step, executor, [&] {
+          run();
+          ends[static_cast<std::size_t>(step % 2)] = executor.mark();
+        });
+        signal = end_steps(1, end);
+      } else {
+        signal = end_steps(0, end);
+        signal = signal != 0 ? signal : whole_step(executor, step, run);
       }
-      record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
-      signal = between_steps(step, 0);
     }
     record_.finish_progress();
     return signal;
+  }
+
+  /// Runs a step to its end, and what is due after it.
+  template <typename Run>
+  int whole_step(runtime::Executor& executor, std::int64_t step, const Run& run) {
+    const StepMeter meter(executor);
+    traced(step, executor, run);
+    executor.queue().finish();
+    const StepMeasure measured = meter.end();
+    write_trace_if_due();
+    check_replicas_after(step, saves(step));
+    record_step(executor, step, measured);
+    return between_steps(step, 0);
+  }
+
+  void record_step(const runtime::Executor& executor, std::int64_t step, const StepMeasure& measured) {
+    record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", measured.duration}});
+    record_.count_step(measured.duration);
+    record_.summary.ranks[0].sent_bytes = measured.sent;
+    if (saves(step)) {
+      save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
+    }
+    record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -158,14 +159,39 @@ std::int32_t RankLink::agree(std::int32_t value) {
 
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
 /// checkpoint, and that a pause: what comes later is asked for again after the next step.
-Wish RankLink::agree_on_stop(Wish wish) {
+std::int32_t RankLink::number_of(const Wish& wish) const {
   const int heard = std::max({wish.signal, rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0});
-  const std::int32_t agreed = agree(4 * heard + (wish.save ? 2 : 0) + (rank_.pause_asked() ? 1 : 0));
-  const Wish all = {.signal = agreed / 4, .save = agreed / 2 % 2 == 1};
-  if (all.signal == 0 && agreed % 2 == 1) {
+  return 4 * heard + (wish.save ? 2 : 0) + (rank_.pause_asked() ? 1 : 0);
+}
+
+namespace {
+
+Wish wish_of(std::int32_t agreed) {
+  return {.signal = agreed / 4, .save = agreed / 2 % 2 == 1, .pause = agreed < 4 && agreed % 2 == 1};
+}
+
+}  // namespace
+
+Wish RankLink::agree_on_stop(Wish wish) {
+  const Wish all = wish_of(agree(number_of(wish)));
+  if (all.pause) {
     rank_.pause();
   }
   return all;
+}
+
+void RankLink::begin_agreement(std::int64_t step, Wish wish) {
+  const auto turn = static_cast<std::size_t>(step % 2);
+  executor_->agree_later(agreement_.value(), number_of(wish), first_slot + turn);
+  agreed_[turn] = executor_->mark();
+}
+
+Wish RankLink::end_agreement(std::int64_t step) {
+  const auto turn = static_cast<std::size_t>(step % 2);
+  executor_->reach(agreed_[turn]);
+  std::int32_t number = 0;
+  std::memcpy(&number, executor_->kept(first_slot + turn).data(), sizeof(number));
+  return wish_of(number);
 }
 
 void RankLink::barrier() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@ namespace shardrun::train {
 struct Wish {
   int signal = 0;     ///< asked to stop; 0: none
   bool save = false;  ///< a checkpoint is due
+  bool pause = false;  ///< the job is to be suspended
 };
 
 /// This process as one of several ranks: its transports over the launcher's store, and agreements between the ranks.
@@ -60,6 +62,14 @@ class RankLink final : private plugins::TransportHost {
   /// The signal that asked any rank to stop, and whether any rank wants a checkpoint: the same on all ranks. Every rank
   /// calls it at the same point. While the job is suspended, it waits. `wish`: this rank's own.
   [[nodiscard]] Wish agree_on_stop(Wish wish = {});
+  /// The same in two parts: the first gives the device the agreement after a step, counted from 0, the second waits for
+  /// it and does not pause. At most two are under way. REQUIRES: the host cannot address the device's memory.
+  void begin_agreement(std::int64_t step, Wish wish);
+  [[nodiscard]] Wish end_agreement(std::int64_t step);
+  /// Waits while the job is suspended.
+  void pause() { rank_.pause(); }
+  /// Of the executor's slots for numbers that are read later, those from this one on are for agreements.
+  static constexpr std::size_t first_slot = 4;
   /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
   /// ends or falls silent, the job ends.
   void barrier();
@@ -90,6 +100,8 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
   [[nodiscard]] launch::Rank::Deadline deadline() const;
+  /// This rank's part in an agreement on stopping, as the number of which the largest holds.
+  [[nodiscard]] std::int32_t number_of(const Wish& wish) const;
   /// Compares what a plugin made from the job on this rank with what it made on the first.
   void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
@@ -105,6 +117,7 @@ class RankLink final : private plugins::TransportHost {
   std::unique_ptr<runtime::Collectives> collectives_;
   runtime::Executor* executor_ = nullptr;  ///< since connect()
   std::optional<std::size_t> agreement_;   ///< its program; none with one rank
+  std::array<device::Event, 2> agreed_;    ///< the ends of agreements under way
   int barriers_ = 0;                       ///< calls so far, the same on every rank
 };
 

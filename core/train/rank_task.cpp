@@ -130,12 +130,16 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
-Wish RankTask::agreed() {
-  Wish own;
-  if (checkpointing_) {
-    own = {.signal = checkpointing_->is_out_of_time() ? time_limit_signal : 0,
-           .save = checkpointing_->is_due_by_time()};
+Wish RankTask::own_wish(int steps_to_come) {
+  if (!checkpointing_) {
+    return {};
   }
+  return {.signal = checkpointing_->is_out_of_time(steps_to_come) ? time_limit_signal : 0,
+          .save = checkpointing_->is_due_by_time()};
+}
+
+Wish RankTask::agreed(int steps_to_come) {
+  const Wish own = own_wish(steps_to_come);
   if (settings_.link != nullptr) {
     return settings_.link->agree_on_stop(own);
   }
@@ -143,19 +147,74 @@ Wish RankTask::agreed() {
   return {.signal = heard != 0 ? heard : own.signal, .save = own.save};
 }
 
+int RankTask::act_on(const Wish& wish) {
+  if (checkpointing_) {
+    checkpointing_->look();
+    const std::int64_t done = first_.step + record_.summary.steps;
+    if (wish.signal == 0 && done < last_step_ && (wish.save || checkpointing_->is_due(done))) {
+      save_checkpoint(false);
+    }
+  }
+  return wish.signal;
+}
+
 int RankTask::between_steps(std::int64_t step, int heard) {
   return naming_step(step, [&] {
     const Wish wish = heard != 0 ? Wish{.signal = heard} : agreed();
     evaluated_ = heard == 0;
-    if (checkpointing_) {
-      checkpointing_->look();
-      const std::int64_t done = first_.step + record_.summary.steps;
-      if (wish.signal == 0 && done < last_step_ && (wish.save || checkpointing_->is_due(done))) {
-        save_checkpoint(false);
-      }
-    }
-    return wish.signal;
+    return act_on(wish);
   });
+}
+
+void RankTask::begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give) {
+  naming_step(step, [&] {
+    under_way_.push_back({step, StepMeter(executor)});
+    give();
+    under_way_.back().meter.all_is_given();
+    if (settings_.link != nullptr) {
+      // The device has the step before to do as well, and will have the next one when this rank hears the answer.
+      settings_.link->begin_agreement(step, own_wish(3));
+    }
+  });
+}
+
+int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWay&)>& end) {
+  Wish wish;
+  std::int64_t last = 0;
+  bool has_ended = false;
+  while (under_way_.size() > most) {
+    last = under_way_.front().step;
+    naming_step(last, [&] {
+      end(under_way_.front());
+      under_way_.pop_front();
+      if (!under_way_.empty()) {
+        under_way_.front().meter.begin_again();
+      }
+      const Wish of_step = settings_.link != nullptr ? settings_.link->end_agreement(last) : agreed(1);
+      wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
+              .save = wish.save || of_step.save,
+              .pause = wish.pause || of_step.pause};
+    });
+    most = wish.signal != 0 || wish.save || wish.pause ? 0 : most;
+    has_ended = true;
+  }
+  if (!has_ended) {
+    return 0;
+  }
+  return naming_step(last, [&] {
+    evaluated_ = true;
+    const int signal = act_on(wish);
+    if (signal == 0 && wish.pause) {
+      settings_.link->pause();
+    }
+    return signal;
+  });
+}
+
+bool RankTask::ends_at_once(std::int64_t step) const {
+  return settings_.profile || step + 1 >= last_step_ || (tracer_ && tracer_->records(step - first_.step)) ||
+         (job_.check_every > 0 && (step + 1) % job_.check_every == 0) ||
+         (checkpointing_ && checkpointing_->is_due(step + 1));
 }
 
 void RankTask::save_checkpoint(bool at_end) {

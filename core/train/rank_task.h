@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -68,6 +69,21 @@ class RankTask {
   /// Called after the step with this number, counted from 0: saves a checkpoint if one is due. `heard`: the signal that
   /// the step's evaluation has heard. Returns the signal that asked to stop.
   int between_steps(std::int64_t step, int heard);
+
+  // Steps that a device ends later than the host gives them. At most two are under way.
+
+  struct UnderWay {
+    std::int64_t step = 0;
+    StepMeter meter;
+  };
+  /// Calls `give`, which gives the device the work of a step, counted from 0. Then gives it the ranks' agreement after
+  /// the step.
+  void begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give);
+  /// Ends steps under way, the oldest first, until no more than `most` are left, or none if the ranks have agreed on
+  /// something that needs the end of all. `end` waits for a step and records it. Returns the signal that asked to stop.
+  int end_steps(std::size_t most, const std::function<void(const UnderWay&)>& end);
+  /// Whether the end of the step with this number must be known before the next begins, by [checkpoint] and [job].
+  [[nodiscard]] bool ends_at_once(std::int64_t step) const;
   /// Whether the run is to end with a checkpoint alone: it was asked to stop.
   [[nodiscard]] bool ends_with_checkpoint(int signal) const noexcept { return checkpointing_ && signal != 0; }
   /// Saves the last checkpoint, of a run that has ended after its results: who goes on from it finds them.
@@ -98,13 +114,18 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< where the job ends
 
  private:
-  [[nodiscard]] Wish agreed();
+  /// What this rank asks for by itself. `steps_to_come`: before it is acted on.
+  [[nodiscard]] Wish own_wish(int steps_to_come);
+  [[nodiscard]] Wish agreed(int steps_to_come = 0);
+  /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.
+  int act_on(const Wish& wish);
   void save_checkpoint(bool at_end);
   void check_replicas(std::int64_t step);
   void finish(const runtime::Executor& executor, const char* status, int exit_code);
   void show_profile(const runtime::Executor& executor) const;
   void write_trace_at_end();
 
+  std::deque<UnderWay> under_way_;
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;            ///< with several ranks
   std::optional<Checkpointing> checkpointing_;  ///< with [checkpoint]

@@ -116,8 +116,9 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
     notices.push_back(to_string(*idle));
   }
   const std::uint64_t text = bytes_of_text(compiled);
-  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, forecast)) {
-    const std::uint64_t available = limits.memory ? limits.memory->bytes : 0;
+  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast)) {
+    // What the units of this machine have was required.
+    const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;
     std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
   }

@@ -22,18 +22,23 @@ partition::SentBytes difference(const partition::SentBytes& after, const partiti
 
 }  // namespace
 
-StepMeter::StepMeter(const runtime::Executor& executor)
-    : executor_(executor),
-      sent_(executor.sent()),
-      exposed_(executor.exposed_seconds()),
-      hidden_(executor.hidden_seconds()),
-      begin_(std::chrono::steady_clock::now()) {}
+StepMeter::StepMeter(const runtime::Executor& executor) : executor_(executor), before_(executor.sent()) {
+  begin_again();
+}
+
+void StepMeter::begin_again() {
+  exposed_ = executor_.exposed_seconds();
+  hidden_ = executor_.hidden_seconds();
+  begin_ = std::chrono::steady_clock::now();
+}
+
+void StepMeter::all_is_given() { sent_ = difference(executor_.sent(), before_); }
 
 StepMeasure StepMeter::end() const {
   return {.duration = metrics::seconds_since(begin_),
           .exposed = executor_.exposed_seconds() - exposed_,
           .hidden = executor_.hidden_seconds() - hidden_,
-          .sent = difference(executor_.sent(), sent_)};
+          .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};
 }
 
 }  // namespace shardrun::train

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 
 #include "core/partition/program.h"
 #include "core/runtime/executor.h"
@@ -19,14 +20,19 @@ struct StepMeasure {
 class StepMeter {
  public:
   explicit StepMeter(const runtime::Executor& executor);
+  /// All work of the step was given to the device: what is sent from now on is another step's.
+  void all_is_given();
+  /// The step before has ended only now.
+  void begin_again();
   [[nodiscard]] StepMeasure end() const;
 
  private:
   const runtime::Executor& executor_;
-  const partition::SentBytes sent_;
-  const double exposed_;
-  const double hidden_;
-  const std::chrono::steady_clock::time_point begin_;
+  partition::SentBytes before_;               ///< sent before the step
+  std::optional<partition::SentBytes> sent_;  ///< by the step
+  double exposed_ = 0;
+  double hidden_ = 0;
+  std::chrono::steady_clock::time_point begin_;
 };
 
 }  // namespace shardrun::train

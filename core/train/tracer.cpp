@@ -38,9 +38,7 @@ Tracer::Tracer(const job::Job& job, const compile::Compiled& compiled)
 }
 
 Tracer::Recording::Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step)
-    : tracer_(tracer),
-      executor_(executor),
-      is_recorded_(step >= tracer.first_ && tracer.steps_.size() < tracer.most_steps_) {
+    : tracer_(tracer), executor_(executor), is_recorded_(tracer.records(step)) {
   if (is_recorded_) {
     tracer_.steps_.push_back(
         {.step = step + 1, .begin = runtime::now_in_nanoseconds(), .first_span = tracer_.timeline_.spans().size()});

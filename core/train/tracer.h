@@ -24,6 +24,8 @@ class Tracer {
     return run();
   }
 
+  /// Whether the step with this number, counted from 0, is to be recorded.
+  [[nodiscard]] bool records(std::int64_t step) const noexcept { return step >= first_ && steps_.size() < most_steps_; }
   /// Whether all steps are recorded and not yet written.
   [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
   /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.

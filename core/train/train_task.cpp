@@ -80,27 +80,44 @@ class TrainTask : private RankTask {
     };
   }
 
+  [[nodiscard]] bool evaluates(std::int64_t step) const {
+    return step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
+  }
+
   int train_steps(Trainer& training) {
+    const auto end = [&](const UnderWay& under_way) {
+      const StepResult result = training.end(under_way.step);
+      record_step(under_way.step, result, std::nullopt, under_way.meter.end());
+    };
     int signal = first_.evaluated ? 0 : evaluate_first(training);
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
-      const StepMeter meter(training.executor());
-      const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
-      const StepMeasure measured = meter.end();
-      write_trace_if_due();
-      const bool evaluates =
-          step + 1 == job_.train.steps || (job_.train.eval_every > 0 && (step + 1) % job_.train.eval_every == 0);
-      check_replicas_after(step, evaluates);
-      if (job_.check_every >= 0 && (evaluates || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
-        naming_step(step, [&] { training.check_copies(step + 1); });
+      if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
+        begin_step(step, training.executor(), [&] { training.begin(step); });
+        signal = end_steps(1, end);
+      } else {
+        signal = end_steps(0, end);
+        signal = signal != 0 ? signal : whole_step(training, step);
       }
-      const std::optional<double> validation =
-          evaluates ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
-      record_step(step, result, validation, measured);
-      signal = between_steps(step, stop_heard_);
     }
     record_.finish_progress();
     return signal;
+  }
+
+  /// Runs a step to its end, and what is due after it.
+  int whole_step(Trainer& training, std::int64_t step) {
+    const StepMeter meter(training.executor());
+    const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
+    const StepMeasure measured = meter.end();
+    write_trace_if_due();
+    check_replicas_after(step, evaluates(step));
+    if (job_.check_every >= 0 && (evaluates(step) || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
+      naming_step(step, [&] { training.check_copies(step + 1); });
+    }
+    const std::optional<double> validation =
+        evaluates(step) ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
+    record_step(step, result, validation, measured);
+    return between_steps(step, stop_heard_);
   }
 
   /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.

@@ -33,6 +33,14 @@ class Trainer {
   ///  - if the loss is negative, but its op is never negative.
   [[nodiscard]] virtual StepResult step(std::int64_t step) = 0;
 
+  /// Whether end() waits for a device while begin() has given it the work of the next step. Then an update whose loss
+  /// or gradient's norm is not finite changes nothing, and neither do those after it.
+  [[nodiscard]] virtual bool is_late() const noexcept { return false; }
+  /// In place of step(): gives the device the work of a step, and later gets its result. At most two steps are under
+  /// way; end() is of the older.
+  virtual void begin(std::int64_t /*step*/) {}
+  [[nodiscard]] virtual StepResult end(std::int64_t step) { return this->step(step); }
+
   // The two parts of a step, for a caller that checks the results itself. The states `loss` and `gradient_norm` then
   // have what they return.
 

@@ -91,6 +91,25 @@ void Training::begin_at(const checkpoint::Position& first) {
   if (first.step > 0 && after_step_program_ && !compiled_.partition.hook_follows(first.step - 1)) {
     unmet_step_ = first.step - 1;
   }
+  if (compiled_.device->can_hold_updates()) {
+    late_ = agreed(can_be_late() ? 0 : 1) == 0;
+  }
+}
+
+/// Hooks are run by the host. If losses vary between ranks, a rank cannot know by its own that a step has failed. An
+/// update is held back once the norm is known, so all must follow it.
+bool Training::can_be_late() const {
+  if (varies_ || compiled_.hooks != nullptr || after_step_program_) {
+    return false;
+  }
+  bool has_norm = false;
+  for (const partition::Instruction& instruction : compiled_.programs.programs[update_program_].instructions) {
+    has_norm = has_norm || instruction.op->name == "clip_scale";
+    if (!has_norm && (instruction.op->name == "adamw" || instruction.op->name == "sgd")) {
+      return false;
+    }
+  }
+  return true;
 }
 
 double Training::read_scalar(std::string_view state) const {
@@ -124,18 +143,34 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   }
 }
 
-double Training::differentiate(std::int64_t step) {
+double Training::read_kept(std::string_view state, std::size_t slot) const {
+  device::TensorView kept = executor_.state(compiled_.graph.find_state(state));
+  kept.data = executor_.kept(slot).data();
+  return device::read_element(kept, 0);
+}
+
+void Training::run_microbatches(std::int64_t step) {
   std::optional<runtime::NonFiniteResult> bad;
   std::size_t first = 0;
   for (const std::size_t program : micro_programs_) {
     micro(step, program, first, false, bad);
     first += executor_.call_rows(program).size();
   }
+}
+
+void Training::run_update(std::int64_t step) {
+  const device::Guard guard = late_ ? executor_.guard(compiled_.graph.find_state("loss")) : device::Guard{};
+  executor_.run(update_program_,
+                {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step), .guard = guard});
+}
+
+double Training::differentiate(std::int64_t step) {
+  run_microbatches(step);
   return read_scalar("loss");
 }
 
 double Training::update(std::int64_t step) {
-  executor_.run(update_program_, {.seed = job_.seed, .step = step, .learning_rate = learning_rate(job_.train, step)});
+  run_update(step);
   unmet_step_ = step;
   if (compiled_.partition.hook_follows(step) || step + 1 == job_.train.steps) {
     finish();
@@ -154,22 +189,53 @@ bool Training::finish() {
 
 StepResult Training::step(std::int64_t step) {
   StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
-  if (anywhere(!std::isfinite(result.loss))) {
+  check_loss(step, result.loss);
+  result.gradient_norm = update(step);
+  check_norm(step, result);
+  return result;
+}
+
+void Training::begin(std::int64_t step) {
+  run_microbatches(step);
+  run_update(step);
+  unmet_step_ = step;
+  executor_.keep(slot_of(Number::loss, step), executor_.state(compiled_.graph.find_state("loss")));
+  executor_.keep(slot_of(Number::gradient_norm, step), executor_.state(compiled_.graph.find_state("gradient_norm")));
+  marks_[static_cast<std::size_t>(step % 2)] = executor_.mark();
+}
+
+StepResult Training::end(std::int64_t step) {
+  executor_.reach(marks_[static_cast<std::size_t>(step % 2)]);
+  const StepResult result = {.loss = read_kept("loss", slot_of(Number::loss, step)),
+                             .gradient_norm = read_kept("gradient_norm", slot_of(Number::gradient_norm, step)),
+                             .learning_rate = learning_rate(job_.train, step)};
+  check_loss(step, result.loss);
+  if (!std::isfinite(result.gradient_norm)) {
+    run_microbatches(step);  // the next step has overwritten the gradients, and its update was held back too
+  }
+  check_norm(step, result);
+  return result;
+}
+
+void Training::check_loss(std::int64_t step, double loss) {
+  if (anywhere(!std::isfinite(loss))) {
     throw Error(
         ErrorCode::numerics,
         fmt::format(
             "step {}: the loss is {}; the first tensor that is not finite: {}. The parameters are those of the step "
             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
-            step + 1, non_finite_text(result.loss), first_bad_tensor(step)));
+            step + 1, non_finite_text(loss), first_bad_tensor(step)));
   }
-  if (anywhere(is_impossible(result.loss))) {
+  if (anywhere(is_impossible(loss))) {
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {:.6g}, and {} is never negative: ranks have computed with different "
                             "data or parameters, or their memory was overwritten. No weights are written. 'shardrun "
                             "verify' finds the first tensor that is wrong",
-                            step + 1, result.loss, positive_loss_->name));
+                            step + 1, loss, positive_loss_->name));
   }
-  result.gradient_norm = update(step);
+}
+
+void Training::check_norm(std::int64_t step, const StepResult& result) {
   if (anywhere(!std::isfinite(result.gradient_norm))) {
     const graph::State* const bad = bad_state(graph::StateKind::gradient);
     throw Error(ErrorCode::numerics,
@@ -179,7 +245,6 @@ StepResult Training::step(std::int64_t step) {
                             step + 1, result.loss, non_finite_text(result.gradient_norm),
                             bad != nullptr ? bad->name : "the norm itself, which overflowed"));
   }
-  return result;
 }
 
 bool Training::is_impossible(double loss) const noexcept {

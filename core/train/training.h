@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "core/device/device.h"
 #include "core/job/job.h"
 #include "core/runtime/executor.h"
+#include "core/train/rank_link.h"
 #include "core/train/trainer.h"
 
 namespace shardrun::train {
@@ -36,8 +38,11 @@ class Training final : public Trainer {
   /// Runs one optimizer step, counted from 0. Throws Error{numerics}, with the step counted from 1 as in metrics.jsonl:
   ///  - if loss or gradients are not finite: with the first tensor that is not finite;
   ///  - if the loss is negative, but its op is never negative.
-  /// After an error about the loss, the parameters are those before the step.
+  /// After an error about a loss that is not finite, the parameters are those before the step.
   [[nodiscard]] StepResult step(std::int64_t step) override;
+  [[nodiscard]] bool is_late() const noexcept override { return late_; }
+  void begin(std::int64_t step) override;
+  [[nodiscard]] StepResult end(std::int64_t step) override;
 
   [[nodiscard]] double differentiate(std::int64_t step) override;
   /// Also runs the strategy's hook after_step if it is due, and always after the job's last step.
@@ -54,6 +59,19 @@ class Training final : public Trainer {
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
+  /// What the host reads of a step, each in a slot (Executor::keep) of its own. Two steps may be under way.
+  enum class Number : std::uint8_t { loss, gradient_norm };
+  [[nodiscard]] static std::size_t slot_of(Number number, std::int64_t step) noexcept {
+    return 2 * static_cast<std::size_t>(number) + static_cast<std::size_t>(step % 2);
+  }
+  static_assert(RankLink::first_slot == 4);
+  [[nodiscard]] bool can_be_late() const;
+  /// Gives the device the work of differentiate() and of update().
+  void run_microbatches(std::int64_t step);
+  void run_update(std::int64_t step);
+  [[nodiscard]] double read_kept(std::string_view state, std::size_t slot) const;
+  void check_loss(std::int64_t step, double loss);
+  void check_norm(std::int64_t step, const StepResult& result);
   /// Runs the calls of one program; call 0 is microbatch `first`. If `checked`, `bad` becomes the first result that is
   /// not finite.
   void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
@@ -81,6 +99,8 @@ class Training final : public Trainer {
   checkpoint::Position first_;                ///< where the run begins
   const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, if it is never negative
   bool varies_ = false;                       ///< whether any tensor varies between ranks; then loss and norm do too
+  bool late_ = false;                         ///< the same on all ranks
+  std::array<device::Event, 2> marks_;        ///< the ends of the steps under way
   std::optional<std::size_t> after_step_program_;
   std::optional<std::int64_t> unmet_step_;  ///< the last step, if the hook has not run since
   std::vector<device::Scalars> scalars_;    ///< per call of a program

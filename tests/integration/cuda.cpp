@@ -1,11 +1,14 @@
 // The device `cuda` as the program loads it: with no library, with wrong ones, and with one over a fake of CUDA
 // (tests/support/cuda).
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/integration/program.h"
@@ -14,6 +17,7 @@
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::Matches;
 using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 namespace fs = std::filesystem;
@@ -39,7 +43,8 @@ class Installation {
 
   /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0".
   [[nodiscard]] Ended run(const fs::path& in, const std::vector<std::string>& words,
-                          const std::vector<std::string>& variables = {}) const {
+                          const std::vector<std::string>& variables = {},
+                          const std::function<void(pid_t process, std::string_view out)>& watch = {}) const {
     std::string line = "exec env";
     for (const std::string& variable : variables) {
       line += " " + variable;
@@ -48,7 +53,7 @@ class Installation {
     for (const std::string& word : words) {
       line += " '" + word + "'";
     }
-    return run_script(in, line);
+    return run_script(in, line, watch);
   }
   [[nodiscard]] fs::path program() const { return folder_.path() / "shardrun"; }
 
@@ -166,7 +171,7 @@ TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and tou
       const JobFolder there;
       const JobFolder here;
       std::vector<std::string> settings = strategy.settings;
-      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "data.microbatches=3"});
+      settings.insert(settings.end(), {"train.steps=6", "train.eval_every=3", "data.microbatches=3"});
 
       const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"),
                                    {"FAKE_CUDA_SEED=" + std::to_string(seed)});
@@ -181,6 +186,8 @@ TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and tou
       const double allowed = strategy.name.ends_with("mixed precision") ? 2e-2 : 2e-5;
       for (std::size_t i = 0; i < losses.size(); ++i) {
         CHECK(std::abs(losses[i] - of_cpu[i]) <= allowed);
+        CHECK(there.metrics()[i].at("step") == here.metrics()[i].at("step"));
+        CHECK(there.metrics()[i].contains("val_loss") == here.metrics()[i].contains("val_loss"));
       }
       const json::object summary = there.summary();
       for (const json::value& rank : summary.at("ranks").as_array()) {
@@ -264,6 +271,80 @@ TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the firs
   CHECK_THAT(ended.err, Contains("the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
+TEST_CASE("a NaN on the fake GPUs is told in the cpu's words though the host reads it later", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> settings = {"job.strategy=zero2", "job.ranks=2", "train.learning_rate=1e15",
+                                             "train.clip=0", "train.eval_every=0"};
+  const JobFolder there;
+  const JobFolder here;
+
+  const Ended found = fake.run(there.path(), on_cuda({"job.ini"}, settings));
+  const Ended expected = here.run(settings);
+
+  CHECK(found.code == 1);
+  const std::size_t at = expected.err.find("step 2: the loss is NaN");
+  REQUIRE(at != std::string::npos);
+  const std::string words = expected.err.substr(at, expected.err.find(". The parameters", at) - at);
+  INFO(found.err);
+  CHECK_THAT(found.err, Contains(words));
+  CHECK(there.losses().size() == here.losses().size());
+}
+
+TEST_CASE("a job on the fake GPUs that is asked to stop saves all steps that it has begun, and goes on from there",
+          "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  for (const char* ranks : {"job.ranks=1", "job.ranks=2"}) {
+    INFO(ranks);
+    std::vector<std::string> settings = {ranks, "train.steps=100000", "train.schedule=constant", "train.log_every=1",
+                                         "checkpoint.every=50000"};
+    if (settings.front() == "job.ranks=2") {
+      settings.emplace_back("job.strategy=dp");
+    }
+    const JobFolder job;
+    bool asked = false;
+    const Ended stopped =
+        fake.run(job.path(), on_cuda({"job.ini"}, settings), {}, [&](pid_t process, std::string_view out) {
+          if (!asked && out.find("step 5/") != std::string_view::npos) {
+            asked = ::kill(process, SIGTERM) == 0;
+          }
+        });
+    REQUIRE(asked);
+    INFO(stopped.err);
+    CHECK(stopped.code == 75);
+    const std::size_t steps = job.metrics().size();
+    CHECK(job.summary().at("steps") == steps);
+    for (std::size_t i = 0; i < steps; ++i) {
+      CHECK(job.metrics()[i].at("step") == i + 1);
+    }
+    settings[1] = "train.steps=" + std::to_string(steps + 4);
+
+    const Ended resumed = fake.run(job.path(), on_cuda({"run", "job.ini", "--resume"}, settings));
+
+    INFO(resumed.err);
+    CHECK(resumed.code == 0);
+    CHECK(job.summary().at("first_step") == steps);
+  }
+}
+
+TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] memory where there are none", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const auto planned = [&](const std::string& device, const std::vector<std::string>& settings,
+                           const std::vector<std::string>& variables) {
+    const Ended ended = fake.run(job.path(), on_cuda({"plan", "job.ini"}, settings, device), variables);
+    CHECK(ended.code == 0);
+    return ended.out;
+  };
+  CHECK_THAT(planned("cuda", {}, {}), Contains("every rank fits: the fullest, rank 0, needs ") &&
+                                          Contains(" of the 1.00 GiB of unit 0 (Fake H200): "));
+  CHECK_THAT(planned("cuda:1,1", {"job.strategy=dp", "job.ranks=2"}, {}),
+             Contains(" of the 512 MiB of unit 1 (Fake H200), which 2 ranks share: "));
+  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_MEMORY=65536"}), Contains("1 rank does not fit: the fullest, rank 0"));
+  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit"));
+  CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
+             Contains(" of the 1.00 GiB of [cluster] memory: "));
+}
+
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const SplitJob& strategy : split_jobs()) {
@@ -296,6 +377,7 @@ TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words 
     std::string text;
   };
   for (const Case& each : {Case{"700", "an illegal memory access was encountered (cudaErrorIllegalAddress); the ops"},
+                           Case{"100", "no CUDA-capable device is detected (cudaErrorNoDevice); the ops"},
                            Case{"214", "uncorrectable ECC error encountered (cudaErrorECCUncorrectable); the ops"}}) {
     DYNAMIC_SECTION(each.text) {
       const JobFolder job;
@@ -304,7 +386,9 @@ TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words 
                    {"FAKE_CUDA_FAIL_AT=900", "FAKE_CUDA_FAILURE=" + each.failure});
       INFO(ended.err);
       CHECK(ended.code == 1);
-      CHECK_THAT(ended.err, Contains("rank ") && Contains("GPU ") && Contains("(Fake H200): ") && Contains(each.text));
+      CHECK_THAT(ended.err, Contains("rank ") && Contains("GPU ") && Contains("(Fake H200): ") && Contains(each.text) &&
+                                Contains(" were not done, with the tensors that they make: "));
+      CHECK_THAT(ended.err, Matches("[^]*: [a-z_]+ \\([a-z0-9_./]+\\)[^]*"));
     }
   }
 }
@@ -316,6 +400,7 @@ TEST_CASE("a job that a failed GPU has ended goes on from its checkpoint on the 
   const Ended failed = fake.run(job.path(), on_cuda({"job.ini"}, settings), {"FAKE_CUDA_FAIL_AT=5000"});
   INFO(failed.err);
   REQUIRE(failed.code == 1);
+  CHECK_THAT(failed.err, Contains(" (Fake H200): ") && Contains(", with the tensors that they make: "));
   REQUIRE(fs::exists(job.path() / "run/checkpoints"));
   std::vector<std::string> rest = settings;
   rest[2] = "train.steps=40";

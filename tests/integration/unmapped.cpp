@@ -53,6 +53,30 @@ TEST_CASE("every strategy agrees with the reference over every transport when tr
   }
 }
 
+TEST_CASE("an iterated job has the cpu's states and lines, though the host is a step ahead", "[unmapped]") {
+  const auto run = [](const TemporaryFolder& folder, const std::string& device) {
+    write_file(folder / "job.ini",
+               "[job]\ntask = iterate\nranks = 2\nstrategy = named\nthreads = 1\noutput = run\n"
+               "[model]\nname = heat2d\nrows = 24\ncolumns = 16\nboundary = periodic\n"
+               "[sharding]\nx = space\n[iterate]\nsteps = 25\nsave_every = 10\n");
+    const std::vector<std::string> words = with_settings({"run", "job.ini"}, {"job.device=" + device});
+    const Ended ended = device == "cpu" ? run_program(folder.path(), words) : run_unmapped(folder.path(), words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+  };
+  const TemporaryFolder there;
+  const TemporaryFolder here;
+
+  run(there, "unmapped");
+  run(here, "cpu");
+
+  for (const char* state : {"run/state.safetensors", "run/state-000010.safetensors", "run/state-000020.safetensors"}) {
+    CHECK(read_file(there / state) == read_file(here / state));
+  }
+  CHECK(computed_from(there / "run", 1) == computed_from(here / "run", 1));
+  CHECK(computed_from(there / "run", 1).size() == 25);
+}
+
 TEST_CASE("training, evaluation and sampling give the cpu's bits and touch what was planned", "[unmapped]") {
   for (const SplitJob& strategy : split_jobs()) {
     DYNAMIC_SECTION(strategy.name) {

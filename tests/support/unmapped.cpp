@@ -323,11 +323,12 @@ class Unmapped final : public device::DeviceApart {
                                                               const graph::Attributes& attributes,
                                                               std::vector<TensorView> inputs,
                                                               std::vector<TensorView> outputs,
-                                                              std::span<std::byte> scratch) const override {
+                                                              std::span<std::byte> scratch,
+                                                              std::string_view makes) const override {
     std::ranges::transform(inputs, inputs.begin(), real_view);
     std::ranges::transform(outputs, outputs.begin(), real_view);
     return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs),
-                           {mappings().real(scratch.data()), scratch.size()});
+                           {mappings().real(scratch.data()), scratch.size()}, makes);
   }
 };
 

@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/allocations.h"
+
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
@@ -51,6 +53,12 @@ struct FakeEvent {
 
 namespace {
 
+/// Functions of the host are not the fake's.
+struct Counted {
+  Counted() noexcept { --shardrun::test::Uncounted::depth(); }
+  ~Counted() { ++shardrun::test::Uncounted::depth(); }
+};
+
 constexpr std::size_t page = 4096;
 thread_local bool is_on_host_function = false;
 
@@ -70,6 +78,7 @@ fake::Settings settings_of_environment() {
   read("FAKE_CUDA_DRIVER", settings.driver);
   read("FAKE_CUDA_FAIL_AT", settings.fail_at);
   read("FAKE_CUDA_FAILURE", settings.failure);
+  read("FAKE_CUDA_VIRTUAL_MEMORY", settings.virtual_memory);
   read("FAKE_CUDA_FORGET", settings.forget);
   return settings;
 }
@@ -103,6 +112,7 @@ class Fake {
   void give(FakeStream* stream, Work work) {
     stream->work.push_back(std::move(work));
     ++stream->given;
+    ++counts.given;
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { run(); });
     }
@@ -110,6 +120,10 @@ class Fake {
 
   /// Waits until the stream has done its work up to there.
   cudaError_t await(std::unique_lock<std::mutex>& lock, FakeStream* stream, std::uint64_t position) {
+    if (stream->done < position) {
+      ++counts.stands;
+      counts.behind += static_cast<std::int64_t>(stream->given - position);
+    }
     ++waiting_;
     changed.notify_all();
     changed.wait(lock, [&] { return stream->done >= position; });
@@ -121,9 +135,9 @@ class Fake {
   [[nodiscard]] bool is_on_gpu(const void* memory, std::size_t bytes) const { return holds(device, memory, bytes); }
   [[nodiscard]] bool is_pinned(const void* memory, std::size_t bytes) const { return holds(pinned, memory, bytes); }
   [[nodiscard]] std::uint64_t used() const {
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = taken;
     for (const auto& [begin, size] : device) {
-      bytes += size;
+      bytes += mapped.contains(begin) ? 0 : size;
     }
     return bytes;
   }
@@ -134,10 +148,13 @@ class Fake {
   std::mt19937_64 random;
   std::map<const std::byte*, std::size_t> device;  ///< not freed
   std::map<const std::byte*, std::size_t> pinned;
+  std::set<const std::byte*> mapped;  ///< of `device`, virtual memory
+  std::uint64_t taken = 0;            ///< bytes of virtual memory
   std::set<const void*> kernels;  ///< loaded
   std::vector<FakeStream*> streams;
   std::int64_t events = 0;
   std::int64_t waits = 0;
+  fake::Counts counts;
   std::int64_t done = 0;  ///< works
   cudaError_t sticky = cudaSuccess;
 
@@ -172,6 +189,7 @@ class Fake {
   }
 
   void run() {
+    const shardrun::test::Uncounted own;
     std::unique_lock lock(mutex);
     while (!ends_) {
       if (sticky != cudaSuccess) {
@@ -201,7 +219,10 @@ class Fake {
     if (work.is_on_host) {
       lock.unlock();
       is_on_host_function = true;
-      work.run();
+      {
+        const Counted again;
+        work.run();
+      }
       is_on_host_function = false;
       lock.lock();
       return;
@@ -237,6 +258,7 @@ cudaError_t with(const Act& act) {
     std::fprintf(stderr, "fake CUDA: a function of the host in a stream calls CUDA\n");
     std::abort();
   }
+  const shardrun::test::Uncounted own;
   Fake& fake = state();
   std::unique_lock lock(fake.mutex);
   return fake.sticky != cudaSuccess ? fake.sticky : act(fake, lock);
@@ -300,6 +322,7 @@ void set(const Settings& settings) {
   fake.sticky = cudaSuccess;
   fake.done = 0;
   fake.waits = 0;
+  fake.counts = {};
 }
 
 void enqueue(void* stream, const void* kernel, std::function<void()> work) {
@@ -331,6 +354,43 @@ std::int64_t waits() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
   return fake.waits;
+}
+
+bool has_virtual_memory() {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  return fake.settings.virtual_memory != 0;
+}
+
+bool take_memory(std::int64_t bytes) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  if (bytes > 0 && fake.used() + static_cast<std::uint64_t>(bytes) > fake.settings.memory) {
+    return false;
+  }
+  fake.taken += static_cast<std::uint64_t>(bytes);
+  ++fake.counts.made;
+  return true;
+}
+
+void map_memory(void* address, std::size_t bytes) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  fake.device[static_cast<const std::byte*>(address)] = bytes;
+  fake.mapped.insert(static_cast<const std::byte*>(address));
+}
+
+void unmap_memory(void* address) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  fake.device.erase(static_cast<const std::byte*>(address));
+  fake.mapped.erase(static_cast<const std::byte*>(address));
+}
+
+Counts counts() {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  return fake.counts;
 }
 
 }  // namespace shardrun::test::fake_cuda
@@ -385,7 +445,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   const std::string_view asked = name;
   *function = asked == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
               : asked == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
-                                                : nullptr;
+                                                : fake::virtual_memory_function(asked);
   *found = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
@@ -416,6 +476,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
       return cudaErrorMemoryAllocation;
     }
     fake.device[static_cast<const std::byte*>(range)] = bytes;
+    ++fake.counts.made;
     *memory = range;
     return cudaSuccess;
   });
@@ -447,6 +508,7 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return with([&](Fake& fake, auto&) {
     *memory = std::aligned_alloc(page, rounded(bytes));
     fake.pinned[static_cast<const std::byte*>(*memory)] = bytes;
+    ++fake.counts.made;
     return cudaSuccess;
   });
 }
@@ -458,6 +520,7 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   return with([&](Fake& fake, auto&) {
+    ++fake.counts.made;
     const bool is_new = fake.pinned.emplace(static_cast<const std::byte*>(memory), bytes).second;
     return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
@@ -482,6 +545,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return with([&](Fake& fake, auto&) {
     fake.streams.push_back(new FakeStream);
+    ++fake.counts.made;
     *stream = fake.streams.back();
     return cudaSuccess;
   });
@@ -539,6 +603,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return with([&](Fake& fake, auto&) {
     *event = new FakeEvent;
     ++fake.events;
+    ++fake.counts.made;
     return cudaSuccess;
   });
 }
@@ -567,12 +632,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  return with([&](const Fake&, auto&) {
+  return with([&](const Fake& fake, auto&) {
     if (begin->stream == nullptr || end->stream == nullptr || begin->stream->done < begin->position ||
         end->stream->done < end->position) {
       return cudaErrorNotReady;
     }
-    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    *milliseconds = static_cast<float>(std::chrono::duration<double, std::milli>(end->time - begin->time).count() *
+                                       fake.settings.clock);
     return cudaSuccess;
   });
 }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// CUDA's runtime without a GPU, for tests.
@@ -27,6 +29,8 @@ struct Settings {
   int driver = 13000;        ///< the version of CUDA that it supports; 0: there is none
   std::int64_t fail_at = 0;  ///< the number of the work that fails, from 1; 0: none
   int failure = 700;         ///< cudaError_t of it
+  double clock = 1;          ///< by how much the GPU's is faster than the host's
+  int virtual_memory = 1;    ///< 0: GPUs have none
   std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
 };
 
@@ -42,5 +46,25 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work);
 [[nodiscard]] std::vector<int> priorities();
 /// Waits for events so far.
 [[nodiscard]] std::int64_t waits();
+
+// For the driver's virtual memory (fake_virtual_memory.cpp).
+
+/// A function of the driver by name, or null.
+[[nodiscard]] void* virtual_memory_function(std::string_view name);
+[[nodiscard]] bool has_virtual_memory();
+/// Takes bytes of a GPU that has them, or gives back.
+[[nodiscard]] bool take_memory(std::int64_t bytes);
+/// Makes reserved addresses memory of the GPU, and ends that.
+void map_memory(void* address, std::size_t bytes);
+void unmap_memory(void* address);
+
+/// What the host has asked of CUDA so far.
+struct Counts {
+  std::int64_t made = 0;    ///< allocations, streams and events
+  std::int64_t given = 0;   ///< works of streams
+  std::int64_t stands = 0;  ///< waits of the host for work that was not done
+  std::int64_t behind = 0;  ///< works given behind what it waited for, in that stream; the sum over these waits
+};
+[[nodiscard]] Counts counts();
 
 }  // namespace shardrun::test::fake_cuda

@@ -1,6 +1,7 @@
 // The runtime of device `cuda` over a fake of CUDA: what unit tests of every device do not ask for.
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -10,10 +11,12 @@
 #include "core/device/choice.h"
 #include "core/device/cuda/copies.h"
 #include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/memory.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
+#include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/errors.h"
@@ -338,6 +341,105 @@ TEST_CASE("cuda: a queue of transfers has the greatest priority, and tells its s
   CHECK(gpu.queue->native() != gpu.other->native());
   const std::unique_ptr<Queue> transfers = gpu.device.open_transfer_queue(gpu.threads);
   CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, -5});
+}
+
+TEST_CASE("cuda: work allocates nothing once there was as much of it before", "[device][cuda]") {
+  OnGpu at;
+  std::vector<float> room(64);
+  std::vector<float> other_memory(64);
+  const auto pinned = at.device.pin(std::as_writable_bytes(std::span(room)));
+  std::int64_t time = 0;
+  int calls = 0;
+  const Kernel kernel = {
+      .run =
+          [](const KernelCall& call) { test::fake_cuda::enqueue(call.stream, cuda::known_kernels().front(), [] {}); },
+      .op = "gelu"};
+  const graph::Attributes attributes;
+  const auto prepared = at.device.prepare(kernel, attributes, {at.view(0, 4)}, {at.view(4, 4)}, {}, "layer.0/act");
+  const auto step = [&] {
+    for (int i = 0; i < 20; ++i) {
+      at.queue->write(std::as_bytes(std::span(room)), at.memory->data());
+      at.queue->write(std::as_bytes(std::span(other_memory)), at.memory->data() + 256);
+      at.queue->run(*prepared, false, {});
+      at.queue->stamp(time);
+      const std::uint64_t gate = at.other->add_gate();
+      const std::uint64_t later = at.other->add_gate();
+      at.other->wait(at.queue->record());
+      at.other->call([](void* count) { ++*static_cast<int*>(count); }, &calls);
+      at.other->open_gate(later);
+      at.other->open_gate(gate);
+      at.other->read(at.memory->data(), std::as_writable_bytes(std::span(room)));
+      at.queue->wait(at.other->record());
+    }
+    at.queue->finish();
+  };
+  for (int warm = 0; warm < 4; ++warm) {
+    step();
+  }
+  const std::uint64_t before = test::allocations();
+  const std::int64_t made = test::fake_cuda::counts().made;
+
+  for (int more = 0; more < 30; ++more) {
+    step();
+  }
+
+  CHECK(test::allocations() - before == 0);
+  CHECK(test::fake_cuda::counts().made == made);
+}
+
+TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another speed", "[device][cuda]") {
+  for (const double clock : {0.5, 2.0}) {
+    OnGpu at({.clock = clock});
+    const auto now = [] {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    std::int64_t before = 0;
+    for (int turn = 0; turn < 100; ++turn) {
+      std::int64_t time = 0;
+      at.queue->fill(at.view(0, 100), turn);
+      at.queue->stamp(time);
+      const std::int64_t next = now();
+      at.queue->finish();
+      CHECK(time >= before);
+      CHECK(time <= now());
+      before = next;
+    }
+  }
+}
+
+TEST_CASE("cuda: an arena is memory that transports can register, where the GPU has such memory", "[device][cuda]") {
+  for (const int has : {1, 0}) {
+    OnGpu at({.memory = 1 << 20, .virtual_memory = has}, 100'000);
+    CHECK(at.memory->bytes() == 100'000);
+    at.queue->fill(at.view(24'999, 1), 3);
+    CHECK(is_finite(*at.queue, at.view(24'999, 1)));
+    CHECK(at.memory->touched_bytes() == 4096);
+    // In whole pieces of 64 KiB, or as cudaMalloc rounds.
+    CHECK_THROWS_AS(at.device.allocate((1 << 20) - 100'000), Error);
+    CHECK_NOTHROW(at.device.allocate((1 << 20) - 131'072));
+  }
+}
+
+TEST_CASE("cuda: a failure names the ops that were not done, and the tensors that they make", "[device][cuda]") {
+  OnGpu at({.fail_at = 30});
+  const Kernel kernel = {
+      .run = [](const KernelCall& call) { cuda::fill_elements(call, call.outputs[0].data, 1, 4, 0); }, .op = "gelu"};
+  const graph::Attributes attributes;
+  const std::array<std::string, 3> names = {"layer.0/mlp/act", "layer.1/mlp/act", "layer.2/mlp/act"};
+  std::vector<std::unique_ptr<const PreparedKernel>> prepared;
+  for (const std::string& name : names) {
+    prepared.push_back(at.device.prepare(kernel, attributes, {}, {at.view(0, 1)}, {}, name));
+  }
+  CHECK_THAT(test::error_of([&] {
+               for (int i = 0; i < 60; ++i) {
+                 at.queue->run(*prepared[static_cast<std::size_t>(i / 20)], false, {});
+               }
+               at.queue->finish();
+             }),
+             Contains("(cudaErrorIllegalAddress); the ops that were not done, with the tensors that they make: gelu "
+                      "(layer.0/mlp/act), gelu (layer.1/mlp/act) (with CUDA_LAUNCH_BLOCKING=1 the one that failed is "
+                      "named)"));
 }
 
 TEST_CASE("the units of ranks are chosen by local rank or by a list", "[device][cuda]") {

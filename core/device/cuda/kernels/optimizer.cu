@@ -8,25 +8,39 @@
 namespace shardrun::device::cuda {
 namespace {
 
+[[nodiscard]] SHARDRUN_ON_DEVICE bool is_finite(float number) {
+  constexpr std::uint32_t exponent = 0x7F800000U;
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &number, sizeof(bits));
+  return (bits & exponent) != exponent;
+}
+
+/// Whether the update is held back; see Guard.
+[[nodiscard]] SHARDRUN_ON_DEVICE bool is_held(const Guard& guard) { return guard.held != nullptr && *guard.held != 0; }
+
 /// norm² -> the factor that reduces the norm to `limit` (0: no limit), and the norm. Pascanu, Mikolov and Bengio 2013,
-/// arXiv:1211.5063, algorithm 1.
+/// arXiv:1211.5063, algorithm 1. Closes the guard if the norm or the loss is not finite: all updates follow it.
 struct ClipScale {
   Reals squares;
   Reals factor;
   Reals norm;
   float limit;
+  Guard guard;
 
   SHARDRUN_ON_DEVICE void operator()(std::int64_t) const {
     const float found = FloatMath::sqrt(squares.get(0));
     factor.set(0, limit > 0 && found > limit ? limit / (found + 1e-6F) : 1.0F);
     norm.set(0, found);
+    if (guard.held != nullptr && !(is_finite(found) && is_finite(*guard.loss))) {
+      *guard.held = 1;
+    }
   }
 };
 
 void clip_scale(const KernelCall& call) {
   for_each(call, 1,
            ClipScale{reals(call.inputs[0]), reals(call.outputs[0]), reals(call.outputs[1]),
-                     static_cast<float>(call.attributes.real("limit"))});
+                     static_cast<float>(call.attributes.real("limit")), call.scalars.guard});
 }
 
 /// Calls function.update<pack>(i) for packs of a tensor's elements, each on a thread.
@@ -91,6 +105,7 @@ struct AdamW {
   float stride;      ///< learning rate / (1 - beta1^t)
   float correction;  ///< 1 / sqrt(1 - beta2^t)
   float epsilon;
+  Guard guard;
 
   template <int pack>
   SHARDRUN_ON_DEVICE void update(std::int64_t i) const {
@@ -99,7 +114,8 @@ struct AdamW {
     Pack<pack> m = first.get_pack<pack>(i);
     Pack<pack> v = second.get_pack<pack>(i);
     const Pack<pack> gradients = gradient.get_pack<pack>(i);
-    for (int k = 0; k < pack; ++k) {
+    const bool held = is_held(guard);
+    for (int k = 0; k < pack && !held; ++k) {
       const float g = gradients[k] * factor;
       m[k] = m[k] * beta1 + g * fresh1;
       v[k] = v[k] * beta2 + g * g * fresh2;
@@ -133,7 +149,8 @@ void adamw(const KernelCall& call) {
                .shrink = static_cast<float>(rate * call.attributes.real("decay")),
                .stride = static_cast<float>(rate / (1 - std::pow(beta1, t))),
                .correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
-               .epsilon = static_cast<float>(call.attributes.real("epsilon"))});
+               .epsilon = static_cast<float>(call.attributes.real("epsilon")),
+               .guard = call.scalars.guard});
 }
 
 /// v = momentum v + g, p = p - rate v, where g has decay p added (Sutskever et al. 2013, "On the importance of
@@ -149,10 +166,12 @@ struct Sgd {
   float momentum;
   float decay;
   float rate;
+  Guard guard;
 
   template <int pack>
   SHARDRUN_ON_DEVICE void update(std::int64_t i) const {
     const float factor = scale.get();
+    const bool held = is_held(guard);
     Pack<pack> p = parameter.get_pack<pack>(i);
     Pack<pack> v = gradient.get_pack<pack>(i);
     for (int k = 0; k < pack; ++k) {
@@ -161,11 +180,11 @@ struct Sgd {
     if (has_velocity) {
       const Pack<pack> old = velocity.get_pack<pack>(i);
       for (int k = 0; k < pack; ++k) {
-        v[k] += old[k] * momentum;
+        v[k] = held ? old[k] : v[k] + old[k] * momentum;
       }
       new_velocity.set_pack(i, v);
     }
-    for (int k = 0; k < pack; ++k) {
+    for (int k = 0; k < pack && !held; ++k) {
       p[k] -= v[k] * rate;
     }
     new_parameter.set_pack(i, p);
@@ -187,7 +206,8 @@ void sgd(const KernelCall& call) {
              .has_velocity = has_velocity,
              .momentum = momentum,
              .decay = static_cast<float>(call.attributes.real("decay")),
-             .rate = static_cast<float>(call.scalars.learning_rate)});
+             .rate = static_cast<float>(call.scalars.learning_rate),
+             .guard = call.scalars.guard});
 }
 
 const AddKernels optimizers({{"clip_scale", {.run = clip_scale}}, {"adamw", {.run = adamw}}, {"sgd", {.run = sgd}}});

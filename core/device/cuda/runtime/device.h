@@ -28,6 +28,7 @@ class CudaDevice final : public DeviceApart {
   void use_unit(std::size_t unit) const override;
   [[nodiscard]] std::size_t unit() const override { return static_cast<std::size_t>(gpu().number()); }
   [[nodiscard]] MemoryKind memory_kind() const noexcept override { return MemoryKind::cuda; }
+  [[nodiscard]] bool can_hold_updates() const noexcept override { return true; }
   [[nodiscard]] std::shared_ptr<const void> pin(std::span<std::byte> memory) const override;
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;

@@ -44,11 +44,13 @@ void run_alone(const Gpu& gpu, std::string_view attempted, const std::function<v
 
 }  // namespace
 
-CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu) {
+CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu), virtual_(VirtualMemory::of(gpu)) {
   gpu.use();
   const std::uint64_t allocated = std::max<std::uint64_t>(memory::align_up(bytes), memory::align_up(1));
   void* data = nullptr;
-  if (const cudaError_t result = cudaMalloc(&data, allocated); result != cudaSuccess) {
+  const cudaError_t result =
+      virtual_ ? static_cast<cudaError_t>(virtual_->allocate(allocated)) : cudaMalloc(&data, allocated);
+  if (result != cudaSuccess) {
     std::size_t free = 0;
     std::size_t total = 0;
     static_cast<void>(cudaMemGetInfo(&free, &total));
@@ -57,21 +59,24 @@ CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu) {
                                   "other processes hold)",
                                   bytes, free, total));
   }
+  data = virtual_ ? virtual_->data() : data;
   set_range(static_cast<std::byte*>(data), bytes);
   try {
     run_alone(gpu, "filling the arena", [&](const KernelCall& call) {
       fill_elements(call, data, static_cast<std::int64_t>(allocated / 4), 4, unwritten);
     });
   } catch (...) {
-    static_cast<void>(cudaFree(data));
+    free();
     throw;
   }
 }
 
 CudaMemory::~CudaMemory() {
   static_cast<void>(cudaSetDevice(gpu_.number()));
-  static_cast<void>(cudaFree(data()));
+  free();
 }
+
+void CudaMemory::free() noexcept { virtual_ ? virtual_->free() : static_cast<void>(cudaFree(data())); }
 
 std::uint64_t CudaMemory::touched_bytes() const {
   const std::size_t count = (bytes() + page_bytes - 1) / page_bytes;

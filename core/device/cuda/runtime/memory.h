@@ -1,12 +1,16 @@
 #pragma once
 
+#include <optional>
+
 #include "core/device/cuda/runtime/gpu.h"
+#include "core/device/cuda/runtime/virtual_memory.h"
 #include "core/device/memory.h"
 
 namespace shardrun::device::cuda {
 
-/// An arena in the memory of a GPU. It is filled with a pattern that is NaN in every type, so that the pages that were
-/// written can be counted, and what nobody has written shows in results.
+/// An arena in the memory of a GPU: virtual memory where the GPU has it, else cudaMalloc's. It is filled with a pattern
+/// that is NaN in every type, so that the pages that were written can be counted, and what nobody has written shows in
+/// results.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} when the GPU has not that much.
@@ -17,7 +21,10 @@ class CudaMemory final : public Memory {
   [[nodiscard]] std::uint64_t touched_bytes() const override;
 
  private:
+  void free() noexcept;
+
   const Gpu& gpu_;
+  std::optional<VirtualMemory> virtual_;
 };
 
 }  // namespace shardrun::device::cuda

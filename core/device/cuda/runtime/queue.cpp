@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::size_t buffer_bytes = std::size_t{1} << 20U;
 constexpr std::size_t flags = 256;
+constexpr std::size_t events_at_once = 64;
 /// More than the host is ever ahead of a GPU by.
-constexpr std::size_t remembered_ops = 1U << 14U;
+constexpr std::size_t remembered_runs = 1U << 14U;
 constexpr unsigned until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ
 
 std::int64_t now() {
@@ -44,7 +45,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
       values_(device.stream_values()),
       threads_(threads),
       free_flags_(flags),
-      ops_(remembered_ops) {
+      latest_(remembered_runs) {
   std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
   gpu_.use();
   try {
@@ -58,10 +59,8 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     gpu_.check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
     gpu_.check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least),
                "making a stream");
-    last_ = new_timer();
-    gpu_.check(cudaEventRecord(last_, stream_), "recording an event");
-    gpu_.check(cudaEventSynchronize(last_), "waiting for an event");
-    last_time_ = now();
+    last_ = take(timers_, cudaEventDefault);
+    set_clock();
   } catch (...) {
     release();
     throw;
@@ -82,14 +81,16 @@ CudaQueue::~CudaQueue() {
 }
 
 void CudaQueue::release() noexcept {
-  for (const Mark& mark : marks_) {
-    static_cast<void>(cudaEventDestroy(mark.event));
+  for (; !marks_.empty(); marks_.pop_front()) {
+    static_cast<void>(cudaEventDestroy(marks_.front().event));
   }
-  for (const Pending& pending : pending_) {
-    static_cast<void>(cudaEventDestroy(pending.event));
+  for (; !pending_.empty(); pending_.pop_front()) {
+    static_cast<void>(cudaEventDestroy(pending_.front().event));
   }
-  for (cudaEvent_t timer : timers_) {
-    static_cast<void>(cudaEventDestroy(timer));
+  for (const std::vector<cudaEvent_t>* const free : {&free_marks_, &timers_}) {
+    for (cudaEvent_t event : *free) {
+      static_cast<void>(cudaEventDestroy(event));
+    }
   }
   if (last_ != nullptr) {
     static_cast<void>(cudaEventDestroy(last_));
@@ -107,17 +108,18 @@ std::string CudaQueue::suspects() const {
   // The runs done, of which the GPU has written the low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
   const std::uint64_t end = std::min(done + runs_a_note, runs_);
-  std::vector<std::string_view> ops;
+  std::vector<std::string> runs;
   for (std::uint64_t i = done; i < end; ++i) {
-    const std::string_view op = ops_[i % remembered_ops];
-    if (std::ranges::find(ops, op) == ops.end()) {
-      ops.push_back(op);
+    const Run& run = latest_[i % remembered_runs];
+    const std::string text = run.makes.empty() ? std::string(run.op) : fmt::format("{} ({})", run.op, run.makes);
+    if (std::ranges::find(runs, text) == runs.end()) {
+      runs.push_back(text);
     }
   }
-  return ops.empty()
+  return runs.empty()
              ? ""
-             : fmt::format("; the ops that were not done: {}{}", fmt::join(ops, ", "),
-                           ops.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
+             : fmt::format("; the ops that were not done, with the tensors that they make: {}{}", fmt::join(runs, ", "),
+                           runs.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
 }
 
 void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
@@ -161,8 +163,8 @@ void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
   ++given_;
 }
 
-void CudaQueue::note_run(std::string_view op) {
-  ops_[runs_ % remembered_ops] = op;
+void CudaQueue::note_run(const PreparedKernel& kernel) {
+  latest_[runs_ % remembered_runs] = {.op = kernel.kernel->op, .makes = kernel.makes};
   ++runs_;
   if (runs_ % runs_a_note == 0) {
     write_progress();
@@ -189,11 +191,11 @@ void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars
                                 .stream = stream_});
   } catch (const Error& error) {
     handle_failure();
-    throw Error(error.code(),
-                fmt::format("GPU {}: op {}: {}{}", gpu_.number(), kernel.kernel->op, error.message(), suspects()));
+    throw Error(error.code(), fmt::format("GPU {}: op {} ({}): {}{}", gpu_.number(), kernel.kernel->op, kernel.makes,
+                                          error.message(), suspects()));
   }
   ++given_;
-  note_run(kernel.kernel->op);
+  note_run(kernel);
 }
 
 void CudaQueue::copy(const StridedCopy& copy) {
@@ -226,18 +228,23 @@ void CudaQueue::copy_on_host(const void* from, void* to, std::size_t bytes) {
         "calling a function of the host");
 }
 
+void CudaQueue::copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t result = cudaMemcpyAsync(to, from, bytes, kind, stream_); result != cudaSuccess) {
+    check(result, fmt::format("copying {} bytes to the {}", bytes, kind == cudaMemcpyHostToDevice ? "GPU" : "host"));
+  }
+}
+
 void CudaQueue::read(const void* from, std::span<std::byte> to) {
   gpu_.use();
-  const std::string attempted = fmt::format("copying {} bytes to the host", to.size());
   if (cuda_.is_pinned(to.data(), to.size())) {
     if (!to.empty()) {
-      check(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_), attempted);
+      copy_pinned(to.data(), from, to.size(), cudaMemcpyDeviceToHost);
     }
   } else {
     const auto* const bytes = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < to.size(); at += buffer_bytes) {
       const std::size_t size = std::min(buffer_bytes, to.size() - at);
-      check(cudaMemcpyAsync(pinned_->buffer.data(), bytes + at, size, cudaMemcpyDeviceToHost, stream_), attempted);
+      copy_pinned(pinned_->buffer.data(), bytes + at, size, cudaMemcpyDeviceToHost);
       copy_on_host(pinned_->buffer.data(), to.data() + at, size);
     }
   }
@@ -246,17 +253,16 @@ void CudaQueue::read(const void* from, std::span<std::byte> to) {
 
 void CudaQueue::write(std::span<const std::byte> from, void* to) {
   gpu_.use();
-  const std::string attempted = fmt::format("copying {} bytes to the GPU", from.size());
   if (cuda_.is_pinned(from.data(), from.size())) {
     if (!from.empty()) {
-      check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_), attempted);
+      copy_pinned(to, from.data(), from.size(), cudaMemcpyHostToDevice);
     }
   } else {
     auto* const bytes = static_cast<std::byte*>(to);
     for (std::size_t at = 0; at < from.size(); at += buffer_bytes) {
       const std::size_t size = std::min(buffer_bytes, from.size() - at);
       copy_on_host(from.data() + at, pinned_->buffer.data(), size);
-      check(cudaMemcpyAsync(bytes + at, pinned_->buffer.data(), size, cudaMemcpyHostToDevice, stream_), attempted);
+      copy_pinned(bytes + at, pinned_->buffer.data(), size, cudaMemcpyHostToDevice);
     }
   }
   ++given_;
@@ -273,20 +279,36 @@ void CudaQueue::fill(const TensorView& tensor, double value) {
   });
 }
 
-cudaEvent_t CudaQueue::new_timer() {
-  cudaEvent_t timer = nullptr;
-  gpu_.check(cudaEventCreateWithFlags(&timer, cudaEventDefault), "making an event");
-  return timer;
+cudaEvent_t CudaQueue::take(std::vector<cudaEvent_t>& free, unsigned flags_of_event) {
+  if (free.empty()) {
+    made_ += events_at_once;
+    free.reserve(made_);  // so that giving one back allocates nothing
+    for (std::size_t i = 0; i < events_at_once; ++i) {
+      cudaEvent_t event = nullptr;
+      gpu_.check(cudaEventCreateWithFlags(&event, flags_of_event), "making an event");
+      free.push_back(event);
+    }
+  }
+  cudaEvent_t const event = free.back();
+  free.pop_back();
+  return event;
+}
+
+void CudaQueue::set_clock() {
+  const std::lock_guard lock(pending_mutex_);
+  gpu_.check(cudaEventRecord(last_, stream_), "recording an event");
+  gpu_.check(cudaEventSynchronize(last_), "waiting for an event");
+  last_time_ = now();
+  stamped_ = false;
 }
 
 void CudaQueue::add_pending(Pending pending) {
   const std::lock_guard lock(pending_mutex_);
-  if (timers_.empty()) {
-    timers_.push_back(new_timer());
+  pending.event = take(timers_, cudaEventDefault);
+  if (const cudaError_t result = cudaEventRecord(pending.event, stream_); result != cudaSuccess) {
+    timers_.push_back(pending.event);
+    check(result, "recording an event");
   }
-  pending.event = timers_.back();
-  check(cudaEventRecord(pending.event, stream_), "recording an event");
-  timers_.pop_back();
   pending_.push_back(pending);
   ++given_;
 }
@@ -316,6 +338,7 @@ void CudaQueue::check_finite(const TensorView& tensor, bool& finite) {
 void CudaQueue::stamp(std::int64_t& time) {
   gpu_.use();
   add_pending({.time = &time});
+  stamped_ = true;
 }
 
 void CudaQueue::deliver() {
@@ -345,19 +368,16 @@ Event CudaQueue::record() {
   if (!marks_.empty() && marks_.back().number == given_) {
     return {this, given_};
   }
-  Mark mark{.event = nullptr, .number = given_};
-  if (!marks_.empty()) {
+  if (free_marks_.empty() && !marks_.empty()) {
     const cudaError_t result = cudaEventQuery(marks_.front().event);
     if (result == cudaSuccess) {
-      mark.event = marks_.front().event;
+      free_marks_.push_back(marks_.front().event);
       marks_.pop_front();
     } else if (result != cudaErrorNotReady) {
       check(result, "asking for an event");
     }
   }
-  if (mark.event == nullptr) {
-    check(cudaEventCreateWithFlags(&mark.event, cudaEventDisableTiming), "making an event");
-  }
+  const Mark mark{.event = take(free_marks_, cudaEventDisableTiming), .number = given_};
   marks_.push_back(mark);
   check(cudaEventRecord(mark.event, stream_), "recording an event");
   return {this, given_};
@@ -365,8 +385,17 @@ Event CudaQueue::record() {
 
 /// Null: the mark's event was used again, because it was past.
 const CudaQueue::Mark* CudaQueue::find(std::uint64_t number) const {
-  const auto found = std::ranges::lower_bound(marks_, number, {}, &Mark::number);
-  return found == marks_.end() || found->number != number ? nullptr : &*found;
+  std::size_t first = 0;
+  for (std::size_t count = marks_.size(); count > 0;) {
+    const std::size_t half = count / 2;
+    if (marks_[first + half].number < number) {
+      first += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return first == marks_.size() || marks_[first].number != number ? nullptr : &marks_[first];
 }
 
 void CudaQueue::wait(const Event& event) {
@@ -388,6 +417,9 @@ void CudaQueue::finish(const Event& event) {
     check(result, "waiting for the work");
   }
   cuda_.deliver();
+  if (stamped_ && event.number == given_) {
+    set_clock();  // the two clocks run apart
+  }
 }
 
 void CudaQueue::call(void (*act)(void* argument), void* argument) {
@@ -427,6 +459,7 @@ std::uint64_t CudaQueue::add_gate() {
   {
     const std::lock_guard lock(gates_mutex_);
     gate = ++gates_;
+    early_.reserve(gates_ - opened_);  // so that opening one allocates nothing
   }
   check(static_cast<cudaError_t>(values_.wait(stream_, word, static_cast<std::uint32_t>(gate), until_at_least)),
         "adding a gate");
@@ -436,9 +469,10 @@ std::uint64_t CudaQueue::add_gate() {
 
 void CudaQueue::open_gate(std::uint64_t gate) noexcept {
   const std::lock_guard lock(gates_mutex_);
-  early_.insert(gate);
-  while (!early_.empty() && *early_.begin() == opened_ + 1) {
-    early_.erase(early_.begin());
+  early_.push_back(gate);
+  for (auto next = std::ranges::find(early_, opened_ + 1); next != early_.end();
+       next = std::ranges::find(early_, opened_ + 1)) {
+    early_.erase(next);
     ++opened_;
   }
   std::atomic_ref(pinned_->gate).store(static_cast<std::uint32_t>(opened_), std::memory_order_release);

@@ -4,14 +4,13 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "core/device/cuda/runtime/device.h"
+#include "core/device/cuda/runtime/ring.h"
 #include "core/device/queue.h"
 
 namespace shardrun::device::cuda {
@@ -23,6 +22,7 @@ namespace shardrun::device::cuda {
 ///   of the queue, piece by piece, which functions of the host in the stream's turn fill and empty.
 /// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
 /// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
+/// - Events and memory for the work under way are made when there is more of it than ever before, and kept.
 class CudaQueue final : public Queue {
  public:
   enum class Use : std::uint8_t { kernels, transfers };
@@ -69,6 +69,11 @@ class CudaQueue final : public Queue {
     bool* finite = nullptr;
     std::size_t flag = 0;
   };
+  /// A kernel that was run, for messages.
+  struct Run {
+    std::string_view op;
+    std::string_view makes;
+  };
   /// A copy between the pinned buffer and other memory of the host.
   struct HostCopy {
     CudaQueue* queue = nullptr;
@@ -81,15 +86,20 @@ class CudaQueue final : public Queue {
   /// Does `enqueue()`, and names the device and the work where it fails.
   template <typename Enqueue>
   void give(std::string_view attempted, const Enqueue& enqueue);
-  void note_run(std::string_view op);
+  void note_run(const PreparedKernel& kernel);
   /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
   void check(cudaError_t result, std::string_view attempted) const;
   /// Called when something has failed.
   void handle_failure() const;
   [[nodiscard]] std::string suspects() const;
-  [[nodiscard]] cudaEvent_t new_timer();
+  /// A free event of these, of which more are made if there is none.
+  [[nodiscard]] cudaEvent_t take(std::vector<cudaEvent_t>& free, unsigned flags);
   [[nodiscard]] const Mark* find(std::uint64_t number) const;
   void add_pending(Pending pending);
+  /// Sets the GPU's clock by the host's. REQUIRES: the stream has no work.
+  void set_clock();
+  /// A copy between the GPU and pinned memory.
+  void copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
   void copy_on_host(const void* from, void* to, std::size_t bytes);
   void write_progress();
   void release() noexcept;
@@ -103,13 +113,16 @@ class CudaQueue final : public Queue {
   cudaStream_t stream_ = nullptr;
   std::uint64_t given_ = 0;  ///< works so far
 
-  std::deque<Mark> marks_;  ///< by number
+  Ring<Mark> marks_;  ///< by number
+  std::vector<cudaEvent_t> free_marks_;
+  std::size_t made_ = 0;  ///< events
 
   std::mutex pending_mutex_;
-  std::deque<Pending> pending_;          ///< in the stream's order
+  Ring<Pending> pending_;                ///< in the stream's order
   std::vector<cudaEvent_t> timers_;      ///< free
   cudaEvent_t last_ = nullptr;           ///< the event of the last known time
   std::int64_t last_time_ = 0;           ///< nanoseconds of the monotonic clock
+  bool stamped_ = false;                 ///< whether times were taken since the GPU's clock was set
   std::vector<std::size_t> free_flags_;  ///< of Pinned::finite
 
   std::mutex copies_mutex_;
@@ -117,16 +130,16 @@ class CudaQueue final : public Queue {
   std::vector<HostCopy*> free_copies_;
 
   std::mutex calls_mutex_;
-  std::deque<Call> calls_;  ///< not yet made, in the stream's order
+  Ring<Call> calls_;  ///< not yet made, in the stream's order
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
   std::uint64_t opened_ = 0;       ///< all gates up to it are open
-  std::set<std::uint64_t> early_;  ///< gates that are open behind one that is not
+  std::vector<std::uint64_t> early_;  ///< gates that are open behind one that is not
 
   static constexpr std::uint64_t runs_a_note = 16;
   std::uint64_t runs_ = 0;
-  std::vector<std::string_view> ops_;  ///< of the latest runs, by number modulo its size
+  std::vector<Run> latest_;  ///< by number modulo its size
 
   struct Pinned;  ///< what the GPU and the host both address
   Pinned* pinned_ = nullptr;

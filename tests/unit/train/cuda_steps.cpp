@@ -1,0 +1,187 @@
+// Training on device `cuda` over a fake of CUDA, in this process: what the host waits for, and what a step that fails
+// leaves behind.
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/runtime/device.h"
+#include "core/device/host_tensor.h"
+#include "core/device/library.h"
+#include "core/train/training.h"
+#include "tests/support/catch.h"
+#include "tests/support/compiled_job.h"
+#include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+const device::RegisterDevice cuda_registered = [] {
+  device::cuda::emulated::set_enqueue(fake_cuda::enqueue);
+  for (const device::LibraryKernel& each : device::kernels_of_device("cuda-emulated")) {
+    const device::RegisterKernel registered("cuda", each.op, each.kernel);
+  }
+  return device::RegisterDevice(std::make_unique<const device::cuda::CudaDevice>());
+}();
+
+/// A training of the small transformer on a fake GPU.
+struct OnGpu {
+  explicit OnGpu(const std::vector<std::string>& settings = {}) : job(text_job_in(folder, settings)) {
+    training.initialize();
+    training.begin_at({});
+  }
+
+  [[nodiscard]] std::vector<std::byte> bytes(const char* state) {
+    runtime::Executor& executor = training.executor();
+    const device::HostTensor copy(executor.host(device::Access::read), executor.state(compiled.graph.find_state(state)),
+                                  device::Access::read);
+    return {copy.bytes().begin(), copy.bytes().end()};
+  }
+  void fill(const char* state, double value) {
+    device::Queue& queue = training.executor().queue();
+    queue.fill(training.executor().state(compiled.graph.find_state(state)), value);
+    queue.finish();
+  }
+
+  TemporaryFolder folder;
+  job::Job job;
+  compile::Compiled compiled = compile_ready(job, "cuda");
+  train::Training training{job, compiled};
+};
+
+std::vector<train::StepResult> at_once(OnGpu& at, std::int64_t steps) {
+  std::vector<train::StepResult> results;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    results.push_back(at.training.step(step));
+  }
+  return results;
+}
+
+/// Each step is begun before the one before is ended.
+std::vector<train::StepResult> late(OnGpu& at, std::int64_t steps) {
+  std::vector<train::StepResult> results;
+  for (std::int64_t step = 0; step < steps; ++step) {
+    at.training.begin(step);
+    if (step > 0) {
+      results.push_back(at.training.end(step - 1));
+    }
+  }
+  results.push_back(at.training.end(steps - 1));
+  return results;
+}
+
+}  // namespace
+
+TEST_CASE("steps that are read late have the bits of those that are read at once", "[train][cuda]") {
+  for (const char* microbatches : {"data.microbatches=1", "data.microbatches=3"}) {
+    INFO(microbatches);
+    OnGpu first({microbatches, "model.dropout=0.1"});
+    OnGpu second({microbatches, "model.dropout=0.1"});
+    REQUIRE(first.training.is_late());
+    const std::vector<train::StepResult> expected = at_once(first, 8);
+
+    const std::vector<train::StepResult> found = late(second, 8);
+
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      CHECK(found[i].loss == expected[i].loss);
+      CHECK(found[i].gradient_norm == expected[i].gradient_norm);
+      CHECK(found[i].learning_rate == expected[i].learning_rate);
+    }
+    CHECK(second.bytes("layer.1/mlp/up/weights") == first.bytes("layer.1/mlp/up/weights"));
+  }
+}
+
+TEST_CASE("in a step the host waits once, for the step before, while the GPU has all of the next", "[train][cuda]") {
+  OnGpu at;
+  static_cast<void>(late(at, 4));
+  constexpr std::int64_t steps = 10;
+  at.training.begin(4);
+  const fake_cuda::Counts before = fake_cuda::counts();
+
+  for (std::int64_t step = 5; step < 5 + steps; ++step) {
+    at.training.begin(step);
+    static_cast<void>(at.training.end(step - 1));
+  }
+
+  const fake_cuda::Counts after = fake_cuda::counts();
+  static_cast<void>(at.training.end(4 + steps));
+  CHECK(after.stands - before.stands == steps);
+  CHECK(after.behind - before.behind == after.given - before.given);
+}
+
+TEST_CASE("a step makes nothing of CUDA's", "[train][cuda]") {
+  for (const char* microbatches : {"data.microbatches=1", "data.microbatches=3"}) {
+    OnGpu at({microbatches});
+    static_cast<void>(late(at, 6));
+    const std::int64_t made = fake_cuda::counts().made;
+
+    for (std::int64_t step = 6; step < 20; ++step) {
+      static_cast<void>(at.training.step(step));
+    }
+
+    CHECK(fake_cuda::counts().made == made);
+  }
+}
+
+TEST_CASE("a loss that is not finite is found one step later with the same words, and spares the parameters",
+          "[train][cuda]") {
+  OnGpu first;
+  OnGpu second;
+  const auto spoil = [](OnGpu& at) { at.fill("layer.1/mlp_norm/gain", 3e38); };
+  static_cast<void>(first.training.step(0));
+  spoil(first);
+  const std::string expected = error_of([&] { static_cast<void>(first.training.step(1)); });
+  REQUIRE_THAT(expected, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.1/") &&
+                             Contains("The parameters are those of the step before"));
+  static_cast<void>(second.training.step(0));
+  spoil(second);
+  second.training.begin(1);
+  second.training.begin(2);
+
+  const std::string found = error_of([&] { static_cast<void>(second.training.end(1)); });
+
+  CHECK(found == expected);
+  for (const char* state : {"final_norm/gain", "layer.0/mlp/up/weights", "first_moment/layer.0/mlp/up/weights"}) {
+    CHECK(second.bytes(state) == first.bytes(state));
+  }
+}
+
+TEST_CASE("a gradient that is not finite is found one step later with the same words", "[train][cuda]") {
+  OnGpu first({"train.learning_rate=1e30"});
+  OnGpu second({"train.learning_rate=1e30"});
+  static_cast<void>(first.training.step(0));
+  const std::string expected = error_of([&] { static_cast<void>(first.training.step(1)); });
+  REQUIRE_THAT(expected, Contains("the gradient's norm is NaN; the first tensor that is not finite: gradients/"));
+  second.training.begin(0);
+  second.training.begin(1);
+  static_cast<void>(second.training.end(0));
+  second.training.begin(2);
+
+  const std::string found = error_of([&] { static_cast<void>(second.training.end(1)); });
+
+  CHECK(found == expected);
+}
+
+TEST_CASE("a gradient's norm that is not finite is found one step later with the same words", "[train][cuda]") {
+  // The loss is about 1e24, and the squares of the gradients overflow.
+  OnGpu first;
+  OnGpu second;
+  first.fill("final_norm/gain", 1e25);
+  second.fill("final_norm/gain", 1e25);
+  const std::vector<std::byte> weights = second.bytes("layer.0/mlp/up/weights");
+  const std::string expected = error_of([&] { static_cast<void>(first.training.step(0)); });
+  REQUIRE_THAT(expected, Contains(", but the gradient's norm is infinite; the first tensor that is not finite: "));
+  second.training.begin(0);
+  second.training.begin(1);
+
+  const std::string found = error_of([&] { static_cast<void>(second.training.end(0)); });
+
+  CHECK(found == expected);
+  CHECK(second.bytes("layer.0/mlp/up/weights") == weights);
+}
