@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,6 +35,9 @@ void set(const Settings& settings);
 
 /// Adds a kernel to a stream.
 void enqueue(void* stream, const void* kernel, std::function<void()> work);
+
+/// Whether all of it is in one allocation of the GPU.
+[[nodiscard]] bool is_on_gpu(const void* memory, std::size_t bytes);
 
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();
