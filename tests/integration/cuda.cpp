@@ -205,7 +205,7 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
     }
   }
   check_refused(fake.run(job.path(), on_cuda({"job.ini"}), {"SHARDRUN_CUDA_PRODUCTS=fast"}),
-                "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own or cublaslt");
+                "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded");
   check_refused(
       fake.run(job.path(), on_cuda({"job.ini"}), {by_cublaslt[0], by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"}),
       "asks for cuBLASLt, which cannot be used (own kernels: libcublasLt.so.13 does not fit");

@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdio>
@@ -211,6 +212,10 @@ std::string mismatch_of(const Choice& choice) {
   return "";
 }
 
+bool has_unaligned_rows(const FakeLayout& layout) {
+  return layout.leading * static_cast<std::int64_t>(layout.element_bytes()) % 16 != 0;
+}
+
 bool is_aligned(const void* memory, std::size_t to) { return reinterpret_cast<std::uintptr_t>(memory) % to == 0; }
 
 /// Nothing: the memory is what was promised when the algorithm was chosen.
@@ -388,6 +393,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
       return CUBLAS_STATUS_SUCCESS;
     }
     ++counts.products;
+    counts.unaligned += std::ranges::any_of(choice.layouts, has_unaligned_rows) ? 1 : 0;
     const Arguments arguments = {.a = static_cast<const std::byte*>(a),
                                  .b = static_cast<const std::byte*>(b),
                                  .d = static_cast<std::byte*>(d),

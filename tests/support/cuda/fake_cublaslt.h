@@ -26,9 +26,11 @@ struct Lent {
   bool (*captures)(void* stream, const void* kernel);
 };
 
-/// Products that were given to streams so far, and heuristics that were asked for.
+/// Products that were given to streams so far, those whose rows are not aligned to 16 bytes among them, and heuristics
+/// that were asked for.
 struct CublasLtCounts {
   std::int64_t products = 0;
+  std::int64_t unaligned = 0;
   std::int64_t choices = 0;
 };
 

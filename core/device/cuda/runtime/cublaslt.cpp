@@ -70,25 +70,27 @@ FoundCublasLt open_library() {
       continue;
     }
     try {
-      FoundCublasLt found{.is_used = true, .functions = functions_of(library), .text = {}};
+      FoundCublasLt found{.is_used = true, .pads = true, .functions = functions_of(library), .text = {}};
       found.text = found.functions.name;
       return found;
     } catch (const Error& error) {
       lacks = fmt::format("{} does not fit: {}", file, error.message());
     }
   }
-  return {.is_used = false, .functions = {}, .text = "own kernels: " + lacks};
+  return {.is_used = false, .pads = true, .functions = {}, .text = "own kernels: " + lacks};
 }
 
 FoundCublasLt choose() {
   const char* const variable = std::getenv(products_variable);
   const std::string_view chosen = variable == nullptr ? "" : variable;
   if (chosen == "own") {
-    return {.is_used = false, .functions = {}, .text = fmt::format("own kernels: {}=own", products_variable)};
+    return {
+        .is_used = false, .pads = true, .functions = {}, .text = fmt::format("own kernels: {}=own", products_variable)};
   }
-  if (!chosen.empty() && chosen != "cublaslt") {
-    throw Error(ErrorCode::job, fmt::format("the variable {} is '{}'; expected own or cublaslt, or no such variable",
-                                            products_variable, chosen));
+  if (!chosen.empty() && chosen != "cublaslt" && chosen != "unpadded") {
+    throw Error(ErrorCode::job,
+                fmt::format("the variable {} is '{}'; expected own, cublaslt or unpadded, or no such variable",
+                            products_variable, chosen));
   }
   FoundCublasLt found = open_library();
   if (!found.is_used && !chosen.empty()) {
@@ -96,6 +98,10 @@ FoundCublasLt choose() {
                 fmt::format("the variable {} asks for cuBLASLt, which cannot be used ({}): name its folder in "
                             "LD_LIBRARY_PATH, or take the variable away",
                             products_variable, found.text));
+  }
+  if (chosen == "unpadded") {
+    found.pads = false;
+    found.text += ", rows unpadded";
   }
   return found;
 }

@@ -28,13 +28,15 @@ struct CublasLt {
 /// Whether this process multiplies by cuBLASLt.
 struct FoundCublasLt {
   bool is_used = false;
+  bool pads = true;  ///< rows that are not aligned are copied to some that are (product_steps.h)
   CublasLt functions;
   std::string text;  ///< for people: the library's name, or "own kernels: " and why
 };
 
 /// Opens the library once: libcublasLt.so.13, or libcublasLt.so.12. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own`
-/// for our own kernels, `cublaslt` for the library; without it, the library where it is found. Calls no CUDA. Throws
-/// Error{job} if the variable has another value, or asks for a library that is not there.
+/// for our own kernels, `cublaslt` for the library, `unpadded` for the library without padded rows; without it, the
+/// library where it is found. Calls no CUDA. Throws Error{job} if the variable has another value, or asks for a library
+/// that is not there.
 [[nodiscard]] const FoundCublasLt& find_cublaslt();
 
 }  // namespace shardrun::device::cuda

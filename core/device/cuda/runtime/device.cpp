@@ -115,7 +115,7 @@ LibraryProducts* CudaDevice::products() const {
   const Gpu& of = gpu();
   const std::lock_guard lock(mutex_);
   if (products_ == nullptr) {
-    products_ = std::make_unique<LibraryProducts>(found.functions, of);
+    products_ = std::make_unique<LibraryProducts>(found, of);
   }
   return products_.get();
 }

@@ -183,7 +183,8 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const Alignments& alig
 
 }  // namespace
 
-LibraryProducts::LibraryProducts(const CublasLt& library, const Gpu& gpu) : library_(library), gpu_(gpu) {
+LibraryProducts::LibraryProducts(const FoundCublasLt& found, const Gpu& gpu) : found_(found), gpu_(gpu) {
+  const CublasLt& library = found.functions;
   gpu.use();
   // Never destroyed: when the process ends, CUDA may be gone before.
   if (const cublasStatus_t status = library.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
@@ -201,16 +202,17 @@ std::shared_ptr<const LibraryProduct> LibraryProducts::find(const ProductStep& s
                                  alignment_of(memory.c, step.batch, step.batch_strides[2], p.c.dtype)};
   std::vector<std::int64_t> key = key_of(step, alignments, memory.workspace.size());
   const std::lock_guard lock(mutex_);
-  if (const auto known = found_.find(key); known != found_.end()) {
+  if (const auto known = known_.find(key); known != known_.end()) {
     return known->second;
   }
   gpu_.use();
-  auto made = std::make_shared<const CublasLtProduct>(library_, handle_, step, alignments, memory.workspace.size());
+  auto made =
+      std::make_shared<const CublasLtProduct>(found_.functions, handle_, step, alignments, memory.workspace.size());
   std::shared_ptr<const LibraryProduct> found = made->is_possible() ? made : nullptr;
   if (found != nullptr) {
     load_kernels_of(*found, memory, gpu_);
   }
-  return found_[std::move(key)] = found;
+  return known_[std::move(key)] = found;
 }
 
 }  // namespace shardrun::device::cuda

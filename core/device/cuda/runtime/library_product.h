@@ -8,7 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "core/device/cuda/runtime/cublaslt.h"
@@ -36,8 +36,10 @@ class LibraryProduct {
 /// Products by cuBLASLt on one GPU.
 class LibraryProducts {
  public:
-  /// `library` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start.
-  LibraryProducts(const CublasLt& library, const Gpu& gpu);
+  /// `found` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start. REQUIRES: found.is_used.
+  LibraryProducts(const FoundCublasLt& found, const Gpu& gpu);
+
+  [[nodiscard]] Padding padding() const { return found_.pads ? Padding{} : Padding::never(); }
 
   /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
   /// sizes, types, layouts and alignments, and its kernels are loaded. Null: the library has none. Throws
@@ -45,11 +47,11 @@ class LibraryProducts {
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:
-  const CublasLt& library_;
+  const FoundCublasLt& found_;
   const Gpu& gpu_;
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
-  std::map<std::vector<std::int64_t>, std::shared_ptr<const LibraryProduct>> found_;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<const LibraryProduct>> known_;
 };
 
 }  // namespace shardrun::device::cuda

@@ -146,7 +146,8 @@ std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, 
   if (library != nullptr) {
     const std::vector<graph::TensorType> of_inputs = types_of_views(inputs);
     const std::vector<graph::TensorType> of_outputs = types_of_views(outputs);
-    const std::optional<ProductSteps> steps = product_steps(kernel.op, {attributes, of_inputs, of_outputs});
+    const std::optional<ProductSteps> steps =
+        product_steps(kernel.op, {attributes, of_inputs, of_outputs}, library->padding());
     if (steps && steps->scratch_bytes > scratch.size()) {
       throw Error(ErrorCode::internal, fmt::format("op {}: {} bytes of scratch were planned, and {} are needed",
                                                    kernel.op, scratch.size(), steps->scratch_bytes));
