@@ -47,10 +47,11 @@ struct ProductSteps {
   std::vector<std::variant<CopyStep, ProductStep>> steps;
   Place workspace = {.tensor = Place::scratch};  ///< one for all products, which run one after the other
   std::size_t workspace_bytes = 0;
-  /// What begins at a multiple of `alignment`, which the memory that is planned need not do.
+  /// Enough for memory that is aligned as all that is planned. Places in it count from its first multiple of
+  /// `alignment`.
   std::size_t scratch_bytes = 0;
 
-  static constexpr std::size_t alignment = 256;  ///< of all places in the scratch
+  static constexpr std::size_t alignment = 256;
 };
 
 /// When operands and results of bfloat16 whose rows are not aligned to 16 bytes, such as logits of 50257 words, are
