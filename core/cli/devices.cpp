@@ -46,9 +46,10 @@ std::string text_of(const InLibrary& found) {
   if (!found.lacks.empty()) {
     return fmt::format("{}: not available: {}\n", found.name, found.lacks);
   }
-  std::string text = fmt::format("{} ({}): computes in {}; not addressable by the host\n", found.name,
-                                 metrics::counted(static_cast<std::int64_t>(found.units.size()), "unit"),
-                                 fmt::join(names_of(found.device->facts().computes), ", "));
+  const device::DeviceFacts facts = found.device->facts();
+  std::string text = fmt::format("{} ({}): computes in {}; bf16 products: {}; not addressable by the host\n",
+                                 found.name, metrics::counted(static_cast<std::int64_t>(found.units.size()), "unit"),
+                                 fmt::join(names_of(facts.computes), ", "), facts.bf16_products);
   for (std::size_t i = 0; i < found.units.size(); ++i) {
     const device::Unit& unit = found.units[i];
     text += fmt::format("    {}:{} {}, {}, {}\n", found.name, i, unit.name, metrics::human_bytes(unit.memory),
@@ -59,6 +60,7 @@ std::string text_of(const InLibrary& found) {
 
 /// With the fields of other devices, of its first unit.
 json::object json_of(const InLibrary& found) {
+  const device::DeviceFacts facts = found.device == nullptr ? device::DeviceFacts{} : found.device->facts();
   json::array units;
   for (const device::Unit& unit : found.units) {
     units.push_back({{"name", unit.name}, {"memory", unit.memory}, {"architecture", unit.architecture}});
@@ -68,9 +70,8 @@ json::object json_of(const InLibrary& found) {
           {"memory", found.units.empty() ? json::value() : json::value(found.units.front().memory)},
           {"cores", nullptr},
           {"vectors", nullptr},
-          {"computes",
-           found.device == nullptr ? json::value() : json::value_from(names_of(found.device->facts().computes))},
-          {"bf16_products", nullptr},
+          {"computes", found.device == nullptr ? json::value() : json::value_from(names_of(facts.computes))},
+          {"bf16_products", facts.bf16_products.empty() ? json::value() : json::value(facts.bf16_products)},
           {"addressable", false},
           {"units", std::move(units)},
           {"lacks", found.lacks.empty() ? json::value() : json::value(found.lacks)}};

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -41,11 +42,12 @@ class Installation {
     }
   }
 
-  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0".
+  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0". Products are our own kernels', unless they say otherwise:
+  /// cuBLASLt may be installed here.
   [[nodiscard]] Ended run(const fs::path& in, const std::vector<std::string>& words,
                           const std::vector<std::string>& variables = {},
                           const std::function<void(pid_t process, std::string_view out)>& watch = {}) const {
-    std::string line = "exec env";
+    std::string line = "exec env SHARDRUN_CUDA_PRODUCTS=own";
     for (const std::string& variable : variables) {
       line += " " + variable;
     }
@@ -71,6 +73,27 @@ void check_refused(const Ended& ended, const std::string& why) {
   INFO(ended.out);
   CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains(why));
+}
+
+/// The variables with which the fake of cuBLASLt multiplies.
+const std::vector<std::string> by_cublaslt = {"SHARDRUN_CUDA_PRODUCTS=cublaslt",
+                                              "LD_LIBRARY_PATH=" SHARDRUN_FAKE_CUBLASLT};
+
+/// The losses of a job on the fake GPUs are the cpu's, and it has touched the memory that was planned.
+void check_losses(const JobFolder& there, const JobFolder& here, const SplitJob& strategy) {
+  const std::vector<double> losses = there.losses();
+  const std::vector<double> of_cpu = here.losses();
+  REQUIRE(losses.size() == of_cpu.size());
+  const double allowed = strategy.name.ends_with("mixed precision") ? 2e-2 : 2e-5;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    CHECK(std::abs(losses[i] - of_cpu[i]) <= allowed);
+    CHECK(there.metrics()[i].at("step") == here.metrics()[i].at("step"));
+    CHECK(there.metrics()[i].contains("val_loss") == here.metrics()[i].contains("val_loss"));
+  }
+  const json::object summary = there.summary();
+  for (const json::value& rank : summary.at("ranks").as_array()) {
+    CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+  }
 }
 
 }  // namespace
@@ -153,14 +176,87 @@ TEST_CASE("a plan for CUDA needs no GPU", "[cuda]") {
 TEST_CASE("the GPUs are listed", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
-  CHECK_THAT(fake.run(job.path(), {"devices"}).out,
-             Contains("\ncuda (2 units): computes in f32, bf16; not addressable by the host\n"
-                      "    cuda:0 Fake H200, 1.00 GiB, compute capability 9.0\n    cuda:1 Fake H200"));
+  CHECK_THAT(
+      fake.run(job.path(), {"devices"}).out,
+      Contains("\ncuda (2 units): computes in f32, bf16; bf16 products: own kernels: SHARDRUN_CUDA_PRODUCTS=own; "
+               "not addressable by the host\n"
+               "    cuda:0 Fake H200, 1.00 GiB, compute capability 9.0\n    cuda:1 Fake H200"));
   const json::array devices = json::parse(fake.run(job.path(), {"devices", "--json"}).out).as_array();
   REQUIRE(devices.size() == 3);
   CHECK(devices[2].at("lacks").is_null());
   CHECK(devices[2].at("units").as_array().size() == 2);
   CHECK(devices[2].at("units").at(1).at("memory") == 1 << 30);
+}
+
+TEST_CASE("devices says what multiplies, and why", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const TemporaryFolder damaged;
+  std::ofstream(damaged.path() / "libcublasLt.so.13") << "no library";
+  struct Case {
+    std::vector<std::string> variables;
+    std::string found;
+  };
+  const std::vector<Case> cases = {
+      {by_cublaslt, "cuBLASLt 13.1.0"},
+      {{"SHARDRUN_CUDA_PRODUCTS=own"}, "own kernels: SHARDRUN_CUDA_PRODUCTS=own"},
+      {{"SHARDRUN_CUDA_PRODUCTS=", by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"},
+       "own kernels: libcublasLt.so.13 does not fit: it is of version 11.5.1, expected 12.0.0 or newer"},
+      {{"SHARDRUN_CUDA_PRODUCTS=", "LD_LIBRARY_PATH=" + damaged.path().string()}, "own kernels: "}};
+  for (const Case& each : cases) {
+    DYNAMIC_SECTION(each.found) {
+      const json::array devices =
+          json::parse(fake.run(job.path(), {"devices", "--json"}, each.variables).out).as_array();
+      REQUIRE(devices.size() == 3);
+      CHECK_THAT(std::string(devices[2].at("bf16_products").as_string()), StartsWith(each.found));
+    }
+  }
+  check_refused(fake.run(job.path(), on_cuda({"job.ini"}), {"SHARDRUN_CUDA_PRODUCTS=fast"}),
+                "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded");
+  check_refused(
+      fake.run(job.path(), on_cuda({"job.ini"}), {by_cublaslt[0], by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"}),
+      "asks for cuBLASLt, which cannot be used (own kernels: libcublasLt.so.13 does not fit");
+  CHECK_FALSE(fs::exists(job.path() / "run"));
+}
+
+TEST_CASE("jobs whose products are the library's have the cpu's losses, and touch what was planned", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  std::uint64_t seed = 50;
+  for (const SplitJob& strategy : split_jobs()) {
+    DYNAMIC_SECTION(strategy.name) {
+      const JobFolder there;
+      const JobFolder here;
+      std::vector<std::string> settings = strategy.settings;
+      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "data.microbatches=3"});
+      std::vector<std::string> variables = by_cublaslt;
+      variables.push_back("FAKE_CUDA_SEED=" + std::to_string(seed));
+
+      const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"), variables);
+      const Ended expected = here.run(settings);
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      REQUIRE(expected.code == 0);
+      check_losses(there, here, strategy);
+    }
+    ++seed;
+  }
+}
+
+TEST_CASE("a job has the same plan whatever multiplies, and the library's failure ends it", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> words = on_cuda({"plan", "job.ini", "--json"});
+  const std::string plan = fake.run(job.path(), words, by_cublaslt).out;
+  CHECK(fake.run(job.path(), words).out == plan);
+  std::vector<std::string> failing = by_cublaslt;
+  failing.insert(failing.end(), {"FAKE_CUBLASLT_FAIL=cublasLtMatmulAlgoGetHeuristic", "FAKE_CUBLASLT_STATUS=7"});
+
+  const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}), failing);
+
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("op matmul (") && Contains("): multiplying f32[") &&
+                            Contains("cublasLtMatmulAlgoGetHeuristic returned CUBLAS_STATUS_INVALID_VALUE"));
 }
 
 TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
@@ -180,19 +276,7 @@ TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and tou
       INFO(ended.err);
       REQUIRE(ended.code == 0);
       REQUIRE(expected.code == 0);
-      const std::vector<double> losses = there.losses();
-      const std::vector<double> of_cpu = here.losses();
-      REQUIRE(losses.size() == of_cpu.size());
-      const double allowed = strategy.name.ends_with("mixed precision") ? 2e-2 : 2e-5;
-      for (std::size_t i = 0; i < losses.size(); ++i) {
-        CHECK(std::abs(losses[i] - of_cpu[i]) <= allowed);
-        CHECK(there.metrics()[i].at("step") == here.metrics()[i].at("step"));
-        CHECK(there.metrics()[i].contains("val_loss") == here.metrics()[i].contains("val_loss"));
-      }
-      const json::object summary = there.summary();
-      for (const json::value& rank : summary.at("ranks").as_array()) {
-        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
-      }
+      check_losses(there, here, strategy);
     }
     ++seed;
   }
@@ -200,16 +284,21 @@ TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and tou
 
 TEST_CASE("a job has the same bits in every order in which streams may run", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
-  std::vector<double> first;
-  for (int seed = 1; seed <= 20; ++seed) {
-    const JobFolder job;
-    const Ended ended = fake.run(
-        job.path(), on_cuda({"job.ini"}, {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "data.microbatches=2"}),
-        {"FAKE_CUDA_SEED=" + std::to_string(seed)});
-    INFO(ended.err);
-    REQUIRE(ended.code == 0);
-    first = seed == 1 ? job.losses() : first;
-    CHECK(job.losses() == first);
+  for (const bool by_library : {false, true}) {
+    std::vector<double> first;
+    for (int seed = 1; seed <= (by_library ? 5 : 20); ++seed) {
+      const JobFolder job;
+      std::vector<std::string> variables = by_library ? by_cublaslt : std::vector<std::string>{};
+      variables.push_back("FAKE_CUDA_SEED=" + std::to_string(seed));
+      const Ended ended =
+          fake.run(job.path(),
+                   on_cuda({"job.ini"}, {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "data.microbatches=2"}),
+                   variables);
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      first = seed == 1 ? job.losses() : first;
+      CHECK(job.losses() == first);
+    }
   }
 }
 

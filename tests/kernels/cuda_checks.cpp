@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 namespace shardrun::test {
 namespace {
@@ -47,15 +49,34 @@ std::vector<Case> cases_with_long_rows(std::string_view op) {
   return cases;
 }
 
-/// Heads wider than tensor cores take, and products of many tiles: each in the types that it is for.
+/// Heads wider than tensor cores take, products of many tiles, and for libraries of products long sums and batches
+/// that lie in several ways: each in the types that it is for.
 void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
   if (op == "attention") {
     cases.push_back(
         {{"attention", {{"dropout", 0.0}, {"stream", "attention"}}, {normal({1, 2, 3, 1, 257})}}, all_float32});
   }
+  if (op == "einsum") {
+    const std::map<char, std::int64_t> sizes = {{'b', 2}, {'q', 9}, {'k', 70}, {'h', 3}, {'d', 8}};
+    for (const std::string spec : {"bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd", "qd,bkd->bkq"}) {
+      std::vector<Operand> operands;
+      for (const std::string& letters :
+           {spec.substr(0, spec.find(',')), spec.substr(spec.find(',') + 1, spec.find('-') - spec.find(',') - 1)}) {
+        Shape shape;
+        std::ranges::transform(letters, std::back_inserter(shape), [&](char letter) { return sizes.at(letter); });
+        operands.push_back(normal(shape));
+      }
+      for (const Typing& typing : {all_float32, all_bfloat16}) {
+        cases.push_back({{"einsum", {{"spec", spec}}, operands}, typing});
+      }
+    }
+  }
   for (const std::int64_t transpose : {0, 1}) {
     const graph::Attributes attributes = {{"contract", std::int64_t{1}}, {"transpose", transpose}};
     if (op == "matmul") {
+      cases.push_back(
+          {{"matmul", attributes, {normal({7, 200}), normal(transpose == 0 ? Shape{200, 9} : Shape{9, 200})}},
+           all_bfloat16});
       const Shape w = transpose == 0 ? Shape{40, 1501} : Shape{1501, 40};
       cases.push_back({{"matmul", attributes, {normal({1500, 40}), normal(w)}}, all_bfloat16});
     } else if (op == "matmul_gradient_weights") {

@@ -336,6 +336,12 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work) {
   }));
 }
 
+bool is_on_gpu(const void* memory, std::size_t bytes) {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  return fake.is_on_gpu(memory, bytes);
+}
+
 std::int64_t held() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);

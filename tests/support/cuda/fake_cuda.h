@@ -40,6 +40,9 @@ void set(const Settings& settings);
 /// Adds a kernel to a stream.
 void enqueue(void* stream, const void* kernel, std::function<void()> work);
 
+/// Whether all of it is in one allocation of the GPU.
+[[nodiscard]] bool is_on_gpu(const void* memory, std::size_t bytes);
+
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();
 /// Priorities of the streams that there are, in the order in which they were made.

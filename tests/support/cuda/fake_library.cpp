@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
 #include "core/device/cuda/runtime/device.h"
+#include "core/device/cuda/runtime/products.h"
 #include "core/device/library.h"
+#include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cuda.h"
 
 // The library of device `cuda` with a fake of CUDA's runtime and the emulated kernels, late on their streams.
@@ -18,6 +21,7 @@ namespace {
 
 std::unique_ptr<const device::Device> open() {
   device::cuda::emulated::set_enqueue(fake_cuda::enqueue);
+  fake_cuda::lend_to_cublaslt();
   return std::make_unique<const device::cuda::CudaDevice>();
 }
 
@@ -35,7 +39,7 @@ std::vector<device::LibraryKernel> kernels() {
   if (const char* const stuck = std::getenv("FAKE_CUDA_STUCK"); stuck != nullptr) {
     std::ranges::find(all, stuck, &device::LibraryKernel::op)->kernel.run = never_end;
   }
-  return all;
+  return device::cuda::with_scratch_of_products(std::move(all));
 }
 
 }  // namespace

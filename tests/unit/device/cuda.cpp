@@ -214,7 +214,8 @@ TEST_CASE("cuda: boxes of every rank, stride and alignment are copied", "[device
   for (const Case& box :
        {Case{{3, 4, 8}, {64, 16, 1}, {32, 8, 1}, 0, 4}, Case{{3, 4, 8}, {64, 16, 1}, {32, 8, 1}, 3, 2},
         Case{{2, 3}, {1, 5}, {3, 1}, 1, 1}, Case{{}, {}, {}, 2, 8}, Case{{5, 1, 7}, {9, 2, 1}, {7, 7, 1}, 0, 4},
-        Case{{0, 4}, {4, 1}, {4, 1}, 0, 4}, Case{{4, 6}, {6, 1}, {6, 1}, 0, 2}}) {
+        Case{{0, 4}, {4, 1}, {4, 1}, 0, 4}, Case{{4, 6}, {6, 1}, {6, 1}, 0, 2},
+        Case{{3, 300}, {301, 1}, {304, 1}, 1, 2}, Case{{2, 2, 515}, {1201, 577, 1}, {1031, 515, 1}, 3, 2}}) {
     OnGpu at;
     std::vector<std::byte> given(8192);
     for (std::size_t i = 0; i < given.size(); ++i) {

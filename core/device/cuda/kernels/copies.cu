@@ -99,6 +99,53 @@ void copy_as(const KernelCall& call, const Box& box, const StridedCopy& copy) {
            CopyElement<Element>{box, static_cast<const Element*>(copy.from), static_cast<Element*>(copy.to)});
 }
 
+/// The same for long rows that cannot be moved as larger elements: a warp copies a piece of one, and finds out once
+/// where it is.
+template <typename Element>
+struct CopyPieces {
+  static constexpr int of_thread = 8;
+  static constexpr std::int64_t length = of_thread * warp_size;
+
+  Box box;
+  const Element* from;
+  Element* to;
+
+  [[nodiscard]] static std::int64_t of_row(const Box& box) { return (box.shape[box.rank - 1] + length - 1) / length; }
+
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t thread) const {
+    const int last = box.rank - 1;
+    const std::int64_t pieces = (box.shape[last] + length - 1) / length;
+    std::int64_t row = thread / warp_size / pieces;
+    const std::int64_t begin = thread / warp_size % pieces * length + thread % warp_size;
+    std::int64_t from_at = 0;
+    std::int64_t to_at = 0;
+    for (int d = last - 1; d >= 0; --d) {
+      const std::int64_t rest = row / box.shape[d];
+      const std::int64_t i = row - rest * box.shape[d];
+      from_at += i * box.from_strides[d];
+      to_at += i * box.to_strides[d];
+      row = rest;
+    }
+    for (std::int64_t i = begin; i < begin + length && i < box.shape[last]; i += warp_size) {
+      to[to_at + i] = from[from_at + i];
+    }
+  }
+};
+
+template <typename Element>
+void copy_pieces(const KernelCall& call, const Box& box, const StridedCopy& copy) {
+  const std::int64_t rows = box.elements / box.shape[box.rank - 1];
+  for_each(call, rows * CopyPieces<Element>::of_row(box) * warp_size,
+           CopyPieces<Element>{box, static_cast<const Element*>(copy.from), static_cast<Element*>(copy.to)});
+}
+
+/// Whether neighbouring elements of rows are neighbours in memory, and a warp has enough of them.
+bool has_long_rows(const Box& box) {
+  const int last = box.rank - 1;
+  return last >= 0 && box.from_strides[last] == 1 && box.to_strides[last] == 1 &&
+         box.shape[last] >= CopyPieces<std::uint16_t>::length;
+}
+
 template <typename Element>
 struct FillElement {
   Element* data;
@@ -126,8 +173,7 @@ struct FindNonFinite {
 
 template <typename Element>
 void find_in(const KernelCall& call, const TensorView& tensor, Element exponent, std::int32_t* finite) {
-  for_each(call, tensor.elements(),
-           FindNonFinite<Element>{static_cast<const Element*>(tensor.data), exponent, finite});
+  for_each(call, tensor.elements(), FindNonFinite<Element>{static_cast<const Element*>(tensor.data), exponent, finite});
 }
 
 struct FindWritten {
@@ -159,6 +205,10 @@ void copy_box(const KernelCall& call, const StridedCopy& copy) {
       box.from_strides[d] /= run;
       box.to_strides[d] /= run;
     }
+  }
+  if (run == 1 && copy.element_bytes == 2 && has_long_rows(box)) {
+    copy_pieces<std::uint16_t>(call, box, copy);
+    return;
   }
   switch (static_cast<std::size_t>(run) * copy.element_bytes) {
     case 1: copy_as<std::uint8_t>(call, box, copy); break;

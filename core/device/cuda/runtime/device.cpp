@@ -7,7 +7,11 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/known_kernels.h"
+#include "core/device/cuda/runtime/cublaslt.h"
+#include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
+#include "core/device/cuda/runtime/product_steps.h"
+#include "core/device/cuda/runtime/products.h"
 #include "core/device/cuda/runtime/queue.h"
 
 namespace shardrun::device::cuda {
@@ -25,9 +29,14 @@ void load_kernels(const Gpu& gpu) {
 
 }  // namespace
 
+CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {}
+CudaDevice::~CudaDevice() = default;
+
 DeviceFacts CudaDevice::facts() const {
-  DeviceFacts facts{.kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}};
+  DeviceFacts facts{
+      .kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}, .bf16_products = {}};
   try {
+    facts.bf16_products = find_cublaslt().text;
     const std::size_t unit = static_cast<std::size_t>(gpu().number());
     const std::vector<Unit> gpus = units();
     facts.memory = gpus.at(unit).memory;
@@ -36,6 +45,12 @@ DeviceFacts CudaDevice::facts() const {
     // units() says what is missing.
   }
   return facts;
+}
+
+std::vector<Unit> CudaDevice::units() const {
+  std::vector<Unit> found = find_gpus();
+  static_cast<void>(find_cublaslt());
+  return found;
 }
 
 void CudaDevice::use_unit(std::size_t unit) const {
@@ -94,6 +109,29 @@ std::unique_ptr<Queue> CudaDevice::open_queue(Threads& threads) const {
 
 std::unique_ptr<Queue> CudaDevice::open_transfer_queue(Threads& threads) const {
   return std::make_unique<CudaQueue>(*this, threads, CudaQueue::Use::transfers);
+}
+
+LibraryProducts* CudaDevice::products() const {
+  const FoundCublasLt& found = find_cublaslt();
+  if (!found.is_used) {
+    return nullptr;
+  }
+  const Gpu& of = gpu();
+  const std::lock_guard lock(mutex_);
+  if (products_ == nullptr) {
+    products_ = std::make_unique<LibraryProducts>(found, of);
+  }
+  return products_.get();
+}
+
+std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, const graph::Attributes& attributes,
+                                                          std::vector<TensorView> inputs,
+                                                          std::vector<TensorView> outputs, std::span<std::byte> scratch,
+                                                          std::string_view makes) const {
+  if (!is_product(kernel.op)) {
+    return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  }
+  return prepare_product(products(), kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

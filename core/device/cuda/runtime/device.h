@@ -15,16 +15,18 @@
 namespace shardrun::device::cuda {
 
 class CudaQueue;
+class LibraryProducts;
 
 /// The GPUs of this machine, of which a process uses one. Making it calls no CUDA: that happens once units are asked
 /// for or memory is allocated.
 class CudaDevice final : public DeviceApart {
  public:
-  CudaDevice() : DeviceApart("cuda", "cuda") {}
+  CudaDevice();
+  ~CudaDevice() override;
 
   [[nodiscard]] DeviceFacts facts() const override;
   [[nodiscard]] bool has_units() const noexcept override { return true; }
-  [[nodiscard]] std::vector<Unit> units() const override { return find_gpus(); }
+  [[nodiscard]] std::vector<Unit> units() const override;
   void use_unit(std::size_t unit) const override;
   [[nodiscard]] std::size_t unit() const override { return static_cast<std::size_t>(gpu().number()); }
   [[nodiscard]] MemoryKind memory_kind() const noexcept override { return MemoryKind::cuda; }
@@ -33,6 +35,12 @@ class CudaDevice final : public DeviceApart {
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const override;
+  /// Products of matrices are prepared for a library where it is found (products.h).
+  [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel, const graph::Attributes& attributes,
+                                                              std::vector<TensorView> inputs,
+                                                              std::vector<TensorView> outputs,
+                                                              std::span<std::byte> scratch,
+                                                              std::string_view makes) const override;
 
   /// The GPU that this process uses. Throws Error{job} as units().
   [[nodiscard]] const Gpu& gpu() const;
@@ -46,6 +54,9 @@ class CudaDevice final : public DeviceApart {
   };
   [[nodiscard]] StreamValues stream_values() const;
 
+  /// Null: our own kernels multiply.
+  [[nodiscard]] LibraryProducts* products() const;
+
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
   /// After a failure, with which CUDA drops the work of all streams: makes the calls (Queue::call) that were dropped.
@@ -58,6 +69,7 @@ class CudaDevice final : public DeviceApart {
   mutable std::mutex mutex_;
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
+  mutable std::unique_ptr<LibraryProducts> products_;
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };

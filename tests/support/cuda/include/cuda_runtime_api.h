@@ -48,10 +48,15 @@ inline constexpr unsigned cudaHostAllocMapped = 2;
 inline constexpr unsigned cudaHostRegisterPortable = 1;
 inline constexpr unsigned long long cudaEnableDefault = 0;
 
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+
 struct FakeStream;
 struct FakeEvent;
+struct FakeGraph;
 using cudaStream_t = FakeStream*;
 using cudaEvent_t = FakeEvent*;
+using cudaGraph_t = FakeGraph*;
+using cudaGraphExec_t = FakeGraph*;
 using cudaHostFn_t = void (*)(void* argument);
 
 const char* cudaGetErrorName(cudaError_t error);
@@ -90,3 +95,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <string>
+
+namespace shardrun::device::cuda {
+
+/// The functions of cuBLASLt, in a library that is opened while the program runs.
+struct CublasLt {
+  std::string name;  ///< "cuBLASLt 13.1.0"
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtGetVersion) version = nullptr;
+  decltype(&cublasLtGetStatusName) status_name = nullptr;
+  decltype(&cublasLtMatmulDescCreate) operation_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) operation_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) operation_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmul) multiply = nullptr;
+};
+
+/// Whether this process multiplies by cuBLASLt.
+struct FoundCublasLt {
+  bool is_used = false;
+  bool pads = true;  ///< rows that are not aligned are copied to some that are (product_steps.h)
+  CublasLt functions;
+  std::string text;  ///< for people: the library's name, or "own kernels: " and why
+};
+
+/// Opens the library once: libcublasLt.so.13, or libcublasLt.so.12. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own`
+/// for our own kernels, `cublaslt` for the library, `unpadded` for the library without padded rows; without it, the
+/// library where it is found. Calls no CUDA. Throws Error{job} if the variable has another value, or asks for a library
+/// that is not there.
+[[nodiscard]] const FoundCublasLt& find_cublaslt();
+
+}  // namespace shardrun::device::cuda

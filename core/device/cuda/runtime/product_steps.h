@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/device/matrices.h"
+#include "core/graph/op.h"
+
+/// How an op is computed by a library of products: as a list of copies and products. It follows from shapes and types
+/// alone, so memory is planned where there is no library and no GPU.
+namespace shardrun::device::cuda {
+
+/// A byte of a tensor of the op, or of its scratch.
+struct Place {
+  static constexpr std::size_t result = 2;  ///< 0 and 1 are the operands
+  static constexpr std::size_t scratch = 3;
+  std::size_t tensor = 0;
+  std::int64_t byte = 0;
+};
+
+/// Copies a strided box.
+struct CopyStep {
+  Place from;
+  Place to;
+  std::size_t element_bytes = 0;
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> from_strides = {};  ///< in elements
+  std::vector<std::int64_t> to_strides = {};
+  bool only_adding = false;  ///< only if the op adds to its result
+};
+
+/// c = a b, or c += a b if the op adds to its result, for each index of a batch.
+struct ProductStep {
+  Product product = {};  ///< without data
+  std::array<Place, 3> places = {};
+  std::int64_t batch = 1;
+  std::array<std::int64_t, 3> batch_strides = {};  ///< in elements
+};
+
+struct ProductSteps {
+  std::vector<std::variant<CopyStep, ProductStep>> steps;
+  Place workspace = {.tensor = Place::scratch};  ///< one for all products, which run one after the other
+  std::size_t workspace_bytes = 0;
+  /// Enough for memory that is aligned as all that is planned. Places in it count from its first multiple of
+  /// `alignment`.
+  std::size_t scratch_bytes = 0;
+
+  static constexpr std::size_t alignment = 256;
+};
+
+/// When operands and results of bfloat16 whose rows are not aligned to 16 bytes, such as logits of 50257 words, are
+/// copied to rows that are, and back. Tensor cores are fast only then.
+struct Padding {
+  std::int64_t least_terms = std::int64_t{1} << 27;   ///< multiplications; smaller products are not worth it
+  std::int64_t least_terms_a_copy = 256;              ///< multiplications for each element copied
+  std::int64_t most_bytes = std::int64_t{128} << 20;  ///< of copies at a time: the product is made in parts
+
+  [[nodiscard]] static Padding never() { return {.least_terms = std::numeric_limits<std::int64_t>::max()}; }
+};
+
+/// Whether the op is `matmul`, `matmul_gradient_weights` or `einsum`.
+[[nodiscard]] bool is_product(std::string_view op);
+
+/// Nothing: it is not for a library, because its types are mixed, it is empty, or it is no product of matrices.
+/// REQUIRES: is_product(op).
+[[nodiscard]] std::optional<ProductSteps> product_steps(std::string_view op, const graph::OpShape& shape,
+                                                        const Padding& padding = {});
+
+}  // namespace shardrun::device::cuda

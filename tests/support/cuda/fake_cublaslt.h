@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+/// cuBLASLt without a GPU, for tests: a library libcublasLt.so.13 in a folder of its own (SHARDRUN_FAKE_CUBLASLT),
+/// found by LD_LIBRARY_PATH.
+///
+/// - It multiplies late, in the turn of the fake's streams (fake_cuda.h), with plain loops.
+/// - A product is refused, with a line on stderr, that differs from what the algorithm was chosen for; whose memory is
+///   not on the GPU as a whole or less aligned than was promised; or which may use an algorithm whose sums have no
+///   order.
+/// - A product whose kernels were not loaded before it runs fails, as with fake_cuda.h.
+/// - Its workspace gets other contents in every product.
+///
+/// Variables of the environment: FAKE_CUBLASLT_VERSION (130100), FAKE_CUBLASLT_FAIL (the function that returns
+/// FAKE_CUBLASLT_STATUS instead of doing something), FAKE_CUBLASLT_NONE (if set, there are no algorithms).
+namespace shardrun::test::fake_cuda {
+
+/// What the library needs of the fake of CUDA's runtime, which is in the library of the device or in the test.
+struct Lent {
+  void (*enqueue)(void* stream, const void* kernel, std::function<void()> work);
+  bool (*is_on_gpu)(const void* memory, std::size_t bytes);
+  /// Whether the stream makes a graph. Then the kernel becomes a part of it.
+  bool (*captures)(void* stream, const void* kernel);
+};
+
+/// Products that were given to streams so far, those whose rows are not aligned to 16 bytes among them, and heuristics
+/// that were asked for.
+struct CublasLtCounts {
+  std::int64_t products = 0;
+  std::int64_t unaligned = 0;
+  std::int64_t choices = 0;
+};
+
+inline constexpr const char* lend_entry = "fake_cublaslt_lend";
+inline constexpr const char* counts_entry = "fake_cublaslt_counts";
+
+/// Lends it to the library, if LD_LIBRARY_PATH finds it. Call before the device is used.
+void lend_to_cublaslt();
+/// REQUIRES: the library is found.
+[[nodiscard]] CublasLtCounts cublaslt_counts();
+
+}  // namespace shardrun::test::fake_cuda

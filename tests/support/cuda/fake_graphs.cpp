@@ -1,0 +1,94 @@
+// Graphs of CUDA's fake: of their kernels, and of which are loaded. They are not run. And what the fake of cuBLASLt
+// needs.
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "tests/support/cuda/fake_cublaslt.h"
+#include "tests/support/cuda/fake_cuda.h"
+
+struct FakeGraph {
+  std::vector<const void*> kernels;
+};
+
+namespace {
+
+std::mutex graphs_mutex;
+std::map<cudaStream_t, FakeGraph*> captures;
+
+template <class Function>
+Function function_of_cublaslt(const char* name) {
+  void* const library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+  return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
+}  // namespace
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const std::lock_guard lock(graphs_mutex);
+  return captures.try_emplace(stream, new FakeGraph).second ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard lock(graphs_mutex);
+  const auto found = captures.find(stream);
+  if (found == captures.end()) {
+    return cudaErrorInvalidValue;
+  }
+  *graph = found->second;
+  captures.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new FakeGraph(*graph);
+  for (const void* const kernel : graph->kernels) {
+    cudaFuncAttributes attributes = {};
+    if (const cudaError_t result = cudaFuncGetAttributes(&attributes, kernel); result != cudaSuccess) {
+      return result;
+    }
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+namespace shardrun::test::fake_cuda {
+
+void lend_to_cublaslt() {
+  static const Lent lent = {
+      .enqueue = enqueue, .is_on_gpu = is_on_gpu, .captures = [](void* stream, const void* kernel) {
+        const std::lock_guard lock(graphs_mutex);
+        const auto found = captures.find(static_cast<cudaStream_t>(stream));
+        if (found == captures.end()) {
+          return false;
+        }
+        found->second->kernels.push_back(kernel);
+        return true;
+      }};
+  const char* const products = std::getenv("SHARDRUN_CUDA_PRODUCTS");
+  if (products != nullptr && std::string_view(products) == "own") {
+    return;  // a library that the linker finds may be the true one
+  }
+  if (const auto lend = function_of_cublaslt<void (*)(const Lent*)>(lend_entry); lend != nullptr) {
+    lend(&lent);
+  }
+}
+
+CublasLtCounts cublaslt_counts() {
+  CublasLtCounts counts;
+  function_of_cublaslt<void (*)(CublasLtCounts*)>(counts_entry)(&counts);
+  return counts;
+}
+
+}  // namespace shardrun::test::fake_cuda
