@@ -2,6 +2,8 @@
 
 #include <shardrun/sdk/op.hpp>
 
+#include <array>
+
 namespace shardrun::nccl {
 
 Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
@@ -42,9 +44,19 @@ Device::Use::~Use() {
   (void)device_.cuda_.context_pop(&context);
 }
 
+std::string Device::bus_id() const {
+  std::array<char, 32> text = {};
+  check(cuda_, cuda_.bus_id(text.data(), static_cast<int>(text.size()), handle_),
+        "asking where CUDA device " + std::to_string(ordinal_) + " is");
+  return text.data();
+}
+
 std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda) {
+  int least = 0;
+  int greatest = 0;
+  check(cuda, cuda.priority_range(&least, &greatest), "asking for the priorities of streams");
   CUstream stream = nullptr;
-  check(cuda, cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), "making a stream");
+  check(cuda, cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING, greatest), "making a stream");
   return std::make_unique<Owned<CUstream>>(stream, cuda.stream_destroy);
 }
 

@@ -12,7 +12,7 @@ namespace shardrun::nccl {
 /// A prepared op or batch.
 class NcclOp final : public sdk::Op {
  public:
-  NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what);
+  NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what);
   ~NcclOp() override;
 
   void start(void* queue, std::int64_t deadline) override;

@@ -12,8 +12,31 @@ constexpr std::int64_t by_local_rank = -1;
 
 struct NcclTransport::Opened {
   Opened(const sdk::Config& config, const sdk::Host& log)
-      : state{.libraries = load_libraries(), .config = config, .log = log},
-        device(state.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)) {}
+      : state{.libraries = load_libraries(), .config = config, .log = log, .gpu = {}},
+        device(state.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)),
+        use(std::make_unique<Device::Use>(device)),
+        kernels(state.libraries.cuda) {
+    use.reset();
+    state.gpu = "machine " + machine_of(config) + ", " + device.bus_id();
+    try {
+      config.host.store_set(gpu_key(config.rank), state.gpu);
+    } catch (const sdk::TransportError&) {
+      // Another transport of this rank has set it.
+    }
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  ~Opened() {
+    try {
+      use = std::make_unique<Device::Use>(device);
+    } catch (const sdk::TransportError&) {
+      // The device itself is lost.
+    }
+  }
+
+  static std::string machine_of(const sdk::Config& config) {
+    return config.machines.empty() ? config.address : std::to_string(config.machines[config.rank]);
+  }
 
   static std::optional<int> chosen_by(const sdk::Config& config) {
     const std::int64_t chosen = config.options.integer("device");
@@ -22,8 +45,10 @@ struct NcclTransport::Opened {
 
   NcclTransportState state;
   Device device;
+  std::unique_ptr<Device::Use> use;  ///< while `kernels` are loaded and unloaded
+  Kernels kernels;
   std::atomic<std::uint64_t> wire_bytes = 0;
-  std::uint64_t registrations = 0;
+  Memories memories;
   std::map<std::pair<std::uint64_t, std::vector<std::uint32_t>>, std::uint64_t> generations;
   Watchdog watchdog;
 };
@@ -42,7 +67,7 @@ sdk::Props NcclTransport::props() const {
 }
 
 std::optional<sdk::OpInfo> NcclTransport::query(const sdk::OpSpec& op, std::uint32_t group_size) const {
-  return info_of(op, group_size);
+  return info_of(op, group_size, has_kernels());
 }
 
 void NcclTransport::open(const sdk::Config& config) { opened_ = std::make_unique<Opened>(config, log_); }
@@ -60,10 +85,10 @@ std::uint64_t NcclTransport::mem_register(const sr_memory& memory) {
     throw sdk::TransportError(SR_INVALID, "memory on device " + std::to_string(memory.device) +
                                               ", and this rank's is " + std::to_string(opened_->device.ordinal()));
   }
-  return ++opened_->registrations;
+  return opened_->memories.add({.data = memory.data, .bytes = memory.bytes});
 }
 
-void NcclTransport::mem_deregister(std::uint64_t) {}
+void NcclTransport::mem_deregister(std::uint64_t registration) { opened_->memories.remove(registration); }
 
 std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
   // A key of the store can be set only once, so a group made again needs another.
@@ -72,8 +97,8 @@ std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
   for (const std::uint32_t member : spec.members) {
     key += "/" + std::to_string(member);
   }
-  return std::make_unique<NcclGroup>(opened_->state, opened_->device, opened_->watchdog, opened_->wire_bytes, spec,
-                                     key);
+  return std::make_unique<NcclGroup>(opened_->state, opened_->device, opened_->kernels, opened_->memories,
+                                     opened_->watchdog, opened_->wire_bytes, spec, key);
 }
 
 }  // namespace shardrun::nccl
