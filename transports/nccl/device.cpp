@@ -6,8 +6,7 @@
 
 namespace shardrun::nccl {
 
-Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
-    : cuda_(cuda), ordinal_(chosen.value_or(local_rank)) {
+int count_devices(const Cuda& cuda) {
   const CUresult started = cuda.init(0);
   int count = 0;
   if (started != CUDA_SUCCESS && started != CUDA_ERROR_NO_DEVICE) {
@@ -16,17 +15,25 @@ Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
   if (started == CUDA_SUCCESS) {
     check(cuda, cuda.device_count(&count), "counting CUDA devices");
   }
+  if (count == 0) {
+    throw sdk::TransportError(SR_INVALID,
+                              "this machine has no CUDA device that this process may use: CUDA_VISIBLE_DEVICES may "
+                              "hide them; choose a transport for host memory where there is none");
+  }
+  return count;
+}
+
+Device::Device(const Cuda& cuda, std::optional<int> chosen, int local_rank)
+    : cuda_(cuda), ordinal_(chosen.value_or(local_rank)) {
+  const int count = count_devices(cuda);
   if (!chosen && count == 1) {
     ordinal_ = 0;  // the launcher may show each rank only its own device
   }
   if (ordinal_ >= count) {
-    throw sdk::TransportError(
-        SR_INVALID, count == 0 ? "this machine has no CUDA device that this process may use: CUDA_VISIBLE_DEVICES may "
-                                 "hide them; choose a transport for host memory where there is none"
-                               : "it needs CUDA device " + std::to_string(ordinal_) + ", and this process may use " +
-                                     std::to_string(count) +
-                                     " of this machine: start one rank for each device, or set device in "
-                                     "[transport.nccl] to the one that each rank is to use of those it may");
+    throw sdk::TransportError(SR_INVALID, "it needs CUDA device " + std::to_string(ordinal_) +
+                                              ", and this process may use " + std::to_string(count) +
+                                              " of this machine: start one rank for each device, or set device in "
+                                              "[transport.nccl] to the one that each rank is to use of those it may");
   }
   check(cuda, cuda.device_get(&handle_, ordinal_), "opening CUDA device " + std::to_string(ordinal_));
   check(cuda, cuda.context_retain(&context_, handle_), "opening CUDA device " + std::to_string(ordinal_));

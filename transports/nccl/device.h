@@ -9,6 +9,9 @@
 
 namespace shardrun::nccl {
 
+/// Throws TransportError where there is no device or no driver that works.
+int count_devices(const Cuda& cuda);
+
 /// A CUDA device by its primary context, which the program's own CUDA code shares.
 class Device {
  public:

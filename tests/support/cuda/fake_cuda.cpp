@@ -343,6 +343,17 @@ void set_gpus(int count) {
   state().settings.gpus = count;
 }
 
+void set_error(int error) {
+  const std::lock_guard lock(state().mutex);
+  state().sticky = static_cast<cudaError_t>(error);
+  state().changed.notify_all();
+}
+
+void forget(std::int64_t number) {
+  const std::lock_guard lock(state().mutex);
+  state().settings.forget = number;
+}
+
 void enqueue(void* stream, const void* kernel, std::function<void()> work) {
   static_cast<void>(with([&](Fake& fake, auto&) {
     if (!fake.kernels.contains(kernel)) {

@@ -38,6 +38,10 @@ void set(const Settings& settings);
 
 /// How many there are from now on.
 void set_gpus(int count);
+/// The cudaError_t with which all streams have ended; 0: they have not.
+void set_error(int error);
+/// Settings::forget from now on.
+void forget(std::int64_t number);
 
 /// Adds a kernel to a stream.
 void enqueue(void* stream, const void* kernel, std::function<void()> work);

@@ -85,6 +85,8 @@ bool fake::is_of_driver(const void* memory) {
 extern "C" {
 
 void fake_cuda_set_gpus(int count) { fake::set_gpus(count); }
+void fake_cuda_set_error(int error) { fake::set_error(error); }
+void fake_cuda_forget(long number) { fake::forget(number); }
 
 CUresult cuInit(unsigned int) {
   int count = 0;

@@ -2,6 +2,7 @@
 
 /// What tests ask of the fake libnccl.so.2, by dlsym: all of them are C functions. It works between the processes of a
 /// machine. FAKE_NCCL_VERSION is the version that it says it has.
+/// With FAKE_NCCL_REGISTERED all memory of the runtime must be registered.
 ///
 /// It counts as misuse, and fails the communicator for: a call without its device, in a blocking communicator, while
 /// another is in progress, from two threads at once, or after an abort; a stream of another device; memory that is not
@@ -13,6 +14,10 @@ extern "C" {
 
 /// Of the fake libcuda.so.1.
 using FakeCudaSetGpus = void (*)(int count);
+/// The error with which all streams have ended; CUDA_SUCCESS: they have not.
+using FakeCudaSetError = void (*)(int error);
+/// Which wait for an event is left out; see Settings::forget.
+using FakeCudaForget = void (*)(long number);
 
 /// What has been issued since the last call, a line a group: "rank 0: send 3 to 1, recv 3 from 1".
 using FakeNcclLog = const char* (*)();

@@ -189,13 +189,91 @@ TEST_CASE("nccl: host memory, another device are refused with what was expected"
 
 TEST_CASE("nccl: a rank without a device of its own is refused") {
   SharedHost host;
-  CHECK_THAT(error_of([&] { const Rank rank(host, "nccl", 4, 5); }),
+  CHECK_THAT(error_of([&] {
+               Rank rank(host, "nccl", 4, 5);
+               (void)rank.group();
+             }),
              Contains("it needs CUDA device 4, and this process may use 4") && Contains("or set device"));
 }
 
 TEST_CASE("nccl: the only device that a rank may use is its own, whatever its number on the machine") {
   SharedHost host;
   set_gpus(1);
-  CHECK(error_of([&] { const Rank rank(host, "nccl", 3, 4); }) == "nothing");
+  CHECK(error_of([&] {
+          Rank rank(host, "nccl", 3, 4);
+          (void)rank.transport().group({.name = "alone", .id = 1, .rank = 0, .members = {3}, .deadline = after(30)});
+        }) == "nothing");
   set_gpus(4);
+}
+
+TEST_CASE("nccl: a rank uses the device of the memory that its host registers") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const std::uint32_t device = 3 - rank.rank();
+    const DeviceMemory memory(device, 12);
+    const std::vector<float> ones(3, 1.0F);
+    memory.write(0, ones.data(), 12);
+    (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, device);
+    plugins::TransportGroup group = rank.group();
+    plugins::OpRequest request;
+    request.opcode = SR_OP_ALL_REDUCE;
+    request.dtype = SR_DTYPE_F32;
+    request.reduction = SR_REDUCE_SUM;
+    request.id = 1;
+    request.count = 3;
+    request.send = request.recv = memory.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    run(op);
+    std::vector<float> sums(3);
+    memory.read(0, sums.data(), 12);
+    CHECK(sums == std::vector<float>(3, 2.0F));
+    CHECK_THAT(
+        error_of([&] { (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, rank.rank()); }),
+        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " + std::to_string(device)));
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
+  const Fakes fakes;
+  const bool is_allowed = GENERATE(false, true);
+  setenv("FAKE_NCCL_VERSION", is_allowed ? "23000" : "22809", 1);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const DeviceMemory memory(2, 4);
+    (void)rank.transport().register_memory(memory.data(), 4, -1, SR_MEMORY_CUDA, 2);
+    const std::string error = error_of([&] { (void)rank.group(); });
+    if (is_allowed) {
+      CHECK(error == "nothing");
+    } else {
+      CHECK_THAT(error, Contains("member 0 (rank 0) and member 1 (rank 1) are on one GPU") &&
+                            Contains("0000:03:00.0") && Contains("use NCCL 2.30 or newer (this is 22809)") &&
+                            Contains("NCCL_MULTI_RANK_GPU_ENABLE=1"));
+    }
+    rank.meet("end");
+  });
+  unsetenv("FAKE_NCCL_VERSION");
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: an error of the device ends an op with the driver's words") {
+  const Fakes fakes;
+  const auto set_error = fake<FakeCudaSetError>("fake_cuda_set_error");
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      op.start(after(30));
+      set_error(CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK_THAT(error_of([&] { finish(op); }),
+                 Contains("all_reduce (sum) of 10 f32") && Contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  set_error(CUDA_SUCCESS);
+  check_all_is_well(fakes);
 }

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -158,4 +159,39 @@ TEST_CASE("nccl: an op begins when its queue has come to it") {
     }
   });
   CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
+  const Fakes fakes;
+  const auto forget = fake<FakeCudaForget>("fake_cuda_forget");
+  std::atomic<int> wrong = 0;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const StreamQueue queue(rank.rank());
+    const DeviceFloats data(rank, std::vector<float>(3));
+    const DeviceFloats sum(rank, std::vector<float>(3));
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    request.recv = sum.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    for (int round = 1; round <= 20; ++round) {
+      const std::vector<float> numbers(3, static_cast<float>(round));
+      forget(-1);
+      {
+        const DeviceUse use(rank.rank());
+        (void)SHARDRUN_DRIVER(cuMemcpyHtoDAsync)(reinterpret_cast<CUdeviceptr>(data.data()), numbers.data(),
+                                                 data.bytes(), queue.stream());
+      }
+      op.enqueue(queue, 30'000'000'000);
+      try {
+        finish(op);
+        wrong += sum.values() == std::vector<float>(3, 2 * static_cast<float>(round)) ? 0 : 1;
+      } catch (const Error&) {  // what it sends has changed meanwhile
+        ++wrong;
+        break;
+      }
+      queue.synchronize();
+    }
+  });
+  forget(0);
+  CHECK(wrong > 0);
 }
