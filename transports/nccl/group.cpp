@@ -71,8 +71,8 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
   const std::lock_guard lock(mutex_);
   throw_failure();
   void* const word = reinterpret_cast<void*>(word_->get());
-  return std::make_unique<NcclOp>(*this, stages_of(ops, spec_.rank, spec_.size(), word, has_kernels()),
-                                  std::move(what));
+  return std::make_unique<NcclOp>(*this, stages_of(ops, spec_.rank, spec_.size(), word, has_kernels()), std::move(what),
+                                  peer_of(ops));
 }
 
 void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes) {
@@ -156,7 +156,7 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
 }
 
 void NcclGroup::run(std::vector<Stage> stages, const std::string& what, std::int64_t deadline) {
-  NcclOp op(*this, std::move(stages), what);
+  NcclOp op(*this, std::move(stages), what, spec_.size() == 2 ? std::optional(1 - spec_.rank) : std::nullopt);
   op.start(nullptr, deadline);
   (void)op.wait(INT64_MAX);
 }
@@ -174,16 +174,33 @@ std::optional<TransportError> NcclGroup::error() {
   return failure_;
 }
 
-void NcclGroup::fail(std::int32_t status, const std::string& text) {
+void NcclGroup::fail(std::int32_t status, const std::string& text, std::optional<std::uint32_t> awaited) {
   if (!failure_) {
-    failure_.emplace(status, text);
+    failure_.emplace(status, text, awaited);
     communicator_->abort();
   }
   throw TransportError(*failure_);
 }
 
-void NcclGroup::fail_by(ncclResult_t result, const std::string& what) {
-  fail(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL, what + ": " + communicator_->text_of(result));
+void NcclGroup::fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer) {
+  const std::string text = what + ": " + communicator_->text_of(result);
+  if (result != ncclRemoteError) {
+    fail(SR_INTERNAL, text);
+  }
+  fail(SR_PEER_LOST, peer ? text + " (" + spec_.name_of(*peer) + ")" : text,
+       peer ? std::optional(spec_.members[*peer]) : std::nullopt);
+}
+
+std::optional<std::uint32_t> NcclGroup::peer_of(std::span<const sdk::OpSpec> ops) const {
+  if (spec_.size() == 2) {
+    return 1 - spec_.rank;
+  }
+  for (const sdk::OpSpec& op : ops) {
+    if (sdk::find_opcode(op.opcode)->collective || op.peer != ops[0].peer) {
+      return std::nullopt;
+    }
+  }
+  return ops[0].peer;
 }
 
 void NcclGroup::throw_failure() const {

@@ -44,8 +44,9 @@ class NcclGroup final : public sdk::Group {
   friend class Watchdog;
 
   /// REQUIRES: the lock is held.
-  [[noreturn]] void fail(std::int32_t status, const std::string& text);
-  [[noreturn]] void fail_by(ncclResult_t result, const std::string& what);
+  [[noreturn]] void fail(std::int32_t status, const std::string& text,
+                         std::optional<std::uint32_t> awaited = std::nullopt);
+  [[noreturn]] void fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer);
   void throw_failure() const;
   /// Advances every launch in flight.
   void watch() noexcept;
@@ -53,6 +54,8 @@ class NcclGroup final : public sdk::Group {
   void await_launched(std::unique_lock<std::mutex>& lock);
   /// Runs stages of the group's own and waits for them.
   void run(std::vector<Stage> stages, const std::string& what, std::int64_t deadline);
+  /// The only other member that the ops concern.
+  [[nodiscard]] std::optional<std::uint32_t> peer_of(std::span<const sdk::OpSpec> ops) const;
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
   /// Checks that the op's memory is the device's, and registers it with the communicator.
   void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes);

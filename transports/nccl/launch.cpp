@@ -14,10 +14,11 @@ constexpr std::int64_t max_end_wait = 10'000'000'000;
 
 }  // namespace
 
-Launch::Launch(NcclGroup& group, std::vector<Stage> stages, std::string what)
+Launch::Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
     : group_(group),
       stages_(std::move(stages)),
       what_(std::move(what)),
+      peer_(peer),
       wire_bytes_(wire_bytes_of(stages_, group.spec_.rank, group.spec_.size())),
       event_(make_event(group.device_.cuda())) {}
 
@@ -103,7 +104,7 @@ void Launch::issue() {
       return;
     }
     if (result != ncclSuccess) {
-      group_.fail_by(result, what_);
+      group_.fail_by(result, what_, peer_);
     }
   }
   record();
@@ -121,7 +122,7 @@ Launch::State Launch::advance() {
   }
   const ncclResult_t result = group_.communicator_->state();
   if (result != ncclSuccess && result != ncclInProgress) {
-    group_.fail_by(result, what_);
+    group_.fail_by(result, what_, peer_);
   }
   if (state_ == State::launching && result == ncclSuccess) {
     issue();
@@ -147,9 +148,18 @@ Launch::State Launch::advance() {
     timeout_.reset();
   }
   if (now >= deadline_) {
-    group_.fail(SR_TIMEOUT, what_ + " is past its deadline; NCCL does not say which member it lacks");
+    fail_late();
   }
   return state_;
+}
+
+void Launch::fail_late() {
+  const std::string late = what_ + " is past its deadline";
+  if (peer_) {
+    group_.fail(SR_TIMEOUT, late + ", waiting for " + group_.spec_.name_of(*peer_), group_.spec_.members[*peer_]);
+  }
+  group_.fail(SR_TIMEOUT, late + "; NCCL does not say which of the group's " + std::to_string(group_.spec_.size()) +
+                              " members it lacks");
 }
 
 }  // namespace shardrun::nccl

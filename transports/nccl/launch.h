@@ -25,7 +25,8 @@ class Launch {
     complete
   };
 
-  Launch(NcclGroup& group, std::vector<Stage> stages, std::string what);
+  /// `peer`: the only member that it waits for; nothing where it waits for several.
+  Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   ~Launch();
@@ -53,11 +54,13 @@ class Launch {
   void issue();
   void record();
   [[nodiscard]] bool has_ended();
+  [[noreturn]] void fail_late();
 
   NcclGroup& group_;
   std::vector<Stage> stages_;
   std::size_t next_ = 0;  ///< the first stage that the stream was not given
   std::string what_;
+  std::optional<std::uint32_t> peer_;
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
   std::unique_ptr<Owned<CUevent>> turn_;  ///< the queue has come to the launch; made when there is one

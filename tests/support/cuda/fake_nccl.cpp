@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -147,6 +148,17 @@ void hand_over(ncclComm& comm) {
   }
 }
 
+/// REQUIRES: the lock is held.
+void die_if_asked(const ncclComm& comm) {
+  static std::uint64_t launches = 0;
+  const char* const text = std::getenv("FAKE_NCCL_KILL");
+  const char* const colon = text == nullptr ? nullptr : std::strchr(text, ':');
+  if (colon != nullptr && comm.rank == std::strtoul(text, nullptr, 10) &&
+      ++launches == std::strtoull(colon + 1, nullptr, 10)) {
+    std::raise(SIGKILL);
+  }
+}
+
 ncclResult_t submit() {
   if (grouped.empty()) {
     return ncclSuccess;
@@ -159,6 +171,7 @@ ncclResult_t submit() {
   if (comm.is_closed || comm.polls > 0 || !comm.is_connected || fake::device() != comm.device) {
     return misuse("a call without its device, or in a communicator that is not ready");
   }
+  die_if_asked(comm);
   lines += "rank " + std::to_string(comm.rank) + ":";
   for (Call& call : calls) {
     lines += (&call == calls.data() ? " " : ", ") + text_of(call);

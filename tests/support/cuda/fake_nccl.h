@@ -2,7 +2,8 @@
 
 /// What tests ask of the fake libnccl.so.2, by dlsym: all of them are C functions. It works between the processes of a
 /// machine. FAKE_NCCL_VERSION is the version that it says it has.
-/// With FAKE_NCCL_REGISTERED all memory of the runtime must be registered.
+/// With FAKE_NCCL_REGISTERED all memory of the runtime must be registered. FAKE_NCCL_KILL=1:200 kills the process of
+/// member 1 of any communicator in its 200th launch.
 ///
 /// It counts as misuse, and fails the communicator for: a call without its device, in a blocking communicator, while
 /// another is in progress, from two threads at once, or after an abort; a stream of another device; memory that is not

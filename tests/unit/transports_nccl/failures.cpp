@@ -102,7 +102,8 @@ TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked a
       while (!looked_at && !group.error()) {
         std::this_thread::yield();
       }
-      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32 is past its deadline"));
+      CHECK_THAT(error_of([&] { finish(op); }),
+                 Contains("all_reduce (sum) of 10 f32 is past its deadline, waiting for member 1 (rank 1)"));
     }
     rank.meet("end");
     group.abort("enough");
