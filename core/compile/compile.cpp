@@ -183,6 +183,30 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
 
 }  // namespace
 
+namespace {
+
+/// The transports' answers. Where one lacks an operation, it is the job that has to choose another.
+partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
+  return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
+                                                                             std::int64_t members) {
+    try {
+      return asked(transfer, members);
+    } catch (const Error& error) {
+      if (!transfer.is_direct || error.code() != ErrorCode::transport) {
+        throw;
+      }
+      const runtime::TransportSet& set = compiled.transports;
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: {}: choose another transport for the mesh axis '{}' ([transport] {} = NAME)",
+                              place_of_transport(job, set.transports[set.of_axis[transfer.axis]].manifest().name),
+                              error.message(), compiled.partition.placements.mesh.axes[transfer.axis].name,
+                              compiled.partition.placements.mesh.axes[transfer.axis].name));
+    }
+  };
+}
+
+}  // namespace
+
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
 
 int threads_of(const job::Job& job, std::int64_t ranks_here) {
@@ -227,7 +251,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   }
   require_kernels(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
-  compiled.transports = load_transports(job, compiled.partition.placements.mesh);
+  compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
 }
@@ -270,7 +294,8 @@ partition::Programs programs_of_rank(const job::Job& job, const Compiled& compil
                                 {.device = device,
                                  .threads = threads_of(job),
                                  .rank = rank,
-                                 .transfer_scratch = runtime::scratch_of(compiled.transports),
+                                 .transfer_scratch = scratch_of(job, compiled),
+                                 .moves_device_memory = compiled.transports.moves_device_memory,
                                  .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
                                  .agreements = true,
                                  .comparisons = compiled.engine == nullptr});

@@ -14,6 +14,7 @@
 #include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
+#include "core/runtime/device_queue.h"
 #include "plugins/loader/engine.h"
 
 namespace shardrun::compile {
@@ -175,7 +176,27 @@ plugins::Transport load_transport(const job::Job& job, const std::string& name) 
   return transport;
 }
 
-runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh) {
+namespace {
+
+/// Refuses a transport that moves neither host memory nor the device's.
+void require_memory(const job::Job& job, const device::Device& device, const plugins::Transport& transport) {
+  const plugins::TransportProps props = transport.props();
+  if (!props.moves_host_memory && !runtime::moves_memory_of(device, props)) {
+    const std::string& name = transport.manifest().name;
+    throw Error(ErrorCode::job,
+                device.is_addressable()
+                    ? fmt::format("{}: transport {} does not move host memory, where this job's tensors are: choose "
+                                  "another ('shardrun plugins' lists them)",
+                                  place_of_transport(job, name), name)
+                    : fmt::format("{}: transport {} moves neither host memory nor that of device {} in its queues, "
+                                  "where this job's tensors are: choose another ('shardrun plugins' lists them)",
+                                  place_of_transport(job, name), name, device.name()));
+  }
+}
+
+}  // namespace
+
+runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh, const device::Device& device) {
   for (const job::AxisTransport& each : job.axis_transports) {
     require_axis(mesh, each.axis, job.where("transport", each.axis));
     if (mesh.size(mesh.find(each.axis)) == 1) {
@@ -187,10 +208,14 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     }
   }
   runtime::TransportSet set{.in_order = job.deterministic};
+  if (const device::DeviceApart* const apart = device::apart(device)) {
+    set.device_memory = runtime::kinds_of(*apart).memory;
+  }
   std::vector<std::string> names;
   for (const mesh::Axis& axis : mesh.axes) {
     if (axis.size == 1) {
       set.of_axis.push_back(0);
+      set.moves_device_memory.push_back(false);
       continue;
     }
     std::string name = job.transport;
@@ -202,12 +227,9 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     if (known == names.end()) {
       set.transports.push_back(load_transport(job, name));
       names.push_back(name);
-      if (!set.transports.back().props().moves_host_memory) {
-        throw Error(ErrorCode::job, fmt::format("{}: transport {} does not move host memory, where this job's tensors "
-                                                "are: choose another ('shardrun plugins' lists them)",
-                                                place_of_transport(job, name), name));
-      }
+      require_memory(job, device, set.transports.back());
     }
+    set.moves_device_memory.push_back(runtime::moves_memory_of(device, set.transports[set.of_axis.back()].props()));
   }
   return set;
 }

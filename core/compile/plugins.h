@@ -34,9 +34,10 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 [[nodiscard]] std::string strategy_files(const job::Job& job);
 
 /// The transports of the mesh's axes, configured but not opened. Throws Error{job} if [transport] names an axis that
-/// the mesh does not have or that has one rank, if a transport cannot move the job's memory or refuses its options, or
-/// if an option's file cannot be read.
-[[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh);
+/// the mesh does not have or that has one rank, if a transport moves neither host memory nor the device's or refuses
+/// its options, or if an option's file cannot be read.
+[[nodiscard]] runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh,
+                                                    const device::Device& device);
 
 /// The place where the job names a transport, for an axis of the mesh or for all axes.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);

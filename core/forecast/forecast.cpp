@@ -8,6 +8,7 @@
 #include "core/base/stop.h"
 #include "core/checkpoint/rank_file.h"
 #include "core/forecast/alike.h"
+#include "core/partition/launch_order.h"
 
 namespace shardrun::forecast {
 namespace {
@@ -76,6 +77,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   if (job.cluster.flops > 0 || !job.cluster.measured.empty()) {
     predictor.emplace(job, compiled);
   }
+  partition::LaunchOrders launch_orders;
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions =
         partition::functions_of(compiled.graph, partition, stage);
@@ -85,6 +87,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
       partition::Programs programs =
           is_compiled ? compiled.programs
                       : compile::programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions);
+      launch_orders.add(stage, programs);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
       const SentTable table = sent_table(programs, executed);
       add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh, snapshot_of);
@@ -93,6 +96,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
       }
     }
   }
+  launch_orders.check(partition.pipeline);
   for (RankForecast& ranks : result.ranks) {
     std::sort(ranks.members.begin(), ranks.members.end());
   }

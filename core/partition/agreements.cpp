@@ -37,11 +37,12 @@ Program largest(std::string function, std::int64_t numbers, const std::vector<me
                       .reduction = Reduction::max,
                       .dtype = graph::DType::i32,
                       .send = {buffer, numbers},
-                      .recv = {buffer, numbers}};
+                      .recv = {buffer, numbers},
+                      .is_direct = settings.is_direct(axis)};
     const std::uint64_t scratch = settings.transfer_scratch ? settings.transfer_scratch(transfer, mesh.size(axis)) : 0;
     if (scratch > 0) {
       transfer.scratch = add(program.function + "/scratch", static_cast<std::int64_t>((scratch + 3) / 4));
-      program.buffers[transfer.scratch].is_staged = !settings.device.is_addressable();
+      program.buffers[transfer.scratch].is_staged = !settings.device.is_addressable() && !transfer.is_direct;
     }
     const TransferId id = program.transfers.push_back(std::move(transfer));
     for (const auto kind : {Instruction::Kind::start, Instruction::Kind::wait}) {

@@ -15,16 +15,19 @@ struct Counts {
   std::size_t received = 0;
 };
 
+using Kind = StageMessage::Kind;
+
 /// Simulates all stages' messages with at most `most` in flight along each link.
 class Exchange {
  public:
   Exchange(const IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most)
-      : stages_(stages), most_(most) {}
+      : stages_(stages), most_(most), meetings_(stages.size()) {}
 
   /// Names what each stage that did not finish waits for. Empty if all finished.
   std::string run(const std::function<MessageName(const StageMessage&)>& name) {
-    const IdVector<StageId, std::size_t> done =
-        walk(stages_, [&](StageId, const StageMessage& message) { return passes(message); });
+    const IdVector<StageId, std::size_t> done = walk(stages_, [&](StageId stage, const StageMessage& message) {
+      return message.kind == Kind::meet ? meetings_.pass(stage) : passes(message);
+    });
     std::string waiting;
     for (const StageId stage : stages_.ids()) {
       if (done[stage] < stages_[stage].size()) {
@@ -43,7 +46,7 @@ class Exchange {
  private:
   bool passes(const StageMessage& message) {
     Counts& counts = links_[message.link];
-    if (message.sends) {
+    if (message.kind == Kind::send) {
       const bool free = counts.sent < counts.received + most_;
       held_back_ = held_back_ || !free;
       counts.sent += free ? 1 : 0;
@@ -55,15 +58,21 @@ class Exchange {
   }
 
   static std::string what(const StageMessage& message, const std::string& node) {
-    return message.sends ? fmt::format("to send {}, as stage {} has yet to receive what is before it", node,
-                                       message.link.to.number())
-                         : fmt::format("for {} from stage {}", node, message.link.from.number());
+    switch (message.kind) {
+      case Kind::send:
+        return fmt::format("to send {}, as stage {} has yet to receive what is before it", node,
+                           message.link.to.number());
+      case Kind::receive: return fmt::format("for {} from stage {}", node, message.link.from.number());
+      case Kind::meet: return fmt::format("for the other stages at {}", node);
+    }
+    return {};
   }
 
   const IdVector<StageId, std::vector<StageMessage>>& stages_;
   const std::size_t most_;
   bool held_back_ = false;
   std::map<Link, Counts> links_;
+  Meetings meetings_;
 };
 
 }  // namespace

@@ -22,11 +22,12 @@ TransferId Emitter::add_transfer(Transfer transfer, Span span) {
   const TransferScratch& asked = settings_.rank.transfer_scratch;
   const std::int64_t members =
       transfer.link.from.exists() ? 2 : settings_.partition.placements.mesh.size(transfer.axis);
+  transfer.is_direct = settings_.rank.is_direct(transfer.axis);
   const std::uint64_t bytes = asked ? asked(transfer, members) : 0;
   if (bytes > 0) {
     transfer.scratch =
         add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), span);
-    program_.buffers[transfer.scratch].is_staged = !settings_.rank.device.is_addressable();
+    program_.buffers[transfer.scratch].is_staged = !settings_.rank.device.is_addressable() && !transfer.is_direct;
   }
   return program_.transfers.push_back(std::move(transfer));
 }

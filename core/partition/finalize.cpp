@@ -102,6 +102,11 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
     for (const graph::StateId state : settings_.buckets[b].states) {
       complete = std::max(complete, complete_at[state]);
     }
+    // Stages complete what they sum together at different places among their messages.
+    if (const mesh::AxisId axis = settings_.buckets[b].steps.front().axis;
+        axis == settings_.partition.pipeline.axis && settings_.rank.is_direct(axis)) {
+      complete = settings_.steps.next();
+    }
     order_.emplace_back(complete, b);
   }
   std::sort(order_.begin(), order_.end());

@@ -13,7 +13,7 @@
 namespace shardrun::partition {
 
 /// Emits the collectives that finalize a function's buckets. Each bucket starts as soon as it is complete, so that it
-/// overlaps with computing.
+/// overlaps with computing; one that is summed over stages in the device's memory starts at the end (launch_order.h).
 class Finalizer {
  public:
   /// `complete_at`: the step of the last write to each state. REQUIRES: the arguments outlive this.

@@ -24,7 +24,7 @@ struct CutFunction {
 /// Nodes that one stage executes in order.
 struct SegmentNodes {
   std::vector<graph::NodeId> all;
-  std::vector<graph::NodeId> meeting;  ///< the nodes among them with inputs from, or results for, other stages
+  std::vector<graph::NodeId> meeting;  ///< those with inputs from, results for, or collectives with other stages
 };
 
 /// One action of a stage, or all of its part of a function.
@@ -57,9 +57,12 @@ struct FunctionCut {
 /// Whether a stage has to receive this value from another stage.
 [[nodiscard]] bool is_foreign(const SplitFunction& function, graph::ValueId value, StageId stage);
 
-/// The nodes among `all` that take part in messages of a stage.
+/// Whether a node is a collective of all stages. `axis`: the pipeline's. REQUIRES: messages are not nodes yet.
+[[nodiscard]] bool is_meeting(const SplitNode& node, mesh::AxisId axis) noexcept;
+
+/// The nodes among `all` that take part in messages and collectives of a stage with others.
 [[nodiscard]] std::vector<graph::NodeId> meeting_of(const CutFunction& function, const std::vector<graph::NodeId>& all,
-                                                    StageId stage);
+                                                    StageId stage, mesh::AxisId axis);
 
 /// Fills in cut.messages. A send stands right behind the node that makes the value. A receive stands before the first
 /// node that needs the value, behind the receives of everything sent earlier along its link.

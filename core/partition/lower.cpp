@@ -54,6 +54,10 @@ Program Lowering::run() {
     copy_to_states(s);
     finalizer_.start(s);
   }
+  if (!held_back_.empty()) {
+    throw Error(ErrorCode::internal,
+                fmt::format("function {}: {} does not start", function_.name, node(held_back_.begin()->second).name));
+  }
   copy_to_states(end_);
   exchange_ties();
   finalizer_.start(end_);

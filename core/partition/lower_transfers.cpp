@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/partition/copies.h"
 #include "core/partition/lowering.h"
 #include "core/partition/parts.h"
@@ -18,12 +21,32 @@ void Lowering::start_transfers(const Step& step, StepId s) {
     }
   }
   for (const graph::NodeId n : step.nodes) {
-    emitter_.append(transfer_step(Instruction::Kind::start, n), s);
+    start_in_order(n, s);
   }
   for (const graph::NodeId n : step.nodes) {
     if (node(n).transition->kind == Transition::Kind::exchange) {
       node(n).op->shifts ? emit_op(n, s) : move_own(n, s);
     }
+  }
+}
+
+/// Where transfers with other stages move the device's memory, starts them in the order of their places: a send may
+/// have to come after later receives.
+void Lowering::start_in_order(graph::NodeId n, StepId s) {
+  const Transition& transition = *node(n).transition;
+  if (!transition.place || !settings_.rank.is_direct(transition.axis)) {
+    emitter_.append(transfer_step(Instruction::Kind::start, n), s);
+    return;
+  }
+  held_back_.emplace(*transition.place, n);
+  for (auto next = held_back_.begin(); next != held_back_.end() && next->first == next_place_;
+       next = held_back_.erase(next)) {
+    emitter_.append(transfer_step(Instruction::Kind::start, next->second), s);
+    ++next_place_;
+  }
+  if (transition.kind != Transition::Kind::send && held_back_.contains(*transition.place)) {
+    throw Error(ErrorCode::internal, fmt::format("function {}: {} is to start after something that has yet to be made",
+                                                 function_.name, node(n).name));
   }
 }
 

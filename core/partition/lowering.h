@@ -66,6 +66,7 @@ class Lowering {
 
   // lower_transfers.cpp
   void start_transfers(const Step& step, StepId s);
+  void start_in_order(graph::NodeId n, StepId s);
   void finish_transfers(const Step& step, StepId s);
   void prepare_message(graph::NodeId n);
   void prepare_collective(graph::NodeId n);
@@ -91,6 +92,8 @@ class Lowering {
   IdVector<graph::ValueId, Part> parts_;                 ///< this rank's part, stored at the first of alike values
   IdVector<graph::NodeId, std::optional<Cost>> costs_;   ///< stored at the first of alike nodes
   std::map<graph::NodeId, TransferId> transfer_of_;      ///< of transitions that have started
+  std::map<std::size_t, graph::NodeId> held_back_;       ///< by place: transitions that are prepared, not started
+  std::size_t next_place_ = 0;                           ///< the place of the next transition to start
   std::map<graph::NodeId, std::vector<Copy>> unpacked_;  ///< copies to make when the transfer has ended
 };
 

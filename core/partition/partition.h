@@ -71,9 +71,16 @@ struct RankSettings {
   int threads = 1;
   std::int64_t rank = 0;
   TransferScratch transfer_scratch = {};  ///< empty: none
-  PlanHook plan_hook = {};                ///< may be empty if the plan has no hooks
-  bool agreements = false;                ///< whether there are the programs of agreements.h
-  bool comparisons = true;                ///< and with them those that compare replicas
+  /// Whether the transport of a mesh axis moves the device's memory. Empty: none does.
+  IdVector<mesh::AxisId, bool> moves_device_memory = {};
+  PlanHook plan_hook = {};  ///< may be empty if the plan has no hooks
+  bool agreements = false;  ///< whether there are the programs of agreements.h
+  bool comparisons = true;  ///< and with them those that compare replicas
+
+  /// Whether transfers along an axis move the device's memory, which the host cannot address.
+  [[nodiscard]] bool is_direct(mesh::AxisId axis) const {
+    return !device.is_addressable() && moves_device_memory.contains(axis) && moves_device_memory[axis];
+  }
 };
 
 /// The programs of one rank: the graph's functions over the rank's parts, in one arena. A function whose states are

@@ -21,15 +21,16 @@ std::string operands(const Program& program, const std::vector<BufferId>& ids) {
 std::string transfer_text(const Programs& programs, const Program& program, const Instruction& at) {
   const Transfer& transfer = program.transfers[at.transfer];
   const char* verb = at.kind == Instruction::Kind::start ? "start" : "wait";
+  const char* where = transfer.is_direct ? " in the device's memory" : "";
   if (is_message(transfer)) {
-    return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements", verb, at.transfer.number(),
+    return fmt::format("{} #{} {} of {} over {}, {} to {}: {} elements{}", verb, at.transfer.number(),
                        to_string(transfer.collective), transfer.name, programs.mesh.axes[transfer.axis].name,
                        transfer.link.from.number(), transfer.link.to.number(),
-                       std::max(transfer.send.elements, transfer.recv.elements));
+                       std::max(transfer.send.elements, transfer.recv.elements), where);
   }
-  return fmt::format("{} #{} {} of {} over {}: {} -> {} elements", verb, at.transfer.number(),
+  return fmt::format("{} #{} {} of {} over {}: {} -> {} elements{}", verb, at.transfer.number(),
                      to_string(transfer.collective), transfer.name, programs.mesh.axes[transfer.axis].name,
-                     transfer.send.elements, transfer.recv.elements);
+                     transfer.send.elements, transfer.recv.elements, where);
 }
 
 std::string hook_text(const Programs& programs, const Program& program, const HookCall& hook) {

@@ -80,7 +80,8 @@ struct Transfer {
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: coordinates along the axis
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
-  std::vector<Staged> staged = {};                    ///< of `send` and `recv`, if transfers are staged
+  bool is_direct = false;                             ///< moved in the device's memory, which the host cannot address
+  std::vector<Staged> staged = {};                    ///< of `send` and `recv`, if it is moved in staging memory
 };
 
 /// Whether it is a send or a receive.
@@ -182,8 +183,8 @@ struct MemoryUse {
 };
 
 /// All programs of one rank, in one arena: first the states, then room for the transients of any one program. If the
-/// host cannot address the device's memory, copies of what transfers and hooks use are in staging memory of the host,
-/// as is the transports' scratch.
+/// host cannot address the device's memory, copies of what hooks and transfers over host memory use are in staging
+/// memory of the host, as is the scratch of their transports.
 struct Programs {
   std::string device;
   int threads = 1;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -73,6 +74,9 @@ class StageBuilder {
     const bool nothing_here = !counted.empty() && node.inputs.empty();
     append(call, nothing_here ? zero_like(old) : std::move(node), old.transition, old.outputs);
     out_.nodes.back().alike = alike;
+    if (is_meeting(old, cut_.axis)) {
+      out_.nodes.back().transition->place = next_of(StageMessage::Kind::meet, old.name).place;
+    }
     for (const ValueId id : old.outputs) {
       for (const StageId reader : cut_.calls[call]->readers[id]) {
         add_send(call, link_of(old, stage_, reader), id);
@@ -148,20 +152,27 @@ class StageBuilder {
   }
 
   void receive_next(const std::string& needed) {
-    while (next_message_ < messages_.size() && messages_[next_message_].sends) {
-      ++next_message_;
-    }
-    if (next_message_ == messages_.size()) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("{} of {} is not sent to stage {}", needed, out_.name, stage_.number()));
-    }
-    const StageMessage& message = messages_[next_message_++];
+    const StageMessage& message = next_of(StageMessage::Kind::receive, needed);
     const graph::Value& value = from(message.call).values[message.value];
     const Node& producer = from(message.call).nodes[value.producer];
     const graph::Op& op = op_of(Transition::Kind::receive);
-    append(message.call,
-           {.op = &op, .name = value.name + ":" + op.name, .phase = producer.phase, .layer = producer.layer},
-           Transition{.kind = Transition::Kind::receive, .axis = cut_.axis, .link = message.link}, {message.value});
+    append(
+        message.call, {.op = &op, .name = value.name + ":" + op.name, .phase = producer.phase, .layer = producer.layer},
+        Transition{.kind = Transition::Kind::receive, .axis = cut_.axis, .link = message.link, .place = message.place},
+        {message.value});
+  }
+
+  /// The next message of this kind. `what`: for the error.
+  const StageMessage& next_of(StageMessage::Kind kind, const std::string& what) {
+    std::size_t& next = next_messages_[static_cast<std::size_t>(kind)];
+    while (next < messages_.size() && messages_[next].kind != kind) {
+      ++next;
+    }
+    if (next == messages_.size()) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("{} of {} has no message of stage {}", what, out_.name, stage_.number()));
+    }
+    return messages_[next++];
   }
 
   void add_send(std::size_t call, const Link& link, ValueId old) {
@@ -173,7 +184,11 @@ class StageBuilder {
             .inputs = {known(call, old)},
             .phase = producer.phase,
             .layer = producer.layer},
-           Transition{.kind = Transition::Kind::send, .axis = cut_.axis, .link = link}, {});
+           Transition{.kind = Transition::Kind::send,
+                      .axis = cut_.axis,
+                      .link = link,
+                      .place = next_of(StageMessage::Kind::send, producer.name).place},
+           {});
   }
 
   [[nodiscard]] NodeId next_node() const { return out_.nodes.next(); }
@@ -242,8 +257,8 @@ class StageBuilder {
   const StateStages& states_;
   const StageId stage_;
   const std::vector<StageMessage>& messages_;
-  std::size_t next_message_ = 0;
-  ActionId action_;  ///< the current action; none: the segment is not an action
+  std::array<std::size_t, 3> next_messages_{};  ///< by kind
+  ActionId action_;                             ///< the current action; none: the segment is not an action
   SplitFunction out_;
   std::map<const CutFunction*, IdVector<ValueId, PlaceId>> places_;  ///< by function
   std::size_t places_used_ = 0;

@@ -69,8 +69,13 @@ class Ordering {
         need(call, node.inputs[i]);
       }
     }
+    if (is_meeting(node, cut_.axis)) {
+      messages_.push_back(
+          {.kind = StageMessage::Kind::meet, .call = call, .value = node.outputs[0], .segment = segment_});
+    }
     for_each_sent(*cut_.calls[call], n, stage_, [&](const Link& link, ValueId id) {
-      messages_.push_back({.link = link, .sends = true, .call = call, .value = id, .segment = segment_});
+      messages_.push_back(
+          {.kind = StageMessage::Kind::send, .link = link, .call = call, .value = id, .segment = segment_});
     });
   }
 
@@ -86,8 +91,11 @@ class Ordering {
       const CallValue next = arriving.front();
       arriving.pop_front();
       had_.insert(next);
-      messages_.push_back(
-          {.link = link, .sends = false, .call = next.first, .value = next.second, .segment = segment_});
+      messages_.push_back({.kind = StageMessage::Kind::receive,
+                           .link = link,
+                           .call = next.first,
+                           .value = next.second,
+                           .segment = segment_});
       if (next == CallValue{call, id}) {
         return;
       }
@@ -202,11 +210,17 @@ bool is_foreign(const SplitFunction& function, ValueId value, StageId stage) {
   return made.exists() && made != stage;
 }
 
-std::vector<NodeId> meeting_of(const CutFunction& function, const std::vector<NodeId>& all, StageId stage) {
+bool is_meeting(const SplitNode& node, mesh::AxisId axis) noexcept {
+  return node.transition && node.transition->axis == axis;
+}
+
+std::vector<NodeId> meeting_of(const CutFunction& function, const std::vector<NodeId>& all, StageId stage,
+                               mesh::AxisId axis) {
   std::vector<NodeId> meeting;
   for (const NodeId n : all) {
-    const Node& node = function.split.nodes[n];
-    if (std::any_of(node.inputs.begin(), node.inputs.end(),
+    const SplitNode& node = function.split.nodes[n];
+    if (is_meeting(node, axis) ||
+        std::any_of(node.inputs.begin(), node.inputs.end(),
                     [&](ValueId id) { return is_foreign(function.split, id, stage); }) ||
         std::any_of(node.outputs.begin(), node.outputs.end(),
                     [&](ValueId id) { return !function.readers[id].empty(); })) {

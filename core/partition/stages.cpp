@@ -12,6 +12,7 @@
 #include "core/partition/assign.h"
 #include "core/partition/deadlock.h"
 #include "core/partition/function_cut.h"
+#include "core/partition/launch_order.h"
 
 namespace shardrun::partition {
 namespace {
@@ -101,7 +102,7 @@ class NodesOfActions {
           nodes.all.push_back(n);
         }
       }
-      nodes.meeting = meeting_of(function, nodes.all, stage);
+      nodes.meeting = meeting_of(function, nodes.all, stage, pipeline_.axis);
       entry->second = &nodes;
     }
     return entry->second;
@@ -161,7 +162,7 @@ class Cutting {
           nodes.all.push_back(n);
         }
       }
-      nodes.meeting = meeting_of(own, nodes.all, stage);
+      nodes.meeting = meeting_of(own, nodes.all, stage, pipeline_.axis);
       cut.segments.push_back({{.call = 0, .nodes = &nodes}});
     }
     finish(std::move(cut));
@@ -212,14 +213,18 @@ class Cutting {
     const auto name = [&](const StageMessage& message) {
       const SplitFunction& function = cut.calls[message.call]->split;
       const graph::Value& value = function.values[message.value];
+      if (message.kind == StageMessage::Kind::meet) {
+        return MessageName{.action = function.name, .node = function.nodes[value.producer].name};
+      }
+      const bool sends = message.kind == StageMessage::Kind::send;
       const std::optional<Action>& action =
-          cut.segments[message.sends ? message.link.from : message.link.to][message.segment].action;
+          cut.segments[sends ? message.link.from : message.link.to][message.segment].action;
       return MessageName{.action = action ? to_string(*action) : function.name,
-                         .node = message.sends
-                                     ? function.nodes[value.producer].name + ":" + op_of(Transition::Kind::send).name
-                                     : value.name + ":" + op_of(Transition::Kind::receive).name};
+                         .node = sends ? function.nodes[value.producer].name + ":" + op_of(Transition::Kind::send).name
+                                       : value.name + ":" + op_of(Transition::Kind::receive).name};
     };
     cut.under_way = least_under_way(cut.messages, name);
+    order_launches(cut.messages, cut.under_way);
     stages_.cuts.push_back(std::make_shared<const FunctionCut>(std::move(cut)));
   }
 

@@ -52,6 +52,9 @@ class Stager {
 
  private:
   void stage_transfer(Transfer& transfer, std::int32_t at) {
+    if (transfer.is_direct) {
+      return;
+    }
     const Extent send = extent_of(program_, transfer.send, transfer.dtype);
     const Extent recv = extent_of(program_, transfer.recv, transfer.dtype);
     const bool is_shared = send.exists() && recv.exists() && send.begin < recv.end && recv.begin < send.end;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/apart.h"
 #include "core/device/host_memory.h"
 #include "core/runtime/executor.h"
 #include "core/runtime/queued.h"
@@ -41,11 +42,11 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       threads_(programs.threads),
       arena_(device.allocate(programs.arena_bytes)),
       queue_(device.open_queue(threads_)) {
-  if (!device.is_addressable()) {
+  if (const device::DeviceApart* const apart = device::apart(device)) {
     staging_ = std::make_shared<const device::HostMemory>(programs.staging_bytes);
     pinned_ = device.pin({staging_->data(), static_cast<std::size_t>(staging_->bytes())});
     std::memset(staging_->data() + programs.host_offset, 0, programs.host_bytes);  // it is in use from the start
-    copies_ = device.open_queue(threads_);
+    second_ = apart->open_transfer_queue(threads_);
   }
   for (const partition::Buffer& state : programs_.finalized) {
     finalized_.push_back(view_of(state, arena_->data()));
@@ -123,8 +124,8 @@ void Executor::bind(Communicator& communicator) {
     bind_transfers(p);
     transfers += programs_.programs[p].transfers.size();
   }
-  if (QueuedTransfers* const queued = communicator.queued(); queued != nullptr && copies_ != nullptr) {
-    queued_ = std::make_unique<Queued>(*queued, *copies_, transfers);
+  if (QueuedTransfers* const queued = communicator.queued(); queued != nullptr && second_ != nullptr) {
+    queued_ = std::make_unique<Queued>(*queued, *device::apart(device_), *queue_, *second_, transfers);
   }
 }
 
@@ -193,6 +194,7 @@ void Executor::bind_transfers(std::size_t p) {
     if (instruction.transfer.exists()) {
       Call& call = calls_[p][i];
       call.transfer = handles[instruction.transfer];
+      call.is_direct = program.transfers[instruction.transfer].is_direct;
       bind_copies(call, program.transfers[instruction.transfer]);
       if (instruction.kind == partition::Instruction::Kind::start) {
         starts[instruction.transfer] = &call;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "core/runtime/device_queue.h"
 
 namespace shardrun::runtime {
 namespace {
@@ -80,19 +81,29 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
   }
 }
 
-plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, bool in_order) {
+/// `unit`: of the device, for its memory.
+plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers,
+                              const TransportSet& set, std::uint32_t unit) {
   plugins::OpRequest op;
+  const auto buffer = [&](void* data, std::uint64_t bytes) {
+    return transfer.is_direct
+               ? plugins::HostBuffer{.data = data, .bytes = bytes, .kind = set.device_memory, .device = unit}
+               : plugins::HostBuffer{.data = data, .bytes = bytes};
+  };
   op.in_order =
-      in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
+      set.in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
   op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
                  : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
                                                         : SR_REDUCE_MIN;
   if (transfer.collective != Collective::receive) {
-    op.send = plugins::HostBuffer{.data = buffers.send, .bytes = buffers.send_bytes};
+    op.send = buffer(buffers.send, buffers.send_bytes);
   }
   if (transfer.collective != Collective::send) {
-    op.recv = plugins::HostBuffer{.data = buffers.recv, .bytes = buffers.recv_bytes};
+    op.recv = buffer(buffers.recv, buffers.recv_bytes);
+  }
+  if (buffers.scratch != nullptr) {
+    op.scratch = buffer(buffers.scratch, buffers.scratch_bytes);
   }
   op.label = fmt::format("{} of {}", partition::to_string(transfer.collective), transfer.name);
   set_opcode(op, transfer);
@@ -108,19 +119,31 @@ partition::TransferScratch scratch_of(const TransportSet& set) {
     const Communicator::TransferBuffers sizes{
         .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
         .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes};
-    return transport.query(request_of(transfer, sizes, set.in_order), static_cast<std::uint32_t>(members))
-        .scratch_bytes;
+    return transport.query(request_of(transfer, sizes, set, 0), static_cast<std::uint32_t>(members)).scratch_bytes;
   };
 }
 
+bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props) {
+  const device::DeviceApart* const apart = device::apart(device);
+  const DeviceKinds kinds = apart == nullptr ? DeviceKinds{} : kinds_of(*apart);
+  return apart != nullptr && (props.memory_kinds >> kinds.memory & 1U) != 0 &&
+         (props.queue_kinds >> kinds.queue & 1U) != 0;
+}
+
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
-                         const device::Memory& memory, double timeout_s, FlightRecorder& record)
+                         const device::Device& device, const TransportMemory& memory, double timeout_s,
+                         FlightRecorder& record)
     : set_(set),
       mesh_(partition.placements.mesh),
       timeout_ns_(static_cast<std::int64_t>(timeout_s * 1e9)),
+      unit_(device::apart(device) == nullptr ? 0 : static_cast<std::uint32_t>(device::apart(device)->unit())),
       record_(record) {
   for (plugins::Transport& transport : set.transports) {
-    registrations_.push_back(transport.register_memory(memory.data(), memory.bytes(), memory.descriptor()));
+    const bool is_direct = memory.of_device != nullptr && moves_memory_of(device, transport.props());
+    const device::Memory& used = is_direct ? *memory.of_device : *memory.host;
+    registrations_.push_back(is_direct
+                                 ? transport.register_memory(used.data(), used.bytes(), -1, set.device_memory, unit_)
+                                 : transport.register_memory(used.data(), used.bytes(), used.descriptor()));
   }
   const std::vector<partition::Link> links = partition::links_of(partition);
   groups_.reserve(mesh_.axes.size() + links.size());
@@ -191,17 +214,14 @@ Collectives::Group& Collectives::group_of(const Transfer& transfer) {
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const TransferBuffers& buffers,
                                           bool waited_at_once) {
   Group& group = group_of(transfer);
-  plugins::OpRequest op = request_of(transfer, buffers, set_.in_order);
+  plugins::OpRequest op = request_of(transfer, buffers, set_, unit_);
   op.id = ++group.ops;
   op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[set_.of_axis[transfer.axis]];
-  for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv}) {
+  for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv, &op.scratch}) {
     if (*buffer) {
       (*buffer)->registration = registration;
     }
-  }
-  if (buffers.scratch != nullptr) {
-    op.scratch = plugins::HostBuffer{buffers.scratch, buffers.scratch_bytes, registration};
   }
   ops_.push_back({group.group.prepare({op}, deadline()),
                   record_.add_op(group.recorded, std::max(buffers.send_bytes, buffers.recv_bytes), op.label)});

@@ -23,20 +23,27 @@ struct TransportSet {
   std::vector<plugins::Transport> transports;
   IdVector<mesh::AxisId, std::size_t> of_axis;
   bool in_order = false;  ///< sums are added in the order of the ranks; see plugins::OpRequest
+  /// Per axis, whether its transport moves memory of the job's device that the host cannot address. Empty: none does.
+  IdVector<mesh::AxisId, bool> moves_device_memory = {};
+  std::uint32_t device_memory = 0;  ///< SR_MEMORY_... of that memory
 };
 
-/// Asks the transports for the scratch of a transfer. `set` outlives the result.
+/// Whether a transport moves the memory of a device that the host cannot address, in the order of the device's queues.
+[[nodiscard]] bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props);
+
+/// Asks the transports for the scratch of a transfer. `set` outlives the result, which throws Error where a transport
+/// lacks an operation on the device's memory that can be made of others in host memory alone.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
 
 /// Runs a rank's transfers over open transports. There is one group along each mesh axis, and one for each link to or
 /// from another stage.
 class Collectives final : public Communicator, private QueuedTransfers {
  public:
-  /// Registers the memory that transfers use and connects the groups, which waits for the other ranks. `timeout_s`: for
-  /// connecting, for preparing and for each transfer. Started operations go into `record`. REQUIRES: `set` and `record`
-  /// outlive this, and `memory` the transports in `set`. Throws Error.
-  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Memory& memory,
-              double timeout_s, FlightRecorder& record);
+  /// Registers the memory that transfers use and connects the groups, which waits for the other ranks. `device`: of the
+  /// memory. `timeout_s`: for connecting, for preparing and for each transfer. Started operations go into `record`.
+  /// REQUIRES: `set` and `record` outlive this, and `memory` the transports in `set`. Throws Error.
+  Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank, const device::Device& device,
+              const TransportMemory& memory, double timeout_s, FlightRecorder& record);
 
   [[nodiscard]] Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers,
                                bool waited_at_once) override;
@@ -110,7 +117,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   TransportSet& set_;
   const mesh::Mesh mesh_;
   std::int64_t timeout_ns_;
-  std::vector<std::uint64_t> registrations_;  ///< of the memory, per transport
+  std::uint32_t unit_;                        ///< of the device's memory
+  std::vector<std::uint64_t> registrations_;  ///< per transport, of the memory that it uses
   std::mutex mutex_;                          ///< guards `groups_` while it grows
   std::vector<Group> groups_;
   std::vector<Op> ops_;

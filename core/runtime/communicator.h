@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "core/device/memory.h"
 #include "core/partition/program.h"
 
 namespace shardrun::plugins {
@@ -13,6 +15,12 @@ class TransportQueue;
 namespace shardrun::runtime {
 
 class QueuedTransfers;
+
+/// The memory that a rank's transfers use.
+struct TransportMemory {
+  std::shared_ptr<const device::Memory> host;       ///< the arena, or staging memory if the host cannot address that
+  std::shared_ptr<const device::Memory> of_device;  ///< the arena, if the host cannot address it; else null
+};
 
 /// Runs the transfers of one rank's programs. Used by the thread that runs the programs.
 class Communicator {
@@ -57,8 +65,8 @@ class Communicator {
   [[nodiscard]] virtual double hidden_seconds() const noexcept { return 0; }
 };
 
-/// Starts transfers when a device's queue comes to them and holds the queue until they are complete, while the host
-/// goes on. Used by the thread that runs the programs.
+/// Starts transfers when a device's queue comes to them and lets queues wait for them, while the host goes on. Used by
+/// the thread that runs the programs.
 class QueuedTransfers {
  public:
   QueuedTransfers() = default;

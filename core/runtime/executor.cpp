@@ -92,15 +92,15 @@ void Executor::move(const Call& call) {
 /// Returns when the host may use what the instruction needs: everything before it is done and copied. Transfers may
 /// then also overwrite what is staged for them, because copies of earlier transfers are done too.
 void Executor::copy_before(const Call& call) {
-  if (copies_ == nullptr) {
+  if (second_ == nullptr) {
     queue_->finish();
     return;
   }
-  copies_->wait(queue_->record());
+  second_->wait(queue_->record());
   for (const Copied& copy : call.before) {
-    copies_->read(copy.in_arena, copy.staged);
+    second_->read(copy.in_arena, copy.staged);
   }
-  copies_->finish();
+  second_->finish();
 }
 
 /// Later instructions wait for the copies; the host does not.
@@ -109,16 +109,18 @@ void Executor::copy_after(const Call& call) {
     return;
   }
   for (const Copied& copy : call.after) {
-    copies_->write(copy.staged, copy.in_arena);
+    second_->write(copy.staged, copy.in_arena);
   }
-  queue_->wait(copies_->record());
+  queue_->wait(second_->record());
 }
 
 std::uint64_t Executor::touched_bytes() const {
   return arena_->touched_bytes() + (staging_ == nullptr ? 0 : staging_->touched_bytes());
 }
 
-Executor::Queued::Queued(QueuedTransfers& of, device::Queue& in, std::size_t waits) : transfers(of), queue(in) {
+Executor::Queued::Queued(QueuedTransfers& of, const device::DeviceApart& device, device::Queue& kernels_in,
+                         device::Queue& second, std::size_t waits)
+    : transfers(of), staged(second), direct(second, device), kernels(kernels_in, device) {
   joined.reserve(waits);
 }
 
@@ -132,11 +134,11 @@ void Executor::start(Call& call) {
   while (call.waiter->joined) {
     finish_first_transfer();
   }
-  copies_->wait(queue_->record());
+  second_->wait(queue_->record());
   for (const Copied& copy : call.before) {
-    copies_->read(copy.in_arena, copy.staged);
+    second_->read(copy.in_arena, copy.staged);
   }
-  queued_->transfers.start(call.transfer, queued_->queue);
+  queued_->transfers.start(call.transfer, call.is_direct ? queued_->direct : queued_->staged);
 }
 
 void Executor::wait(Call& call) {
@@ -146,11 +148,15 @@ void Executor::wait(Call& call) {
     return;
   }
   queue_->stamp(call.waited.begun);
-  queued_->transfers.join(call.transfer, queued_->queue);
-  for (const Copied& copy : call.after) {
-    copies_->write(copy.staged, copy.in_arena);
+  if (call.is_direct) {
+    queued_->transfers.join(call.transfer, queued_->kernels);
+  } else {
+    queued_->transfers.join(call.transfer, queued_->staged);
+    for (const Copied& copy : call.after) {
+      second_->write(copy.staged, copy.in_arena);
+    }
+    queue_->wait(second_->record());  // also where nothing arrives: what was sent may be overwritten from here on
   }
-  queue_->wait(copies_->record());  // also where nothing arrives: what was sent may be overwritten from here on
   queue_->stamp(call.waited.ended);
   call.passed = queue_->record();
   call.joined = true;

@@ -136,10 +136,11 @@ class Executor {
   [[nodiscard]] std::vector<OpTime> profile() const;
 
   [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
-  /// The memory that transports use: the arena, or staging memory of the host if the host cannot address the arena.
-  /// Whoever gives others its address, as a communicator does, shares ownership while they may use it.
-  [[nodiscard]] const std::shared_ptr<const device::Memory>& transport_memory() const noexcept {
-    return staging_ == nullptr ? arena_ : staging_;
+  /// The memory that transports use. Whoever gives others its address, as a communicator does, shares ownership while
+  /// they may use it.
+  [[nodiscard]] TransportMemory transport_memory() const noexcept {
+    return staging_ == nullptr ? TransportMemory{.host = arena_, .of_device = nullptr}
+                               : TransportMemory{.host = staging_, .of_device = arena_};
   }
   /// Bytes of the pages of both that were touched so far.
   [[nodiscard]] std::uint64_t touched_bytes() const;
@@ -165,6 +166,7 @@ class Executor {
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
     Communicator::Handle transfer = 0;
+    bool is_direct = false;      ///< the transfer moves the device's memory
     Call* waiter = nullptr;      ///< of a start: the call that waits for its transfer
     bool joined = false;         ///< of a wait: it was given to the queue, and the host has not asked for its end yet
     device::Event passed;        ///< of a wait: the queue has gone on
@@ -228,7 +230,7 @@ class Executor {
   std::vector<std::vector<Call>> calls_;
   // Their work uses the above.
   std::unique_ptr<device::Queue> queue_;
-  std::unique_ptr<device::Queue> copies_;  ///< between arena and staging memory
+  std::unique_ptr<device::Queue> second_;  ///< of copies to and from staging memory, and of transfers
   struct Queued;
   std::unique_ptr<Queued> queued_;      ///< null: the host starts transfers and waits for them
   mutable device::Event input_copies_;  ///< of the room of host(); see HostAccess

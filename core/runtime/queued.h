@@ -8,13 +8,16 @@
 
 namespace shardrun::runtime {
 
-/// Transfers in the order of the queue of copies.
+/// Transfers in the order of the device's queues.
 struct Executor::Queued {
-  /// `waits`: calls that wait for transfers.
-  Queued(QueuedTransfers& of, device::Queue& in, std::size_t waits);
+  /// `kernels_in` and `second`: the executor's queues, of `device`. `waits`: calls that wait for transfers.
+  Queued(QueuedTransfers& of, const device::DeviceApart& device, device::Queue& kernels_in, device::Queue& second,
+         std::size_t waits);
 
   QueuedTransfers& transfers;
-  DeviceQueue queue;
+  DeviceQueue staged;   ///< the second queue, in which transfers over staging memory start, and which waits for them
+  DeviceQueue direct;   ///< the second queue, in which transfers of the device's memory start
+  DeviceQueue kernels;  ///< waits for those
   std::vector<Call*> joined;  ///< waits in their order, whose ends the host has not asked for yet
 };
 

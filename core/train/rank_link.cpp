@@ -138,8 +138,9 @@ void RankLink::connect(runtime::Executor& executor) {
                     .secret = rank_.key_for("transport/" + transport.manifest().name)},
                    *this);
   }
-  collectives_ = std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank,
-                                                        *memory_, job_.timeout + silence_margin_s, record_);
+  collectives_ =
+      std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank, *compiled_.device,
+                                             memory_, job_.timeout + silence_margin_s, record_);
   rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
   executor_ = &executor;

@@ -101,7 +101,7 @@ class RankLink final : private plugins::TransportHost {
   launch::Rank& rank_;
   std::function<int()> own_stop_signal_;
   runtime::FlightRecorder record_;
-  std::shared_ptr<const device::Memory> memory_;  ///< known to the transports
+  runtime::TransportMemory memory_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
   runtime::Executor* executor_ = nullptr;  ///< since connect()
   std::optional<std::size_t> agreement_;   ///< its program; none with one rank

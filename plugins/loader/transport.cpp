@@ -210,6 +210,9 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   state_->require_configured();
   const std::optional<OpInfo> info =
       op.in_order ? state_->offered_in_order(spec, members) : state_->offered(spec, members);
+  if (!info) {
+    require_host_memory(*state_, spec, op.in_order && state_->offered(spec, members).has_value());
+  }
   return info ? *info
               : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |
                                 (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),

@@ -187,15 +187,6 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
   }
 }
 
-/// This process itself reduces in composed collectives, so it must be able to access the buffers.
-void require_host_memory(const TransportGroup::State& group, const sdk::OpSpec& op) {
-  if (!is_in_host_memory(op)) {
-    fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(op))),
-         {SR_UNIMPLEMENTED,
-          "it does not offer this op, and what it lacks can be made of sends and receives in host memory alone"});
-  }
-}
-
 /// The loader has scratch in host memory alone.
 void require_device_scratch(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs,
                             const std::vector<std::uint64_t>& needed) {
@@ -217,6 +208,16 @@ bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
     return buffer && buffer->kind == SR_MEMORY_CUDA;
   };
   return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
+}
+
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, bool lacks_order) {
+  if (!is_in_host_memory(op)) {
+    fail(transport.what(sdk::describe(op)),
+         {SR_UNIMPLEMENTED,
+          fmt::format("it {}, and what it lacks can be made of sends and receives in host memory alone",
+                      lacks_order ? "does not reduce in the order of the members, as the job asks"
+                                  : "does not offer this op")});
+  }
 }
 
 std::uint64_t create_group(const TransportState& transport, const GroupRequest& request) {
@@ -335,7 +336,8 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, in_order));
   }
   if (!is_offered) {
-    require_host_memory(*state_, specs[0]);
+    require_host_memory(*state_->transport, specs[0],
+                        in_order && state_->transport->offered(specs[0], state_->size).has_value());
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);

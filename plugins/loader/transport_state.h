@@ -157,6 +157,10 @@ struct TransportOp::State {
 /// Whether this process can access the op's buffers. Those that are missing count as host memory.
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
+/// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
+/// to access the buffers. Throws Error. `lacks_order`: the transport offers the op, but does not reduce in order.
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, bool lacks_order);
+
 /// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
 

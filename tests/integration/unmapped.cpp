@@ -1,6 +1,9 @@
-// Real ranks on a device whose memory the host cannot address: transfers are staged.
+// Real ranks on a device whose memory the host cannot address: transfers are staged, or a transport moves its memory.
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/program.h"
@@ -17,6 +20,13 @@ namespace {
 std::vector<std::string> words_of(std::vector<std::string> words, std::vector<std::string> settings) {
   settings.insert(settings.end(), {"job.device=unmapped", "data.microbatches=3"});
   return with_settings(std::move(words), settings);
+}
+
+/// The mesh axes of a job, each with its transport: "device_memory", or one for host memory.
+std::vector<std::string> over(std::vector<std::string> settings, const std::vector<std::string>& transports) {
+  settings.insert(settings.end(), {"plugins.path=" SHARDRUN_DEVICE_TRANSPORTS, "job.transport=device_memory"});
+  settings.insert(settings.end(), transports.begin(), transports.end());
+  return settings;
 }
 
 }  // namespace
@@ -115,4 +125,104 @@ TEST_CASE("the plan shows staging as communication", "[unmapped]") {
   CHECK(staged.at("communication").as_int64() > plain.at("communication").as_int64());
   CHECK(more > 0);
   CHECK(staged.at("parameters") == plain.at("parameters"));
+}
+
+TEST_CASE("a transport that moves the device's memory trains every strategy with the cpu's losses, as planned",
+          "[unmapped]") {
+  struct Mix {
+    std::string strategy;
+    std::vector<std::string> transports;  ///< besides device_memory
+  };
+  std::vector<Mix> mixes;
+  for (const SplitJob& strategy : split_jobs()) {
+    mixes.push_back({strategy.name, {}});
+  }
+  mixes.push_back({"hsdp", {"transport.replica=gloo"}});
+  mixes.push_back({"3d", {"transport.data=gloo"}});
+  mixes.push_back({"3d", {"transport.model=shm"}});
+  for (const Mix& mix : mixes) {
+    const std::vector<SplitJob> jobs = split_jobs();
+    const SplitJob& strategy = *std::ranges::find(jobs, mix.strategy, &SplitJob::name);
+    if (strategy.name == "one rank") {
+      continue;
+    }
+    DYNAMIC_SECTION(strategy.name << " " << (mix.transports.empty() ? "" : mix.transports.front())) {
+      const JobFolder there;
+      const JobFolder here;
+      std::vector<std::string> settings = strategy.settings;
+      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "job.check_every=1", "job.timeout=60"});
+
+      const Ended ended = run_unmapped(there.path(), words_of({"run", "job.ini"}, over(settings, mix.transports)));
+      settings.push_back("data.microbatches=3");
+      const Ended expected = here.run(settings);
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      REQUIRE(expected.code == 0);
+      CHECK_THAT(there.losses(),
+                 Catch::Matchers::Approx(here.losses()).margin(strategy.name.ends_with("precision") ? 1e-2 : 1e-5));
+      const json::object summary = there.summary();
+      for (const json::value& rank : summary.at("ranks").as_array()) {
+        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "a job over the device's memory agrees with the reference, and stages nothing but what hooks and the host use",
+    "[unmapped]") {
+  for (const std::string strategy : {"3d", "pp, zb-h1"}) {
+    DYNAMIC_SECTION(strategy) {
+      const JobFolder job;
+      const std::vector<SplitJob> jobs = split_jobs();
+      std::vector<std::string> settings = std::ranges::find(jobs, strategy, &SplitJob::name)->settings;
+      settings.insert(settings.end(), {"model.context=6", "model.dropout=0.1"});
+
+      const Ended ended = run_unmapped(
+          job.path(), words_of({"verify", "job.ini", "--steps", "2", "--json"}, over(std::move(settings), {})));
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      CHECK(json::parse(ended.out).at("passed").as_bool());
+    }
+  }
+  const auto communication = [](const std::vector<std::string>& settings) {
+    const JobFolder job;
+    const Ended ended = run_unmapped(job.path(), words_of({"plan", "job.ini", "--json"}, settings));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return json::parse(ended.out).at("ranks").at(0).at("bytes").at("communication").as_int64();
+  };
+  const std::vector<std::string> settings = {"job.strategy=zero1", "job.ranks=2"};
+  CHECK(communication(over(settings, {})) < communication(settings));
+}
+
+TEST_CASE("a loss that is not finite is found where transfers are in the device's memory", "[unmapped]") {
+  const JobFolder job;
+
+  const Ended ended =
+      run_unmapped(job.path(), words_of({"run", "job.ini"}, over({"job.strategy=dp", "job.ranks=2", "train.steps=5",
+                                                                  "train.learning_rate=1e30", "train.clip=0"},
+                                                                 {})));
+
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
+}
+
+TEST_CASE("transports that cannot do what a job asks of the device's memory are refused before ranks start",
+          "[unmapped]") {
+  const JobFolder job;
+  const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=2"};
+  const Ended unordered = run_unmapped(job.path(), words_of({"run", "job.ini"}, over(dp, {"job.deterministic=true"})));
+  CHECK(unordered.code == 2);
+  CHECK_THAT(unordered.err,
+             Contains("--set job.transport: transport device_memory, all_reduce ") &&
+                 Contains("it does not reduce in the order of the members, as the job asks, and what it lacks can be "
+                          "made of sends and receives in host memory alone: choose another transport for the mesh "
+                          "axis 'data'"));
+  const Ended on_cpu = run_program(job.path(), with_settings({"run", "job.ini"}, over(dp, {})));
+  CHECK(on_cpu.code == 2);
+  CHECK_THAT(on_cpu.err, Contains("transport device_memory does not move host memory"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }

@@ -3,6 +3,8 @@
 //  - Its queues do nothing until the host waits for an event. Then one thread does the work that the event needs, and
 //    as much of the rest as chance wants: each time it picks any queue whose next work need not wait. A missing event
 //    shows as wrong numbers.
+//  - Its memory and its queues are of the kind `cuda`, so that transports can move it: tests bring some that know where
+//    the bytes are.
 // A program that is linked with this file has the device.
 
 #include <sys/mman.h>
@@ -22,6 +24,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/device/apart.h"
 #include "core/device/elements.h"
 #include "core/device/host_device.h"
 #include "core/device/host_memory.h"
@@ -298,16 +301,20 @@ void Worker::run() {
   }
 }
 
-class Unmapped final : public Device {
+class Unmapped final : public device::DeviceApart {
  public:
-  Unmapped() : Device("unmapped", "cpu") {}
+  Unmapped() : DeviceApart("unmapped", "cpu") {}
 
   [[nodiscard]] device::DeviceFacts facts() const override {
     return device::facts_of_host({graph::DType::f32, graph::DType::bf16});
   }
-  [[nodiscard]] bool is_addressable() const noexcept override { return false; }
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override {
     return std::make_shared<const UnmappedMemory>(bytes);
+  }
+  [[nodiscard]] device::MemoryKind memory_kind() const noexcept override { return device::MemoryKind::cuda; }
+  [[nodiscard]] std::size_t unit() const override { return 0; }
+  [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(device::Threads& threads) const override {
+    return open_queue(threads);
   }
   [[nodiscard]] std::unique_ptr<Queue> open_queue(device::Threads& threads) const override {
     return std::make_unique<LateQueue>(*this, threads);
@@ -328,3 +335,8 @@ const device::RegisterDevice registered(std::make_unique<const Unmapped>());
 
 }  // namespace
 }  // namespace shardrun::test
+
+/// The memory that has the bytes of an address of the device, for transports that move its memory.
+extern "C" __attribute__((visibility("default"))) void* shardrun_test_real_address(const void* address) {
+  return shardrun::test::mappings().real(address);
+}

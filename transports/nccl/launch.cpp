@@ -136,7 +136,7 @@ Launch::State Launch::advance() {
     }
     if (ended != CUDA_ERROR_NOT_READY) {
       try {
-        check(group_.device_.cuda(), ended, what_);
+        check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal()));
       } catch (const TransportError& error) {
         group_.fail(error.status(), error.what());
       }

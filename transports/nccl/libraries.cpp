@@ -46,6 +46,7 @@ void load(Cuda& cuda) {
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");
   library.find("cuInit", cuda.init);
   library.find("cuGetErrorName", cuda.error_name);
+  library.find("cuGetErrorString", cuda.error_text);
   library.find("cuDeviceGetCount", cuda.device_count);
   library.find("cuDeviceGet", cuda.device_get);
   library.find("cuDeviceGetPCIBusId", cuda.bus_id);
@@ -114,8 +115,12 @@ void check(const Cuda& cuda, CUresult result, const std::string& what) {
     return;
   }
   const char* name = nullptr;
+  const char* text = nullptr;
   (void)cuda.error_name(result, &name);
-  throw TransportError(SR_INTERNAL, what + ": " + (name != nullptr ? name : "error " + std::to_string(result)));
+  (void)cuda.error_text(result, &text);
+  const std::string number = "error " + std::to_string(result);
+  throw TransportError(SR_INTERNAL, what + ": " + (text != nullptr ? text : number) + " (" +
+                                        (name != nullptr ? name : number) + ")");
 }
 
 }  // namespace shardrun::nccl

@@ -11,6 +11,7 @@ namespace shardrun::nccl {
 struct Cuda {
   decltype(&::cuInit) init;
   decltype(&::cuGetErrorName) error_name;
+  decltype(&::cuGetErrorString) error_text;
   decltype(&::cuDeviceGetCount) device_count;
   decltype(&::cuDeviceGet) device_get;
   decltype(&::cuDeviceGetPCIBusId) bus_id;
@@ -68,7 +69,7 @@ struct Libraries {
 /// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with what is missing and what to do.
 [[nodiscard]] Libraries load_libraries();
 
-/// Throws TransportError{SR_INTERNAL} "WHAT: NAME OF THE ERROR".
+/// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)".
 void check(const Cuda& cuda, CUresult result, const std::string& what);
 
 }  // namespace shardrun::nccl

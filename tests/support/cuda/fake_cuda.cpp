@@ -40,6 +40,7 @@ struct Work {
 
 struct FakeStream {
   int device = 0;
+  int priority = 0;
   std::deque<Work> work;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
@@ -402,6 +403,14 @@ std::int64_t held() {
   return static_cast<std::int64_t>(fake.device.size() + fake.pinned.size() + fake.streams.size()) + fake.events;
 }
 
+std::vector<int> priorities() {
+  Fake& fake = state();
+  const std::lock_guard lock(fake.mutex);
+  std::vector<int> all;
+  std::ranges::transform(fake.streams, std::back_inserter(all), &FakeStream::priority);
+  return all;
+}
+
 std::int64_t waits() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
@@ -564,6 +573,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = fake.streams.back();
     return cudaSuccess;
   });
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return with([&](Fake&, auto&) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  const cudaError_t result = cudaStreamCreateWithFlags(stream, flags);
+  if (result == cudaSuccess) {
+    (*stream)->priority = priority;
+  }
+  return result;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   static_cast<void>(cudaStreamSynchronize(stream));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 /// CUDA without a GPU, for tests: the runtime that the device `cuda` uses (fake_cuda.cpp), the driver that
 /// transports/nccl uses (fake_driver.cpp) and NCCL (fake_nccl.cpp) act on the same streams, events and memory. All but
@@ -78,6 +79,8 @@ void set_device(int number);
 
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();
+/// Priorities of the streams that there are, in the order in which they were made.
+[[nodiscard]] std::vector<int> priorities();
 /// Waits for events so far.
 [[nodiscard]] std::int64_t waits();
 

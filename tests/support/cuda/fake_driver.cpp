@@ -97,6 +97,10 @@ CUresult cuGetErrorName(CUresult result, const char** name) {
   *name = found == std::end(names) ? "CUDA_ERROR_UNKNOWN" : found->name;
   return CUDA_SUCCESS;
 }
+CUresult cuGetErrorString(CUresult result, const char** text) {
+  *text = cudaGetErrorString(static_cast<cudaError_t>(static_cast<int>(result)));
+  return CUDA_SUCCESS;
+}
 CUresult cuDeviceGetCount(int* count) { return result_of(cudaGetDeviceCount(count)); }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;

@@ -331,6 +331,15 @@ TEST_CASE("cuda: a queue's events are used again, and an old one is past", "[dev
   at.queue->finish(old);
 }
 
+TEST_CASE("cuda: a queue of transfers has the greatest priority, and tells its stream", "[device][cuda]") {
+  OnGpu gpu;
+  CHECK(gpu.device.memory_kind() == MemoryKind::cuda);
+  CHECK(gpu.queue->native() != nullptr);
+  CHECK(gpu.queue->native() != gpu.other->native());
+  const std::unique_ptr<Queue> transfers = gpu.device.open_transfer_queue(gpu.threads);
+  CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, -5});
+}
+
 TEST_CASE("the units of ranks are chosen by local rank or by a list", "[device][cuda]") {
   test::fake_cuda::set({.gpus = 3});
   const cuda::CudaDevice device;

@@ -106,6 +106,24 @@ TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(unknown, 2)); }), Contains("dtype 99 is not known"));
 }
 
+TEST_CASE("what a transport lacks in a device's memory is refused when it is asked for", "[plugins]") {
+  const Transport solo = Transport::load(fixtures, "solo");
+  const Transport wrap = Transport::load(fixtures, "wrap");
+  std::vector<float> data(10);
+  OpRequest op = reduction(data, data);
+  op.send->kind = op.recv->kind = SR_MEMORY_CUDA;
+
+  CHECK_THAT(
+      error_of([&] { static_cast<void>(solo.query(op, 3)); }),
+      Contains("1: transport solo, ") && Contains("of 10 f32") && Contains("'weights': it does not offer this op"));
+  CHECK(wrap.query(op, 3).scratch_bytes == 0);
+  op.in_order = true;
+  CHECK_THAT(
+      error_of([&] { static_cast<void>(wrap.query(op, 3)); }),
+      Contains("transport wrap, ") && Contains("it does not reduce in the order of the members, as the job asks"));
+  CHECK(wrap.query(op, 1).scratch_bytes == 0);
+}
+
 TEST_CASE("a transport reaches the host's store and its options", "[plugins]") {
   MapHost host;
   {

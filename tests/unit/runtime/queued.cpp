@@ -20,6 +20,9 @@
 using namespace shardrun;
 using namespace shardrun::test;
 
+/// Of the device `unmapped`.
+extern "C" void* shardrun_test_real_address(const void* address);
+
 namespace {
 
 /// Sums with another rank whose part equals this one's.
@@ -30,7 +33,13 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
 
   Handle prepare(const partition::Transfer& transfer, const TransferBuffers& buffers, bool) override {
     REQUIRE(transfer.collective == partition::Collective::all_reduce);
-    ops_.emplace_back().buffers = buffers;
+    Op& op = ops_.emplace_back();
+    op.buffers = buffers;
+    op.is_direct = transfer.is_direct;
+    if (transfer.is_direct) {
+      op.buffers.send = shardrun_test_real_address(buffers.send);
+      op.buffers.recv = shardrun_test_real_address(buffers.recv);
+    }
     return ops_.size() - 1;
   }
   void start(Handle handle) override { op(handle).sum(); }
@@ -56,6 +65,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
  private:
   struct Op {
     TransferBuffers buffers;
+    bool is_direct = false;
     std::mutex mutex;
     int runs = 0;
     bool under_way = false;
@@ -91,6 +101,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
     {
       const std::lock_guard lock(each.mutex);
       REQUIRE_FALSE(each.unfinished);
+      REQUIRE(queue.raw().kind == (each.is_direct ? SR_QUEUE_CUDA : SR_QUEUE_HOST));
       each.under_way = true;
       each.unfinished = true;
     }
@@ -100,6 +111,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
   void join(Handle handle, const plugins::TransportQueue& queue) override {
     Op& each = op(handle);
     const std::lock_guard lock(each.mutex);
+    REQUIRE(queue.raw().kind == (each.is_direct ? SR_QUEUE_CUDA : SR_QUEUE_HOST));
     if (each.under_way) {
       std::uint64_t gate = 0;
       REQUIRE(queue.raw().add_gate(queue.raw().self, &gate, nullptr) == SR_OK);
@@ -133,13 +145,16 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
 
 ModelCase mlp() { return training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 3, .outputs = 2}, {.batch = 4}); }
 
-partition::Programs programs_of(const ModelCase& model, const device::Device& device) {
-  return partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)), {.device = device});
+/// `direct`: the transport moves the device's memory.
+partition::Programs programs_of(const ModelCase& model, const device::Device& device, bool direct) {
+  return partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)),
+                                {.device = device, .moves_device_memory = {direct}});
 }
 
 /// One rank of two, on a device whose queue runs late.
 struct Late {
-  explicit Late(bool in_queues) : communicator(in_queues) {
+  explicit Late(bool in_queues, bool direct = false)
+      : programs(programs_of(model, device, direct)), communicator(in_queues), executor(programs, device) {
     executor.bind(communicator);
     for (const graph::StateId s : model.graph.states.ids()) {
       fill(executor.state(s), 0.5F);
@@ -172,17 +187,17 @@ struct Late {
 
   ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
-  partition::Programs programs = programs_of(model, device);
+  partition::Programs programs;
   Twin communicator;
-  runtime::Executor executor{programs, device};
+  runtime::Executor executor;
   std::size_t program = executor.find("micro", 4);
 };
 
 }  // namespace
 
 TEST_CASE("the host gives a device a program with its transfers, and waits for what it reads", "[runtime]") {
-  const auto trained = [](bool in_queues) {
-    Late late(in_queues);
+  const auto trained = [](bool in_queues, bool direct) {
+    Late late(in_queues, direct);
     for (int call = 1; call <= 3; ++call) {
       late.micro(0.25 * call);
       if (in_queues) {
@@ -200,7 +215,10 @@ TEST_CASE("the host gives a device a program with its transfers, and waits for w
     return gradient;
   };
 
-  CHECK(trained(true) == trained(false));
+  const std::vector<float> expected = trained(false, false);
+  CHECK(trained(true, false) == expected);
+  CHECK(trained(true, true) == expected);
+  CHECK(trained(false, true) == expected);
 }
 
 TEST_CASE("whoever reads what a device has computed gets the error of a transfer", "[runtime]") {
@@ -221,7 +239,7 @@ TEST_CASE("whoever reads what a device has computed gets the error of a transfer
 TEST_CASE("an executor that is given up ends its transfers without running them", "[runtime]") {
   const ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
-  const partition::Programs programs = programs_of(model, device);
+  const partition::Programs programs = programs_of(model, device, true);
   Twin communicator(true);
   {
     runtime::Executor executor(programs, device);

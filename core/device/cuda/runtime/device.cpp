@@ -89,7 +89,11 @@ std::shared_ptr<const Memory> CudaDevice::allocate(std::uint64_t bytes) const {
 }
 
 std::unique_ptr<Queue> CudaDevice::open_queue(Threads& threads) const {
-  return std::make_unique<CudaQueue>(*this, threads);
+  return std::make_unique<CudaQueue>(*this, threads, CudaQueue::Use::kernels);
+}
+
+std::unique_ptr<Queue> CudaDevice::open_transfer_queue(Threads& threads) const {
+  return std::make_unique<CudaQueue>(*this, threads, CudaQueue::Use::transfers);
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

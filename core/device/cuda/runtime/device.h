@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/device/apart.h"
 #include "core/device/cuda/runtime/gpu.h"
-#include "core/device/device.h"
 
 namespace shardrun::device::cuda {
 
@@ -18,18 +18,20 @@ class CudaQueue;
 
 /// The GPUs of this machine, of which a process uses one. Making it calls no CUDA: that happens once units are asked
 /// for or memory is allocated.
-class CudaDevice final : public Device {
+class CudaDevice final : public DeviceApart {
  public:
-  CudaDevice() : Device("cuda", "cuda") {}
+  CudaDevice() : DeviceApart("cuda", "cuda") {}
 
   [[nodiscard]] DeviceFacts facts() const override;
   [[nodiscard]] bool has_units() const noexcept override { return true; }
   [[nodiscard]] std::vector<Unit> units() const override { return find_gpus(); }
   void use_unit(std::size_t unit) const override;
-  [[nodiscard]] bool is_addressable() const noexcept override { return false; }
+  [[nodiscard]] std::size_t unit() const override { return static_cast<std::size_t>(gpu().number()); }
+  [[nodiscard]] MemoryKind memory_kind() const noexcept override { return MemoryKind::cuda; }
   [[nodiscard]] std::shared_ptr<const void> pin(std::span<std::byte> memory) const override;
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
+  [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const override;
 
   /// The GPU that this process uses. Throws Error{job} as units().
   [[nodiscard]] const Gpu& gpu() const;

@@ -37,7 +37,7 @@ struct CudaQueue::Pinned {
   alignas(64) std::array<std::byte, buffer_bytes> buffer;
 };
 
-CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads)
+CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     : Queue(device),
       cuda_(device),
       gpu_(device.gpu()),
@@ -53,7 +53,11 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads)
                fmt::format("pinning {} bytes of the host's memory for a queue", sizeof(Pinned)));
     pinned_ = static_cast<Pinned*>(pinned);
     std::memset(pinned, 0, sizeof(Pinned));
-    gpu_.check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    int least = 0;
+    int greatest = 0;
+    gpu_.check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
+    gpu_.check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least),
+               "making a stream");
     last_ = new_timer();
     gpu_.check(cudaEventRecord(last_, stream_), "recording an event");
     gpu_.check(cudaEventSynchronize(last_), "waiting for an event");

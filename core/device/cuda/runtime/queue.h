@@ -16,7 +16,8 @@
 
 namespace shardrun::device::cuda {
 
-/// A stream of a GPU.
+/// A stream of a GPU. One for transfers has the greatest priority: the GPU starts their kernels as soon as one of
+/// another stream leaves room.
 ///
 /// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through a pinned buffer
 ///   of the queue, piece by piece, which functions of the host in the stream's turn fill and empty.
@@ -24,8 +25,10 @@ namespace shardrun::device::cuda {
 /// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
 class CudaQueue final : public Queue {
  public:
+  enum class Use : std::uint8_t { kernels, transfers };
+
   /// `device` and `threads` outlive it.
-  CudaQueue(const CudaDevice& device, Threads& threads);
+  CudaQueue(const CudaDevice& device, Threads& threads, Use use);
   ~CudaQueue() override;
 
   void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override;
@@ -42,6 +45,7 @@ class CudaQueue final : public Queue {
   void call(void (*act)(void* argument), void* argument) override;
   [[nodiscard]] std::uint64_t add_gate() override;
   void open_gate(std::uint64_t gate) noexcept override;
+  [[nodiscard]] void* native() noexcept override { return stream_; }
 
   /// Sets the times and answers of finished work. Any thread.
   void deliver();

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/device/device.h"
+#include "core/device/queue.h"
+
+namespace shardrun::device {
+
+/// The kinds of memory, and of queues, that transports tell apart.
+enum class MemoryKind : std::uint8_t {
+  cuda,  ///< of CUDA, whose queues are its streams
+};
+
+/// A device whose memory the host cannot address. A transport may move it, in the order of the device's queues.
+class DeviceApart : public Device {
+ public:
+  using Device::Device;
+
+  [[nodiscard]] bool is_addressable() const noexcept final { return false; }
+  [[nodiscard]] virtual MemoryKind memory_kind() const noexcept = 0;
+  /// The unit that this process uses (Device::use_unit).
+  [[nodiscard]] virtual std::size_t unit() const = 0;
+  /// A queue of transfers, for which other ranks wait: what it is given goes before the kernels of other queues.
+  [[nodiscard]] virtual std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const = 0;
+};
+
+/// The same device. Null: the host can address its memory.
+[[nodiscard]] inline const DeviceApart* apart(const Device& device) noexcept {
+  return dynamic_cast<const DeviceApart*>(&device);
+}
+
+}  // namespace shardrun::device

@@ -1,0 +1,174 @@
+// Transfers between stages in the device's memory: one order on all ranks, in which no queue waits for another for
+// ever.
+
+#include "core/partition/launch_order.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/partition/partition.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/support/model_cases.h"
+#include "tests/support/plans.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using partition::Launch;
+using partition::StageId;
+using plan::Action;
+
+namespace {
+
+using Launches = IdVector<StageId, std::vector<Launch>>;
+
+/// One microbatch forward, one backward (Narayanan et al. 2019), a layer on each stage. `interleaved`: twice as many
+/// layers, in two chunks of each stage, all forward before all backward.
+plan::Plan pipeline(std::uint32_t stages, std::uint32_t microbatches, bool interleaved) {
+  plan::Plan plan = plan_of({{"data", 2}, {"pipe", stages}}, {{"batch", {"data"}}});
+  plan.pipeline.mesh_axis = "pipe";
+  const std::uint32_t chunks = interleaved ? 2 * stages : stages;
+  for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    plan.pipeline.chunks.push_back({chunk, chunk % stages});
+  }
+  for (std::uint32_t stage = 0; stage < stages; ++stage) {
+    std::vector<Action>& list = plan.pipeline.actions.emplace_back();
+    if (interleaved) {
+      for (std::uint32_t chunk = stage; chunk < chunks; chunk += stages) {
+        for (std::uint32_t m = 0; m < microbatches; ++m) {
+          list.push_back({Action::Kind::forward, chunk, m});
+        }
+      }
+      for (std::uint32_t chunk = stage + stages;; chunk = stage) {
+        for (std::uint32_t m = 0; m < microbatches; ++m) {
+          list.push_back({Action::Kind::backward, chunk, m});
+        }
+        if (chunk == stage) {
+          break;
+        }
+      }
+      continue;
+    }
+    const std::uint32_t ahead = std::min(stages - stage - 1, microbatches);
+    for (std::uint32_t m = 0; m < microbatches + ahead; ++m) {
+      if (m < microbatches) {
+        list.push_back({Action::Kind::forward, stage, m});
+      }
+      if (m >= ahead) {
+        list.push_back({Action::Kind::backward, stage, m - ahead});
+      }
+    }
+  }
+  return plan;
+}
+
+/// What each stage launches in each program, for training with a layer for each chunk, clipped gradients and a tensor
+/// that the first and the last stage share.
+std::vector<std::pair<std::string, Launches>> launches(const plan::Plan& plan, std::int64_t microbatches) {
+  const ModelCase gpt = training_case(
+      "gpt tied", "gpt",
+      {{"layers", std::to_string(plan.pipeline.chunks.size())}, {"heads", "1"}, {"width", "4"}, {"context", "3"}},
+      {.vocab = 5},
+      {.batch = 2 * microbatches,
+       .microbatches = microbatches,
+       .eval_rows = 2,
+       .eval_samples = 4,
+       .optimizer = {.clip = 1}});
+  const partition::Partition partition = partition::split(gpt.graph, plan, gpt.microbatch_rows, gpt.evaluation_rows);
+  partition::LaunchOrders orders;
+  std::vector<std::pair<std::string, Launches>> all;
+  const std::int64_t stages = plan.mesh[1].size;
+  for (std::int64_t rank = 0; rank < plan.ranks(); ++rank) {
+    const StageId stage(static_cast<std::size_t>(rank % stages));
+    const partition::Programs programs = partition::programs_of(gpt.graph, partition,
+                                                                {.device = device::Device::find("unmapped"),
+                                                                 .rank = rank,
+                                                                 .moves_device_memory = {true, true},
+                                                                 .agreements = true});
+    orders.add(stage, programs);
+    for (std::size_t p = 0; rank < stages && p < programs.programs.size(); ++p) {
+      if (rank == 0) {
+        all.emplace_back(programs.programs[p].function, Launches(static_cast<std::size_t>(stages)));
+      }
+      all[p].second[stage] = partition::launches_of(programs.programs[p]);
+    }
+  }
+  orders.check(partition.pipeline);
+  return all;
+}
+
+Launch message(const std::string& name, std::size_t from, std::size_t to, bool sends) {
+  return {.name = name,
+          .axis = mesh::AxisId(0),
+          .collective = sends ? partition::Collective::send : partition::Collective::receive,
+          .link = {StageId(from), StageId(to), from > to}};
+}
+
+std::string refusal(const Launches& stages) {
+  return error_of([&] { partition::require_one_order("micro", stages, mesh::AxisId(0)); });
+}
+
+}  // namespace
+
+TEST_CASE("stages launch their transfers in one order, whatever their schedule", "[partition]") {
+  for (const std::uint32_t stages : {2U, 3U, 4U}) {
+    for (const std::uint32_t microbatches : {1U, 2U, 5U, 8U}) {
+      for (const bool interleaved : {false, true}) {
+        INFO(stages << " stages, " << microbatches << " microbatches, " << interleaved);
+        const auto all = launches(pipeline(stages, microbatches, interleaved), microbatches);
+        CHECK(all.front().first == "micro");
+        CHECK(all.front().second[StageId(0)].size() > std::size_t{2} * microbatches);
+      }
+    }
+  }
+}
+
+TEST_CASE("a stage receives what its peer sends first before it sends what the peer receives later", "[partition]") {
+  const auto all = launches(pipeline(2, 3, false), 3);
+  const auto order = [&](std::size_t stage) {
+    std::string text;
+    for (const Launch& launch : all.front().second[StageId(stage)]) {
+      text += launch.link.from.exists() ? (launch.collective == partition::Collective::send ? "s" : "r") : "";
+    }
+    return text;
+  };
+  CHECK(order(0) == "ssrsrrr");  // the last is the gradient of the tensor that both stages have
+  CHECK(order(1) == "rrsrsss");  // it makes its messages in the order rsrsrss, and its first would wait for ever
+}
+
+TEST_CASE("orders in which stages wait for each other are refused, and told where each stands", "[partition]") {
+  CHECK(refusal({{message("x", 0, 1, true), message("g", 1, 0, false)},
+                 {message("x", 0, 1, false), message("g", 1, 0, true)}}) == "nothing");
+  CHECK_THAT(refusal({{message("x", 0, 1, true), message("y", 0, 1, true), message("g", 1, 0, false)},
+                      {message("x", 0, 1, false), message("g", 1, 0, true), message("y", 0, 1, false)}}),
+             Contains("function micro: the stages would start their transfers in the device's memory in different "
+                      "orders, and wait for each other; stage 0 is at the send of y; stage 1 is at the send of g"));
+  const Launch sum{.name = "loss", .axis = mesh::AxisId(0)};
+  CHECK(refusal({{message("x", 0, 1, true), sum}, {message("x", 0, 1, false), sum}}) == "nothing");
+  CHECK_THAT(refusal({{message("x", 0, 1, true), sum}, {sum, message("x", 0, 1, false)}}),
+             Contains("stage 0 is at the send of x; stage 1 is at the all_reduce of loss"));
+  CHECK_THAT(refusal({{message("x", 0, 1, true)}, {}}), Contains("stage 0 is at the send of x"));
+}
+
+TEST_CASE("ranks of a stage that launch in different orders are refused", "[partition]") {
+  const auto programs = [](std::int64_t rank, const std::vector<std::string>& names) {
+    partition::Programs made{.rank = rank};
+    partition::Program& program = made.programs.emplace_back();
+    program.function = "micro";
+    for (const std::string& name : names) {
+      program.instructions.push_back({.kind = partition::Instruction::Kind::start,
+                                      .transfer = program.transfers.push_back({.name = name, .is_direct = true})});
+    }
+    return made;
+  };
+  partition::LaunchOrders orders;
+  orders.add(StageId(0), programs(0, {"a", "b"}));
+  orders.add(StageId(0), programs(1, {"a", "b"}));
+  CHECK_THAT(
+      error_of([&] {
+        orders.add(StageId(0), programs(2, {"b", "a"}));
+      }),
+      Contains("function micro: rank 2 starts its transfers in the device's memory in another order than rank 0"));
+}
