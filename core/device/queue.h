@@ -70,7 +70,7 @@ class Queue {
   /// Any thread, once for each gate.
   virtual void open_gate(std::uint64_t gate) noexcept = 0;
 
-  /// The handle of the device's own library, for those that give it work: a cudaStream_t for CUDA. Null: there is none.
+  /// The handle by which others give the queue work of the device, such as a GPU's stream. Null: there is none.
   [[nodiscard]] virtual void* native() noexcept { return nullptr; }
 
  private:

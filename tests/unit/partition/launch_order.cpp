@@ -26,8 +26,8 @@ using Launches = IdVector<StageId, std::vector<Launch>>;
 
 /// One microbatch forward, one backward (Narayanan et al. 2019), a layer on each stage. `interleaved`: twice as many
 /// layers, in two chunks of each stage, all forward before all backward.
-plan::Plan pipeline(std::uint32_t stages, std::uint32_t microbatches, bool interleaved) {
-  plan::Plan plan = plan_of({{"data", 2}, {"pipe", stages}}, {{"batch", {"data"}}});
+plan::Plan pipeline(std::uint32_t stages, std::uint32_t microbatches, bool interleaved, std::uint32_t data = 1) {
+  plan::Plan plan = plan_of({{"data", data}, {"pipe", stages}}, {{"batch", {"data"}}});
   plan.pipeline.mesh_axis = "pipe";
   const std::uint32_t chunks = interleaved ? 2 * stages : stages;
   for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -116,10 +116,12 @@ TEST_CASE("stages launch their transfers in one order, whatever their schedule",
   for (const std::uint32_t stages : {2U, 3U, 4U}) {
     for (const std::uint32_t microbatches : {1U, 2U, 5U, 8U}) {
       for (const bool interleaved : {false, true}) {
-        INFO(stages << " stages, " << microbatches << " microbatches, " << interleaved);
-        const auto all = launches(pipeline(stages, microbatches, interleaved), microbatches);
-        CHECK(all.front().first == "micro");
-        CHECK(all.front().second[StageId(0)].size() > std::size_t{2} * microbatches);
+        for (const std::uint32_t data : {1U, 2U}) {
+          INFO(stages << " stages, " << microbatches << " microbatches, " << interleaved << ", data " << data);
+          const auto all = launches(pipeline(stages, microbatches, interleaved, data), microbatches);
+          CHECK(all.front().first == "micro");
+          CHECK(all.front().second[StageId(0)].size() > std::size_t{2} * microbatches);
+        }
       }
     }
   }

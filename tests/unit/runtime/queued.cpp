@@ -177,9 +177,9 @@ struct Late {
     y.store();
     executor.run(program, device::Scalars{});
   }
-  std::vector<float> gradient() {
-    const device::HostTensor found(executor.host(device::Access::read),
-                                   executor.state(model.graph.find_state("gradients/layer_0/weights")),
+  std::vector<float> gradient() { return values_of("gradients/layer_0/weights"); }
+  std::vector<float> values_of(const std::string& state) {
+    const device::HostTensor found(executor.host(device::Access::read), executor.state(model.graph.find_state(state)),
                                    device::Access::read);
     const std::span<const float> values = device::elements_of<float>(found.view());
     return {values.begin(), values.end()};
@@ -219,6 +219,22 @@ TEST_CASE("the host gives a device a program with its transfers, and waits for w
   CHECK(trained(true, false) == expected);
   CHECK(trained(true, true) == expected);
   CHECK(trained(false, true) == expected);
+}
+
+TEST_CASE("kernels wait for what a transfer brings, in both memories", "[runtime]") {
+  const auto trained = [](bool in_queues, bool direct) {
+    Late late(in_queues, direct);
+    for (int step = 1; step <= 5; ++step) {
+      late.micro(0.25 * step);
+      late.executor.run(late.executor.find(graph::Role::once), device::Scalars{.step = step, .learning_rate = 0.1});
+    }
+    return late.values_of("layer_0/weights");
+  };
+
+  const std::vector<float> expected = trained(false, false);
+  CHECK(expected.front() != 0.5F);
+  CHECK(trained(true, false) == expected);
+  CHECK(trained(true, true) == expected);
 }
 
 TEST_CASE("whoever reads what a device has computed gets the error of a transfer", "[runtime]") {
