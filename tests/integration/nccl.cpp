@@ -101,6 +101,25 @@ TEST_CASE("a job over NCCL has the same bits in every order in which streams may
   }
 }
 
+TEST_CASE("a deterministic job has the bits over NCCL that it has over a transport for host memory", "[nccl]") {
+  const NcclInstallation nccl;
+  for (const char* precision : {"float32", "mixed"}) {
+    const std::vector<std::string> settings = {"job.strategy=zero2",     "job.ranks=3",
+                                               "job.deterministic=true", "train.steps=3",
+                                               "data.batch=6",           std::string("train.precision=") + precision};
+    const JobFolder over_nccl;
+    const Ended ended = nccl.run(over_nccl.path(), {"job.ini"}, settings);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const JobFolder over_host;
+    const Ended staged =
+        Installation(SHARDRUN_FAKE_LIBRARY).run(over_host.path(), on_cuda({"job.ini"}, settings), {"FAKE_CUDA_GPUS=4"});
+    INFO(staged.err);
+    REQUIRE(staged.code == 0);
+    CHECK(over_nccl.losses() == over_host.losses());
+  }
+}
+
 TEST_CASE("a job over NCCL whose streams do not wait for each other is noticed", "[nccl]") {
   const NcclInstallation nccl;
   const std::vector<std::string> settings = {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "job.timeout=5"};

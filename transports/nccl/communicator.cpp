@@ -136,7 +136,12 @@ void Communicator::register_memory(void* data, std::size_t bytes) {
     return;
   }
   void* handle = nullptr;
-  const ncclResult_t result = nccl_.register_memory(handle_, data, bytes, &handle);
+  ncclResult_t result = nccl_.register_memory(handle_, data, bytes, &handle);
+  const std::int64_t latest = sdk::steady_now() + goodbye;
+  for (std::uint32_t round = 0; result == ncclInProgress && sdk::steady_now() < latest; ++round) {
+    pause_polling(round);
+    result = state();
+  }
   if (result != ncclSuccess) {
     state_.log.warning("NCCL does not register " + std::to_string(bytes) +
                        " bytes of memory, and moves them more slowly: " + text_of(result));

@@ -258,6 +258,24 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
   check_all_is_well(fakes);
 }
 
+TEST_CASE("nccl: the fakes notice members that start the collectives of two groups in different orders") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup one = rank.group(1);
+    plugins::TransportGroup two = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    const DeviceFloats more(rank, std::vector<float>(10));
+    plugins::TransportOp of_one = sum(one, data);
+    plugins::TransportOp of_two = sum(two, more);
+    (rank.rank() == 0 ? of_one : of_two).start(after(30));
+    (rank.rank() == 0 ? of_two : of_one).start(after(30));
+    CHECK_THAT(error_of([&] { finish(of_one); }), Contains("they may wait for each other forever"));
+    rank.meet("end");
+    one.abort("enough");
+    two.abort("enough");
+  });
+}
+
 TEST_CASE("nccl: an error of the device ends an op with the driver's words") {
   const Fakes fakes;
   const auto set_error = fake<FakeCudaSetError>("fake_cuda_set_error");
