@@ -48,10 +48,10 @@ struct OpRequest {
   std::vector<std::uint64_t> recv_counts;
   std::optional<HostBuffer> send;
   std::optional<HostBuffer> recv;
-  std::optional<HostBuffer> scratch;  ///< an op that needs some and has none here gets it from the loader
+  std::optional<HostBuffer> scratch;  ///< an op in host memory that needs some and has none gets it from the loader
   std::string label;
   /// For ops that reduce: in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
-  /// Where the transport reduces otherwise, the op is made of sends and receives.
+  /// Where the transport reduces otherwise, also when it is asked to, the op is made of sends and receives.
   bool in_order = false;
 };
 

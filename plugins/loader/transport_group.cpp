@@ -187,6 +187,20 @@ void require_valid(const TransportGroup::State& group, const std::vector<sdk::Op
   }
 }
 
+/// The loader has scratch in host memory alone.
+void require_device_scratch(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs,
+                            const std::vector<std::uint64_t>& needed) {
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const std::uint64_t given = specs[i].scratch ? specs[i].scratch->bytes : 0;
+    if (needed[i] > given && !is_in_host_memory(specs[i])) {
+      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(specs[i]))),
+           {SR_INVALID, fmt::format("it needs {} bytes of scratch in the device's memory, and has {}: plan it by "
+                                    "Transport::query",
+                                    needed[i], given)});
+    }
+  }
+}
+
 }  // namespace
 
 bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
@@ -325,6 +339,7 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     require_host_memory(*state_->transport, specs[0],
                         in_order && state_->transport->offered(specs[0], state_->size).has_value());
   }
+  require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);
   if (!is_offered) {
     return TransportOp(compose_op(state_, specs[0], in_order, std::move(scratch), deadline));

@@ -69,7 +69,7 @@ sdk::OpSpec spec_of(const OpRequest& request) {
           .dtype = request.dtype,
           .reduction = request.reduction,
           .peer = request.peer,
-          .flags = request.flags,
+          .flags = request.flags | (request.in_order ? SR_OP_FLAG_IN_ORDER : 0),
           .id = request.id,
           .count = request.count,
           .send_counts = request.send_counts,

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/integration/installation.h"
 #include "tests/integration/program.h"
 #include "tests/integration/split_jobs.h"
 #include "tests/support/catch.h"
@@ -24,50 +25,6 @@ namespace json = boost::json;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// The program as installed beside a library of device `cuda`.
-class Installation {
- public:
-  /// `library`: empty: there is none.
-  explicit Installation(const fs::path& library) {
-    fs::create_directories(folder_.path() / "lib/shardrun");
-    fs::create_symlink(fs::path(SHARDRUN_PLUGINS), folder_.path() / "lib/shardrun/v1");
-    std::error_code other_disk;
-    fs::create_hard_link(SHARDRUN_PROGRAM, program(), other_disk);
-    if (other_disk) {
-      fs::copy_file(SHARDRUN_PROGRAM, program());
-    }
-    if (!library.empty()) {
-      fs::create_symlink(library, folder_.path() / "lib/shardrun/libshardrun_cuda.so");
-    }
-  }
-
-  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0". Products are our own kernels', unless they say otherwise:
-  /// cuBLASLt may be installed here.
-  [[nodiscard]] Ended run(const fs::path& in, const std::vector<std::string>& words,
-                          const std::vector<std::string>& variables = {},
-                          const std::function<void(pid_t process, std::string_view out)>& watch = {}) const {
-    std::string line = "exec env SHARDRUN_CUDA_PRODUCTS=own";
-    for (const std::string& variable : variables) {
-      line += " " + variable;
-    }
-    line += " '" + program().string() + "'";
-    for (const std::string& word : words) {
-      line += " '" + word + "'";
-    }
-    return run_script(in, line, watch);
-  }
-  [[nodiscard]] fs::path program() const { return folder_.path() / "shardrun"; }
-
- private:
-  TemporaryFolder folder_;
-};
-
-std::vector<std::string> on_cuda(std::vector<std::string> words, std::vector<std::string> settings = {},
-                                 const std::string& device = "cuda") {
-  settings.push_back("job.device=" + device);
-  return with_settings(std::move(words), settings);
-}
 
 void check_refused(const Ended& ended, const std::string& why) {
   INFO(ended.out);

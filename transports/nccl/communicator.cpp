@@ -16,6 +16,8 @@ constexpr std::int64_t goodbye = 500'000'000;
 
 }  // namespace
 
+std::string gpu_key(std::uint32_t rank) { return "nccl/gpu/" + std::to_string(rank); }
+
 void pause_polling(std::uint32_t round) noexcept {
   constexpr std::uint32_t yields = 100;
   if (round < yields) {
@@ -39,6 +41,11 @@ Communicator::Communicator(const NcclTransportState& state, const sdk::GroupSpec
 Communicator::~Communicator() {
   if (handle_ == nullptr) {
     return;
+  }
+  for (const auto& [data, handle] : registered_) {
+    if (handle != nullptr) {
+      (void)nccl_.deregister_memory(handle_, handle);
+    }
   }
   ncclResult_t state = nccl_.finalize(handle_);
   const std::int64_t latest = sdk::steady_now() + goodbye;
@@ -89,39 +96,95 @@ void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
     pause_polling(round);
     result = state();
   }
+  if (result == ncclSuccess) {
+    return;
+  }
+  if (const std::string shared = result == ncclInvalidUsage ? shared_gpu(spec) : ""; !shared.empty()) {
+    throw TransportError(SR_INVALID, shared + ": " + text_of(result));
+  }
+  throw TransportError(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL,
+                       "NCCL cannot connect the members: " + text_of(result));
+}
+
+/// What to do where two members are on one GPU; nothing where none are, or it is not known.
+std::string Communicator::shared_gpu(const sdk::GroupSpec& spec) const {
+  std::map<std::string, std::uint32_t> members;
+  for (std::uint32_t member = 0; member < spec.size(); ++member) {
+    std::string gpu = state_.gpu;
+    try {
+      if (member != spec.rank) {
+        gpu = state_.config.host.store_get(gpu_key(spec.members[member]),
+                                           std::min(spec.deadline, sdk::steady_now() + goodbye));
+      }
+    } catch (const TransportError&) {
+      return "";
+    }
+    const auto [other, is_first] = members.emplace(gpu, member);
+    if (!is_first) {
+      int version = 0;
+      (void)nccl_.version(&version);
+      return spec.name_of(other->second) + " and " + spec.name_of(member) + " are on one GPU (" + gpu +
+             "): start one rank for each GPU; or use NCCL 2.30 or newer (this is " + std::to_string(version) +
+             ") and set NCCL_MULTI_RANK_GPU_ENABLE=1 for all ranks";
+    }
+  }
+  return "";
+}
+
+void Communicator::register_memory(void* data, std::size_t bytes) {
+  if (nccl_.register_memory == nullptr || nccl_.deregister_memory == nullptr || registered_.contains(data)) {
+    return;
+  }
+  void* handle = nullptr;
+  ncclResult_t result = nccl_.register_memory(handle_, data, bytes, &handle);
+  const std::int64_t latest = sdk::steady_now() + goodbye;
+  for (std::uint32_t round = 0; result == ncclInProgress && sdk::steady_now() < latest; ++round) {
+    pause_polling(round);
+    result = state();
+  }
   if (result != ncclSuccess) {
-    throw TransportError(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL,
-                         "NCCL cannot connect the members: " + text_of(result));
+    state_.log.warning("NCCL does not register " + std::to_string(bytes) +
+                       " bytes of memory, and moves them more slowly: " + text_of(result));
+  }
+  registered_[data] = result == ncclSuccess ? handle : nullptr;
+}
+
+void Communicator::deregister_memory(void* data) {
+  if (const auto found = registered_.find(data); found != registered_.end()) {
+    if (found->second != nullptr) {
+      (void)nccl_.deregister_memory(handle_, found->second);
+    }
+    registered_.erase(found);
   }
 }
 
-ncclResult_t Communicator::launch(std::span<const NcclCall> steps, CUstream stream) {
-  if (steps.empty()) {
+ncclResult_t Communicator::launch(std::span<const NcclCall> calls, CUstream stream) {
+  if (calls.empty()) {
     return ncclSuccess;
   }
   ncclResult_t first = nccl_.group_start();
-  for (const NcclCall& step : steps) {
-    const ncclResult_t result = issue(step, stream);
+  for (const NcclCall& call : calls) {
+    const ncclResult_t result = issue(call, stream);
     first = first == ncclSuccess && result != ncclInProgress ? result : first;
   }
   const ncclResult_t ended = nccl_.group_end();
   return first == ncclSuccess ? ended : first;
 }
 
-ncclResult_t Communicator::issue(const NcclCall& step, CUstream stream) {
-  switch (step.function) {
-    case NcclCall::Function::send: return nccl_.send(step.send, step.count, step.dtype, step.peer, handle_, stream);
-    case NcclCall::Function::recv: return nccl_.recv(step.recv, step.count, step.dtype, step.peer, handle_, stream);
+ncclResult_t Communicator::issue(const NcclCall& call, CUstream stream) {
+  switch (call.function) {
+    case NcclCall::Function::send: return nccl_.send(call.send, call.count, call.dtype, call.peer, handle_, stream);
+    case NcclCall::Function::recv: return nccl_.recv(call.recv, call.count, call.dtype, call.peer, handle_, stream);
     case NcclCall::Function::broadcast:
-      return nccl_.broadcast(step.send, step.recv, step.count, step.dtype, step.peer, handle_, stream);
+      return nccl_.broadcast(call.send, call.recv, call.count, call.dtype, call.peer, handle_, stream);
     case NcclCall::Function::reduce:
-      return nccl_.reduce(step.send, step.recv, step.count, step.dtype, step.reduction, step.peer, handle_, stream);
+      return nccl_.reduce(call.send, call.recv, call.count, call.dtype, call.reduction, call.peer, handle_, stream);
     case NcclCall::Function::all_reduce:
-      return nccl_.all_reduce(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
+      return nccl_.all_reduce(call.send, call.recv, call.count, call.dtype, call.reduction, handle_, stream);
     case NcclCall::Function::all_gather:
-      return nccl_.all_gather(step.send, step.recv, step.count, step.dtype, handle_, stream);
+      return nccl_.all_gather(call.send, call.recv, call.count, call.dtype, handle_, stream);
     case NcclCall::Function::reduce_scatter:
-      return nccl_.reduce_scatter(step.send, step.recv, step.count, step.dtype, step.reduction, handle_, stream);
+      return nccl_.reduce_scatter(call.send, call.recv, call.count, call.dtype, call.reduction, handle_, stream);
   }
   return ncclInternalError;
 }

@@ -2,7 +2,9 @@
 
 #include <shardrun/sdk/transport.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
@@ -16,6 +18,7 @@ struct NcclTransportState {
   Libraries libraries;
   sdk::Config config;
   sdk::Host log;
+  std::string gpu;  ///< of this rank: "MACHINE BUS-ID"
 };
 
 /// A non-blocking NCCL communicator: work that a call starts may continue after it returns. One thread at a time uses
@@ -29,9 +32,14 @@ class Communicator {
   /// Waits up to half a second for members that are still at work.
   ~Communicator();
 
-  /// Issues all steps as one NCCL group; no steps is a no-op. Returns ncclSuccess where the stream has all of them, or
+  /// Ops may move this memory faster from now on. It may have been registered before. What NCCL cannot register, and a
+  /// library before 2.19, moves it as any other.
+  void register_memory(void* data, std::size_t bytes);
+  void deregister_memory(void* data);
+
+  /// Issues all calls as one NCCL group; no calls is a no-op. Returns ncclSuccess where the stream has all of them, or
   /// ncclInProgress: then `state` tells when it has. REQUIRES: nothing is in progress, and it was not aborted.
-  [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> steps, CUstream stream);
+  [[nodiscard]] ncclResult_t launch(std::span<const NcclCall> calls, CUstream stream);
   [[nodiscard]] ncclResult_t state();
   /// Ends its work on the device too.
   void abort() noexcept;
@@ -41,13 +49,18 @@ class Communicator {
 
  private:
   void connect(const sdk::GroupSpec& spec, const ncclUniqueId& id);
-  [[nodiscard]] ncclResult_t issue(const NcclCall& step, CUstream stream);
+  [[nodiscard]] ncclResult_t issue(const NcclCall& call, CUstream stream);
+  [[nodiscard]] std::string shared_gpu(const sdk::GroupSpec& spec) const;
   [[nodiscard]] ncclUniqueId exchange_id(const sdk::GroupSpec& spec, const std::string& key) const;
 
   const NcclTransportState& state_;
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
+  std::map<void*, void*> registered_;  ///< memory, NCCL's handle of it; null where it has none
 };
+
+/// Where a rank's GPU is in the store.
+[[nodiscard]] std::string gpu_key(std::uint32_t rank);
 
 /// Sleeps between two polls; longer, the more polls came before.
 void pause_polling(std::uint32_t round) noexcept;

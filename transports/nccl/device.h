@@ -9,6 +9,9 @@
 
 namespace shardrun::nccl {
 
+/// Throws TransportError where there is no device or no driver that works.
+int count_devices(const Cuda& cuda);
+
 /// A CUDA device by its primary context, which the program's own CUDA code shares.
 class Device {
  public:
@@ -21,6 +24,8 @@ class Device {
 
   [[nodiscard]] const Cuda& cuda() const noexcept { return cuda_; }
   [[nodiscard]] int ordinal() const noexcept { return ordinal_; }
+  /// "0000:01:00.0": it is the same in all processes of a machine, whatever the ordinal.
+  [[nodiscard]] std::string bus_id() const;
 
   /// Makes the device current on this thread while it exists, for NCCL too.
   class Use {
@@ -60,6 +65,8 @@ class Owned {
 };
 
 // REQUIRE: the device is current.
+
+/// Of the highest priority, so that kernels which fill the device do not hold up those that other ranks wait for.
 [[nodiscard]] std::unique_ptr<Owned<CUstream>> make_stream(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);

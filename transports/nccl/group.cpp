@@ -2,8 +2,6 @@
 
 #include <shardrun/sdk/agreement.hpp>
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -16,183 +14,32 @@ using sdk::TransportError;
 namespace {
 
 constexpr std::size_t word_bytes = 256;  ///< keeps what follows aligned
-constexpr std::int64_t max_end_wait = 10'000'000'000;
 
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
 }  // namespace
 
-Watchdog::Watchdog() : thread_([this] { work(); }) {}
-
-Watchdog::~Watchdog() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
-void Watchdog::add(NcclGroup& group) {
-  {
-    const std::lock_guard lock(mutex_);
-    groups_.push_back(&group);
-  }
-  changed_.notify_all();
-}
-
-void Watchdog::remove(NcclGroup& group) {
-  const std::lock_guard lock(mutex_);
-  groups_.remove(&group);
-}
-
-void Watchdog::work() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (groups_.empty()) {
-      changed_.wait(lock);
-      continue;
-    }
-    for (NcclGroup* const group : groups_) {
-      group->watch();
-    }
-    changed_.wait_for(lock, std::chrono::milliseconds(20));
-  }
-}
-
-Launch::Launch(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
-    : group_(group),
-      steps_(std::move(steps)),
-      what_(std::move(what)),
-      wire_bytes_(wire_bytes_of(steps_, group.spec_.rank, group.spec_.size())),
-      event_(make_event(group.device_.cuda())) {}
-
-Launch::~Launch() {
-  group_.in_flight_.remove(this);
-  group_.last_ = group_.last_ == this ? nullptr : group_.last_;
-}
-
-void Launch::await_end(std::unique_lock<std::mutex>& lock) {
-  const std::int64_t latest = sdk::steady_now() + max_end_wait;
-  for (std::uint32_t round = 0; !has_ended(); ++round) {
-    if (sdk::steady_now() >= latest) {
-      group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
-      break;
-    }
-    lock.unlock();  // so that `abort` can end it where a member is missing
-    pause_polling(round);
-    lock.lock();
-  }
-}
-
-bool Launch::has_ended() {
-  const Cuda& cuda = group_.device_.cuda();
-  if (state_ == State::launching) {
-    try {
-      group_.throw_failure();
-      (void)advance();
-    } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), stream_);  // for what the stream has of it
-      state_ = State::running;
-    }
-  }
-  return state_ == State::idle || state_ == State::complete ||
-         (state_ == State::running && cuda.event_query(event_->get()) != CUDA_ERROR_NOT_READY);
-}
-
-void Launch::begin(CUstream stream, std::int64_t deadline) {
-  timeout_.reset();
-  launch(stream, deadline);
-}
-
-void Launch::begin_in_turn(CUstream stream, std::int64_t timeout) {
-  const Cuda& cuda = group_.device_.cuda();
-  if (turn_ == nullptr) {
-    turn_ = make_event(cuda);
-  }
-  check(cuda, cuda.event_record(turn_->get(), stream), what_);
-  timeout_ = timeout;
-  launch(stream, INT64_MAX);
-}
-
-void Launch::launch(CUstream stream, std::int64_t deadline) {
-  const Cuda& cuda = group_.device_.cuda();
-  Launch* const before = group_.last_;
-  if (before != nullptr && before->state_ == State::running && before->stream_ != stream) {
-    check(cuda, cuda.stream_wait_event(stream, before->event_->get(), CU_EVENT_WAIT_DEFAULT), what_);
-  }
-  stream_ = stream;
-  deadline_ = deadline;
-  group_.last_ = this;
-  const ncclResult_t result = group_.communicator_->launch(steps_, stream);
-  if (result != ncclSuccess && result != ncclInProgress) {
-    group_.fail(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL,
-                what_ + ": " + group_.communicator_->text_of(result));
-  }
-  group_.wire_bytes_ += wire_bytes_;
-  state_ = State::launching;
-  group_.in_flight_.push_back(this);
-  if (result == ncclSuccess) {
-    record();
-  }
-}
-
-void Launch::record() {
-  const Cuda& cuda = group_.device_.cuda();
-  check(cuda, cuda.event_record(event_->get(), stream_), what_);
-  state_ = State::running;
-}
-
-Launch::State Launch::advance() {
-  if (state_ == State::idle || state_ == State::complete) {
-    return state_;
-  }
-  Communicator& communicator = *group_.communicator_;
-  const ncclResult_t result = communicator.state();
-  if (result != ncclSuccess && result != ncclInProgress) {
-    group_.fail(result == ncclRemoteError ? SR_PEER_LOST : SR_INTERNAL, what_ + ": " + communicator.text_of(result));
-  }
-  if (state_ == State::launching && result == ncclSuccess) {
-    record();
-  }
-  if (state_ == State::running) {
-    const CUresult ended = group_.device_.cuda().event_query(event_->get());
-    if (ended == CUDA_SUCCESS) {
-      state_ = State::complete;
-      group_.in_flight_.remove(this);
-      return state_;
-    }
-    if (ended != CUDA_ERROR_NOT_READY) {
-      try {
-        check(group_.device_.cuda(), ended, what_);
-      } catch (const TransportError& error) {
-        group_.fail(error.status(), error.what());
-      }
-    }
-  }
-  const std::int64_t now = sdk::steady_now();
-  if (timeout_ && group_.device_.cuda().event_query(turn_->get()) == CUDA_SUCCESS) {
-    deadline_ = sdk::deadline_after(now, *timeout_);
-    timeout_.reset();
-  }
-  if (now >= deadline_) {
-    group_.fail(SR_TIMEOUT, what_ + " is past its deadline; NCCL does not say which member it lacks");
-  }
-  return state_;
-}
-
-NcclGroup::NcclGroup(const NcclTransportState& state, const Device& device, Watchdog& watchdog,
-                     std::atomic<std::uint64_t>& wire_bytes, const sdk::GroupSpec& spec, const std::string& key)
-    : state_(state), device_(device), watchdog_(watchdog), wire_bytes_(wire_bytes), spec_(spec) {
+NcclGroup::NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
+                     Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes, const sdk::GroupSpec& spec,
+                     const std::string& key)
+    : state_(state),
+      device_(device),
+      kernels_(kernels),
+      memories_(memories),
+      watchdog_(watchdog),
+      wire_bytes_(wire_bytes),
+      spec_(spec) {
   const Device::Use use(device_);
   communicator_ = std::make_unique<Communicator>(state, spec, key);
   stream_ = make_stream(device.cuda());
   word_ = make_memory(device.cuda(), word_bytes + 2 * claims_bytes(spec.size()));
+  memories_.add(*this);
   watchdog_.add(*this);
 }
 
 NcclGroup::~NcclGroup() {
   watchdog_.remove(*this);
+  memories_.remove(*this);
   try {
     const Device::Use use(device_);
     communicator_.reset();
@@ -206,10 +53,13 @@ NcclGroup::~NcclGroup() {
 std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) {
   const Device::Use use(device_);
   for (const sdk::OpSpec& op : ops) {
-    if (!info_of(op, spec_.size())) {
-      throw TransportError(SR_UNIMPLEMENTED, sdk::describe(op) + ": NCCL drops NaN in it");
+    const std::optional<sdk::OpInfo> info = info_of(op, spec_.size(), has_kernels());
+    if (!info) {
+      throw TransportError(SR_UNIMPLEMENTED, sdk::describe(op) +
+                                                 ": NCCL drops NaN in it, and this build has no kernels for it (it was "
+                                                 "configured where no nvcc was found)");
     }
-    require_device_memory(op);
+    check_buffers(op, info->scratch_bytes);
   }
   if (sdk::find_opcode(ops[0].opcode)->collective && spec_.size() > 1) {
     agree(ops[0], deadline);
@@ -221,25 +71,49 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
   const std::lock_guard lock(mutex_);
   throw_failure();
   void* const word = reinterpret_cast<void*>(word_->get());
-  return std::make_unique<NcclOp>(*this, steps_of(ops, spec_.rank, spec_.size(), word), std::move(what));
+  return std::make_unique<NcclOp>(*this, stages_of(ops, spec_.rank, spec_.size(), word, has_kernels()), std::move(what),
+                                  peer_of(ops));
 }
 
-void NcclGroup::require_device_memory(const sdk::OpSpec& op) const {
-  for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv}) {
-    const std::optional<sdk::Buffer>& buffer = *each;
-    if (!buffer || buffer->bytes == 0) {
-      continue;
+void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes) {
+  if (scratch_bytes > (op.scratch ? op.scratch->bytes : 0)) {
+    throw TransportError(SR_INVALID, sdk::describe(op) + ": it needs " + std::to_string(scratch_bytes) +
+                                         " bytes of scratch on the device, and has " +
+                                         std::to_string(op.scratch ? op.scratch->bytes : 0));
+  }
+  for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv, &op.scratch}) {
+    if (*each && (*each)->bytes != 0) {
+      check_buffer(op, **each);
     }
-    if (buffer->kind != SR_MEMORY_CUDA) {
-      throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is memory of kind " +
-                                           std::to_string(buffer->kind) + ", expected CUDA memory (kind " +
-                                           std::to_string(SR_MEMORY_CUDA) + ")");
+  }
+}
+
+void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer) {
+  if (buffer.kind != SR_MEMORY_CUDA) {
+    throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is memory of kind " +
+                                         std::to_string(buffer.kind) + ", expected CUDA memory (kind " +
+                                         std::to_string(SR_MEMORY_CUDA) + ")");
+  }
+  if (buffer.device != static_cast<std::uint32_t>(device_.ordinal())) {
+    throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is on device " + std::to_string(buffer.device) +
+                                         ", and this rank's is " + std::to_string(device_.ordinal()));
+  }
+  try {
+    if (const std::optional<Memories::Memory> memory = memories_.memory_of(buffer)) {
+      const std::lock_guard lock(mutex_);
+      throw_failure();
+      communicator_->register_memory(memory->data, memory->bytes);
     }
-    if (buffer->device != static_cast<std::uint32_t>(device_.ordinal())) {
-      throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is on device " +
-                                           std::to_string(buffer->device) + ", and this rank's is " +
-                                           std::to_string(device_.ordinal()));
-    }
+  } catch (const TransportError& error) {
+    throw error.within(sdk::describe(op));
+  }
+}
+
+void NcclGroup::deregister(void* data) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) {
+    const Device::Use use(device_);
+    communicator_->deregister_memory(data);
   }
 }
 
@@ -252,22 +126,23 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   const CUdeviceptr taken = given + claims_bytes(spec_.size());
   for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
     const std::size_t bytes = agreement.bytes(round);
-    std::vector<NcclCall> steps;
+    std::vector<NcclCall> calls;
     for (std::uint32_t peer = 0; peer < spec_.size(); ++peer) {
       if (peer != spec_.rank) {
-        check(cuda, cuda.copy_to_device(given + bytes * peer, agreement.outgoing(round, peer), bytes), what);
+        check(cuda, cuda.copy_to_device(given + bytes * peer, agreement.outgoing(round, peer), bytes, stream_->get()),
+              what);
         const auto place = [&](CUdeviceptr base) { return reinterpret_cast<void*>(base + bytes * peer); };
-        steps.push_back({.function = NcclCall::Function::send,
+        calls.push_back({.function = NcclCall::Function::send,
                          .send = place(given),
                          .count = bytes,
                          .peer = static_cast<int>(peer)});
-        steps.push_back({.function = NcclCall::Function::recv,
+        calls.push_back({.function = NcclCall::Function::recv,
                          .recv = place(taken),
                          .count = bytes,
                          .peer = static_cast<int>(peer)});
       }
     }
-    run(std::move(steps), what, deadline);
+    run({{.calls = std::move(calls)}}, what, deadline);
     for (std::uint32_t peer = 0; peer < spec_.size(); ++peer) {
       if (peer != spec_.rank) {
         check(cuda, cuda.copy_from_device(agreement.incoming(round, peer), taken + bytes * peer, bytes), what);
@@ -280,8 +155,8 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   }
 }
 
-void NcclGroup::run(std::vector<NcclCall> steps, const std::string& what, std::int64_t deadline) {
-  NcclOp op(*this, std::move(steps), what);
+void NcclGroup::run(std::vector<Stage> stages, const std::string& what, std::int64_t deadline) {
+  NcclOp op(*this, std::move(stages), what, spec_.size() == 2 ? std::optional(1 - spec_.rank) : std::nullopt);
   op.start(nullptr, deadline);
   (void)op.wait(INT64_MAX);
 }
@@ -299,12 +174,33 @@ std::optional<TransportError> NcclGroup::error() {
   return failure_;
 }
 
-void NcclGroup::fail(std::int32_t status, const std::string& text) {
+void NcclGroup::fail(std::int32_t status, const std::string& text, std::optional<std::uint32_t> awaited) {
   if (!failure_) {
-    failure_.emplace(status, text);
+    failure_.emplace(status, text, awaited);
     communicator_->abort();
   }
   throw TransportError(*failure_);
+}
+
+void NcclGroup::fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer) {
+  const std::string text = what + ": " + communicator_->text_of(result);
+  if (result != ncclRemoteError) {
+    fail(SR_INTERNAL, text);
+  }
+  fail(SR_PEER_LOST, peer ? text + " (" + spec_.name_of(*peer) + ")" : text,
+       peer ? std::optional(spec_.members[*peer]) : std::nullopt);
+}
+
+std::optional<std::uint32_t> NcclGroup::peer_of(std::span<const sdk::OpSpec> ops) const {
+  if (spec_.size() == 2) {
+    return 1 - spec_.rank;
+  }
+  for (const sdk::OpSpec& op : ops) {
+    if (sdk::find_opcode(op.opcode)->collective || op.peer != ops[0].peer) {
+      return std::nullopt;
+    }
+  }
+  return ops[0].peer;
 }
 
 void NcclGroup::throw_failure() const {

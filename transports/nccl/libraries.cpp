@@ -22,8 +22,13 @@ class Library {
   }
 
   template <class Function>
-  void find(const char* symbol, Function& to) const {
+  void find_if_any(const char* symbol, Function& to) const {
     to = reinterpret_cast<Function>(dlsym(handle_, symbol));
+  }
+
+  template <class Function>
+  void find(const char* symbol, Function& to) const {
+    find_if_any(symbol, to);
     if (to == nullptr) {
       throw TransportError(SR_INVALID, file_ + " has no " + symbol + ": " + remedy_);
     }
@@ -41,13 +46,16 @@ void load(Cuda& cuda) {
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");
   library.find("cuInit", cuda.init);
   library.find("cuGetErrorName", cuda.error_name);
+  library.find("cuGetErrorString", cuda.error_text);
   library.find("cuDeviceGetCount", cuda.device_count);
   library.find("cuDeviceGet", cuda.device_get);
+  library.find("cuDeviceGetPCIBusId", cuda.bus_id);
   library.find("cuDevicePrimaryCtxRetain", cuda.context_retain);
   library.find("cuDevicePrimaryCtxRelease_v2", cuda.context_release);
   library.find("cuCtxPushCurrent_v2", cuda.context_push);
   library.find("cuCtxPopCurrent_v2", cuda.context_pop);
-  library.find("cuStreamCreate", cuda.stream_create);
+  library.find("cuCtxGetStreamPriorityRange", cuda.priority_range);
+  library.find("cuStreamCreateWithPriority", cuda.stream_create);
   library.find("cuStreamDestroy_v2", cuda.stream_destroy);
   library.find("cuStreamWaitEvent", cuda.stream_wait_event);
   library.find("cuEventCreate", cuda.event_create);
@@ -56,8 +64,12 @@ void load(Cuda& cuda) {
   library.find("cuEventQuery", cuda.event_query);
   library.find("cuMemAlloc_v2", cuda.allocate);
   library.find("cuMemFree_v2", cuda.free);
-  library.find("cuMemcpyHtoD_v2", cuda.copy_to_device);
+  library.find("cuMemcpyHtoDAsync_v2", cuda.copy_to_device);
   library.find("cuMemcpyDtoH_v2", cuda.copy_from_device);
+  library.find("cuModuleLoadData", cuda.module_load);
+  library.find("cuModuleUnload", cuda.module_unload);
+  library.find("cuModuleGetFunction", cuda.module_function);
+  library.find("cuLaunchKernel", cuda.launch_kernel);
 }
 
 void load(Nccl& nccl) {
@@ -85,6 +97,8 @@ void load(Nccl& nccl) {
   library.find("ncclAllReduce", nccl.all_reduce);
   library.find("ncclAllGather", nccl.all_gather);
   library.find("ncclReduceScatter", nccl.reduce_scatter);
+  library.find_if_any("ncclCommRegister", nccl.register_memory);
+  library.find_if_any("ncclCommDeregister", nccl.deregister_memory);
 }
 
 }  // namespace
@@ -101,8 +115,12 @@ void check(const Cuda& cuda, CUresult result, const std::string& what) {
     return;
   }
   const char* name = nullptr;
+  const char* text = nullptr;
   (void)cuda.error_name(result, &name);
-  throw TransportError(SR_INTERNAL, what + ": " + (name != nullptr ? name : "error " + std::to_string(result)));
+  (void)cuda.error_text(result, &text);
+  const std::string number = "error " + std::to_string(result);
+  throw TransportError(SR_INTERNAL, what + ": " + (text != nullptr ? text : number) + " (" +
+                                        (name != nullptr ? name : number) + ")");
 }
 
 }  // namespace shardrun::nccl

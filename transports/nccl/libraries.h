@@ -11,13 +11,16 @@ namespace shardrun::nccl {
 struct Cuda {
   decltype(&::cuInit) init;
   decltype(&::cuGetErrorName) error_name;
+  decltype(&::cuGetErrorString) error_text;
   decltype(&::cuDeviceGetCount) device_count;
   decltype(&::cuDeviceGet) device_get;
+  decltype(&::cuDeviceGetPCIBusId) bus_id;
   decltype(&::cuDevicePrimaryCtxRetain) context_retain;
   decltype(&::cuDevicePrimaryCtxRelease) context_release;
   decltype(&::cuCtxPushCurrent) context_push;
   decltype(&::cuCtxPopCurrent) context_pop;
-  decltype(&::cuStreamCreate) stream_create;
+  decltype(&::cuCtxGetStreamPriorityRange) priority_range;
+  decltype(&::cuStreamCreateWithPriority) stream_create;
   decltype(&::cuStreamDestroy) stream_destroy;
   decltype(&::cuStreamWaitEvent) stream_wait_event;
   decltype(&::cuEventCreate) event_create;
@@ -26,8 +29,12 @@ struct Cuda {
   decltype(&::cuEventQuery) event_query;
   decltype(&::cuMemAlloc) allocate;
   decltype(&::cuMemFree) free;
-  decltype(&::cuMemcpyHtoD) copy_to_device;
+  decltype(&::cuMemcpyHtoDAsync) copy_to_device;
   decltype(&::cuMemcpyDtoH) copy_from_device;
+  decltype(&::cuModuleLoadData) module_load;
+  decltype(&::cuModuleUnload) module_unload;
+  decltype(&::cuModuleGetFunction) module_function;
+  decltype(&::cuLaunchKernel) launch_kernel;
 };
 
 /// The functions used of libnccl.so.2.
@@ -50,6 +57,8 @@ struct Nccl {
   decltype(&::ncclAllReduce) all_reduce;
   decltype(&::ncclAllGather) all_gather;
   decltype(&::ncclReduceScatter) reduce_scatter;
+  decltype(&::ncclCommRegister) register_memory;  ///< since 2.19; null in older libraries, like the next
+  decltype(&::ncclCommDeregister) deregister_memory;
 };
 
 struct Libraries {
@@ -60,7 +69,7 @@ struct Libraries {
 /// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with what is missing and what to do.
 [[nodiscard]] Libraries load_libraries();
 
-/// Throws TransportError{SR_INTERNAL} "WHAT: NAME OF THE ERROR".
+/// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)".
 void check(const Cuda& cuda, CUresult result, const std::string& what);
 
 }  // namespace shardrun::nccl

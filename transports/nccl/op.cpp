@@ -6,8 +6,8 @@ namespace shardrun::nccl {
 
 using sdk::TransportError;
 
-NcclOp::NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what)
-    : group_(group), launch_(std::make_unique<Launch>(group, std::move(steps), std::move(what))) {}
+NcclOp::NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
+    : group_(group), launch_(std::make_unique<Launch>(group, std::move(stages), std::move(what), peer)) {}
 
 NcclOp::~NcclOp() {
   std::unique_lock lock(group_.mutex_);
@@ -25,7 +25,11 @@ void NcclOp::start(void* queue, std::int64_t deadline) {
   const Device::Use use(group_.device_);
   group_.throw_failure();
   group_.await_launched(lock);
-  launch_->begin(queue != nullptr ? static_cast<CUstream>(queue) : group_.stream_->get(), deadline);
+  if (queue != nullptr) {
+    launch_->begin_after(static_cast<CUstream>(queue), deadline);
+  } else {
+    launch_->begin(deadline);
+  }
 }
 
 void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t timeout) {

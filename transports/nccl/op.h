@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace shardrun::nccl {
 /// A prepared op or batch.
 class NcclOp final : public sdk::Op {
  public:
-  NcclOp(NcclGroup& group, std::vector<NcclCall> steps, std::string what);
+  NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   ~NcclOp() override;
 
   void start(void* queue, std::int64_t deadline) override;

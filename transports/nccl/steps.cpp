@@ -1,6 +1,9 @@
 #include "transports/nccl/steps.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "transports/nccl/reductions.h"
 
 namespace shardrun::nccl {
 namespace {
@@ -49,11 +52,11 @@ ncclRedOp_t reduction_of(std::uint32_t reduction) noexcept {
   }
 }
 
-/// Builds the steps of one op on one member.
+/// Builds the calls of one op on one member.
 class Builder {
  public:
-  Builder(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<NcclCall>& steps)
-      : op_(op), rank_(rank), n_(n), steps_(steps) {}
+  Builder(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<NcclCall>& calls)
+      : op_(op), rank_(rank), n_(n), calls_(calls) {}
 
   void add() {
     switch (op_.opcode) {
@@ -96,7 +99,7 @@ class Builder {
   /// Skips blocks without elements, which have no address.
   void piece(Function function, const sdk::Block& from, const sdk::Block& to, std::uint64_t count, std::uint32_t peer) {
     if (count != 0) {
-      steps_.push_back({.function = function,
+      calls_.push_back({.function = function,
                         .send = place(op_.send, from),
                         .recv = place(op_.recv, to),
                         .count = count,
@@ -114,62 +117,75 @@ class Builder {
   const sdk::OpSpec& op_;
   std::uint32_t rank_;
   std::uint32_t n_;
-  std::vector<NcclCall>& steps_;
+  std::vector<NcclCall>& calls_;
 };
 
 }  // namespace
 
-std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size) {
-  const sdk::OpcodeTraits& traits = *sdk::find_opcode(op.opcode);
-  const bool floating = is_floating(op.dtype);
-  if (traits.reduces && floating && (op.reduction == SR_REDUCE_MIN || op.reduction == SR_REDUCE_MAX)) {
+std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size, bool with_kernels) {
+  const Method method = method_of(op, group_size, with_kernels);
+  if (method == Method::keyed && !with_kernels) {
     return std::nullopt;
   }
+  const sdk::OpcodeTraits& traits = *sdk::find_opcode(op.opcode);
   const bool is_point_to_point = !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
                                  op.opcode == SR_OP_ALL_TO_ALLV || op.opcode == SR_OP_GATHER ||
                                  op.opcode == SR_OP_SCATTER;
-  // Integers give the same bits in any order.
-  const bool is_ordered = !traits.reduces || !floating || group_size == 1;
-  return sdk::OpInfo{
-      .flags = SR_OP_INFO_ASYNC | (is_point_to_point ? 0 : SR_OP_INFO_NATIVE) | (is_ordered ? SR_OP_INFO_ORDERED : 0) |
-               (traits.reduces && !sdk::has_wide_partials(op, group_size) ? SR_OP_INFO_ROUNDED_ONCE : 0)};
+  // Integers give the same bits in any order, and so do two numbers.
+  const bool is_ordered = method != Method::nccl || !is_floating(op.dtype) || group_size <= 2;
+  const bool is_rounded_once = method != Method::nccl || !sdk::has_wide_partials(op, group_size);
+  return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | (is_point_to_point ? 0 : SR_OP_INFO_NATIVE) |
+                              (!traits.reduces || is_ordered ? SR_OP_INFO_ORDERED : 0) |
+                              (traits.reduces && is_ordered ? SR_OP_INFO_STEPWISE : 0) |
+                              (traits.reduces && is_rounded_once ? SR_OP_INFO_ROUNDED_ONCE : 0),
+                     .scratch_bytes = scratch_of(op, group_size, method)};
 }
 
-std::vector<NcclCall> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word) {
+void add_calls(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<NcclCall>& calls) {
+  Builder(op, rank, n, calls).add();
+}
+
+std::vector<Stage> stages_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n, void* word,
+                             bool with_kernels) {
+  if (const Method method = method_of(ops[0], n, with_kernels); method != Method::nccl) {
+    return reduction_stages_of(ops[0], rank, n, method);  // a collective is alone
+  }
   std::vector<const sdk::OpSpec*> by_id;
   for (const sdk::OpSpec& op : ops) {
     by_id.push_back(&op);
   }
   std::stable_sort(by_id.begin(), by_id.end(),
                    [](const sdk::OpSpec* a, const sdk::OpSpec* b) { return a->id < b->id; });
-  std::vector<NcclCall> steps;
+  std::vector<NcclCall> calls;
   for (const sdk::OpSpec* op : by_id) {
     if (op->opcode == SR_OP_BARRIER) {
-      steps.push_back({.function = Function::all_reduce,
+      calls.push_back({.function = Function::all_reduce,
                        .send = word,
                        .recv = word,
                        .count = 1,
                        .dtype = ncclInt32,
                        .reduction = ncclSum});
     } else {
-      Builder(*op, rank, n, steps).add();
+      add_calls(*op, rank, n, calls);
     }
   }
-  return steps;
+  return {{.calls = std::move(calls)}};
 }
 
-std::uint64_t wire_bytes_of(std::span<const NcclCall> steps, std::uint32_t rank, std::uint32_t n) {
+std::uint64_t wire_bytes_of(std::span<const Stage> stages, std::uint32_t rank, std::uint32_t n) {
   std::uint64_t bytes = 0;
-  for (const NcclCall& step : steps) {
-    const std::uint64_t block = step.count * size_of(step.dtype);
-    switch (step.function) {
-      case Function::send: bytes += step.peer == static_cast<int>(rank) ? 0 : block; break;
-      case Function::recv: break;
-      case Function::broadcast:
-      case Function::reduce: bytes += block * (n - 1) / n; break;
-      case Function::all_reduce: bytes += 2 * block * (n - 1) / n; break;
-      case Function::all_gather:
-      case Function::reduce_scatter: bytes += block * (n - 1); break;
+  for (const Stage& stage : stages) {
+    for (const NcclCall& call : stage.calls) {
+      const std::uint64_t block = call.count * size_of(call.dtype);
+      switch (call.function) {
+        case Function::send: bytes += call.peer == static_cast<int>(rank) ? 0 : block; break;
+        case Function::recv: break;
+        case Function::broadcast:
+        case Function::reduce: bytes += block * (n - 1) / n; break;
+        case Function::all_reduce: bytes += 2 * block * (n - 1) / n; break;
+        case Function::all_gather:
+        case Function::reduce_scatter: bytes += block * (n - 1); break;
+      }
     }
   }
   return bytes;

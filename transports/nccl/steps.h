@@ -10,9 +10,11 @@
 #include <span>
 #include <vector>
 
+#include "transports/nccl/kernels.h"
+
 namespace shardrun::nccl {
 
-/// One call of NCCL. All steps of an op are issued as one NCCL group.
+/// One call of NCCL.
 struct NcclCall {
   enum class Function { send, recv, broadcast, reduce, all_reduce, all_gather, reduce_scatter };
 
@@ -25,16 +27,32 @@ struct NcclCall {
   int peer = 0;  ///< or root
 };
 
-/// Nothing where NCCL has no such op: it drops NaN in the minimum and maximum of floating-point numbers.
-[[nodiscard]] std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size);
+/// What a stream is given at once: calls that are one NCCL group, or a kernel.
+struct Stage {
+  std::vector<NcclCall> calls = {};
+  std::optional<KernelCall> kernel = {};
+};
 
-/// The steps of member `rank` of n. `word`: four bytes of device memory for a barrier. Empty pieces are left out, on
+/// Nothing where the op is not offered. `with_kernels`: has_kernels().
+///
+/// - Minima and maxima of floating-point numbers are made of integers in the same order, because NCCL drops NaN. They
+///   need kernels.
+/// - Sums and products that are to be in order, and those of more than two f16 or bf16: every member gets its part of
+///   all, reduces it by a kernel in float32, and the results are gathered. Without kernels NCCL reduces them, in an
+///   order of its own and with roundings on the way.
+/// - NCCL does all others.
+[[nodiscard]] std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size, bool with_kernels);
+
+/// The stages of member `rank` of n. `word`: four bytes of device memory for a barrier. Empty pieces are left out, on
 /// all members alike. Sends and receives between two members are in the order of their ids on both. REQUIRES:
-/// sdk::validate(ops, rank, n) passed, and info_of has each op.
-[[nodiscard]] std::vector<NcclCall> steps_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n,
-                                             void* word);
+/// sdk::validate(ops, rank, n) passed, info_of has each op, and each has the scratch that it asks for.
+[[nodiscard]] std::vector<Stage> stages_of(std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t n,
+                                           void* word, bool with_kernels);
+
+/// NCCL's calls for an op.
+void add_calls(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::vector<NcclCall>& calls);
 
 /// Bytes that the member sends to others, as ring algorithms would: NCCL does not report it.
-[[nodiscard]] std::uint64_t wire_bytes_of(std::span<const NcclCall> steps, std::uint32_t rank, std::uint32_t n);
+[[nodiscard]] std::uint64_t wire_bytes_of(std::span<const Stage> stages, std::uint32_t rank, std::uint32_t n);
 
 }  // namespace shardrun::nccl

@@ -10,22 +10,61 @@ constexpr std::int64_t by_local_rank = -1;
 
 }  // namespace
 
+/// What a rank has on its device.
+struct NcclTransport::Used {
+  Used(const NcclTransportState& state, std::optional<int> chosen)
+      : device(state.libraries.cuda, chosen, static_cast<int>(state.config.local_rank)),
+        use(std::make_unique<Device::Use>(device)),
+        kernels(state.libraries.cuda) {
+    use.reset();
+  }
+  Used(const Used&) = delete;
+  Used& operator=(const Used&) = delete;
+  ~Used() {
+    try {
+      use = std::make_unique<Device::Use>(device);
+    } catch (const sdk::TransportError&) {
+      // The device itself is lost.
+    }
+  }
+
+  Device device;
+  std::unique_ptr<Device::Use> use;  ///< while `kernels` are loaded and unloaded
+  Kernels kernels;
+  Memories memories;
+  Watchdog watchdog;
+};
+
 struct NcclTransport::Opened {
   Opened(const sdk::Config& config, const sdk::Host& log)
-      : state{.libraries = load_libraries(), .config = config, .log = log},
-        device(state.libraries.cuda, chosen_by(config), static_cast<int>(config.local_rank)) {}
+      : state{.libraries = load_libraries(), .config = config, .log = log, .gpu = {}} {
+    (void)count_devices(state.libraries.cuda);
+  }
 
-  static std::optional<int> chosen_by(const sdk::Config& config) {
-    const std::int64_t chosen = config.options.integer("device");
-    return chosen == by_local_rank ? std::nullopt : std::optional(static_cast<int>(chosen));
+  /// On the device that the option names, else on that of the host's memory, else on one by the rank's number.
+  Used& on_device(std::optional<int> of_memory) {
+    if (used == nullptr) {
+      const std::int64_t chosen = state.config.options.integer("device");
+      used = std::make_unique<Used>(state, chosen == by_local_rank ? of_memory : static_cast<int>(chosen));
+      state.gpu = "machine " + machine() + ", " + used->device.bus_id();
+      try {
+        state.config.host.store_set(gpu_key(state.config.rank), state.gpu);
+      } catch (const sdk::TransportError&) {
+        // Another transport of this rank has set it.
+      }
+    }
+    return *used;
+  }
+
+  [[nodiscard]] std::string machine() const {
+    const sdk::Config& config = state.config;
+    return config.machines.empty() ? config.address : std::to_string(config.machines[config.rank]);
   }
 
   NcclTransportState state;
-  Device device;
+  std::unique_ptr<Used> used;  ///< from the first memory or group on
   std::atomic<std::uint64_t> wire_bytes = 0;
-  std::uint64_t registrations = 0;
   std::map<std::pair<std::uint64_t, std::vector<std::uint32_t>>, std::uint64_t> generations;
-  Watchdog watchdog;
 };
 
 NcclTransport::NcclTransport(sdk::Host log) : log_(log) {}
@@ -33,8 +72,8 @@ NcclTransport::~NcclTransport() = default;
 
 std::vector<sdk::Option> NcclTransport::options() {
   return {sdk::integer_option("device", by_local_rank, by_local_rank, 1023,
-                              "the CUDA device that every rank uses; -1: that with the rank's number on its machine, "
-                              "or the only one that it may use")};
+                              "the CUDA device that every rank uses; -1: that of the job's memory; where there is "
+                              "none yet, that with the rank's number on its machine, or the only one that it may use")};
 }
 
 sdk::Props NcclTransport::props() const {
@@ -42,7 +81,7 @@ sdk::Props NcclTransport::props() const {
 }
 
 std::optional<sdk::OpInfo> NcclTransport::query(const sdk::OpSpec& op, std::uint32_t group_size) const {
-  return info_of(op, group_size);
+  return info_of(op, group_size, has_kernels());
 }
 
 void NcclTransport::open(const sdk::Config& config) { opened_ = std::make_unique<Opened>(config, log_); }
@@ -56,14 +95,15 @@ std::uint64_t NcclTransport::mem_register(const sr_memory& memory) {
                                               " cannot be moved: CUDA memory alone (kind " +
                                               std::to_string(SR_MEMORY_CUDA) + ")");
   }
-  if (memory.device != static_cast<std::uint32_t>(opened_->device.ordinal())) {
+  Used& used = opened_->on_device(static_cast<int>(memory.device));
+  if (memory.device != static_cast<std::uint32_t>(used.device.ordinal())) {
     throw sdk::TransportError(SR_INVALID, "memory on device " + std::to_string(memory.device) +
-                                              ", and this rank's is " + std::to_string(opened_->device.ordinal()));
+                                              ", and this rank's is " + std::to_string(used.device.ordinal()));
   }
-  return ++opened_->registrations;
+  return used.memories.add({.data = memory.data, .bytes = memory.bytes});
 }
 
-void NcclTransport::mem_deregister(std::uint64_t) {}
+void NcclTransport::mem_deregister(std::uint64_t registration) { opened_->used->memories.remove(registration); }
 
 std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
   // A key of the store can be set only once, so a group made again needs another.
@@ -72,8 +112,9 @@ std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
   for (const std::uint32_t member : spec.members) {
     key += "/" + std::to_string(member);
   }
-  return std::make_unique<NcclGroup>(opened_->state, opened_->device, opened_->watchdog, opened_->wire_bytes, spec,
-                                     key);
+  Used& used = opened_->on_device(std::nullopt);
+  return std::make_unique<NcclGroup>(opened_->state, used.device, used.kernels, used.memories, used.watchdog,
+                                     opened_->wire_bytes, spec, key);
 }
 
 }  // namespace shardrun::nccl

@@ -33,6 +33,7 @@ class NcclTransport {
   std::unique_ptr<sdk::Group> group(const sdk::GroupSpec& spec);
 
  private:
+  struct Used;
   struct Opened;
   sdk::Host log_;
   std::unique_ptr<Opened> opened_;

@@ -13,6 +13,7 @@
 #include <deque>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <set>
@@ -29,6 +30,7 @@ namespace {
 
 struct Work {
   std::function<void()> run = {};
+  std::shared_ptr<fake::JointWork> joint = {};
   FakeStream* after = nullptr;  ///< whose work up to `position` must be done
   std::uint64_t position = 0;
   const std::uint32_t* gate = nullptr;  ///< a word that must be at least `least`
@@ -39,6 +41,7 @@ struct Work {
 }  // namespace
 
 struct FakeStream {
+  int device = 0;
   int priority = 0;
   std::deque<Work> work;
   std::uint64_t given = 0;
@@ -61,6 +64,7 @@ struct Counted {
 
 constexpr std::size_t page = 4096;
 thread_local bool is_on_host_function = false;
+thread_local int current_device = fake::no_device;
 
 std::size_t rounded(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
@@ -99,6 +103,9 @@ class Fake {
   }
 
   [[nodiscard]] static bool is_past(const Work& work) {
+    if (work.joint != nullptr) {
+      return work.joint->can_go_on();
+    }
     if (work.after != nullptr && work.after->done < work.position) {
       return false;
     }
@@ -110,12 +117,22 @@ class Fake {
   }
 
   void give(FakeStream* stream, Work work) {
+    joint_ += work.joint != nullptr ? 1 : 0;
     stream->work.push_back(std::move(work));
     ++stream->given;
     ++counts.given;
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { run(); });
     }
+    if (joint_ > 0) {
+      changed.notify_all();
+    }
+  }
+
+  /// Someone polls: any one work may be done.
+  void nudge() {
+    ++nudges_;
+    changed.notify_all();
   }
 
   /// Waits until the stream has done its work up to there.
@@ -152,6 +169,9 @@ class Fake {
   std::uint64_t taken = 0;            ///< bytes of virtual memory
   std::set<const void*> kernels;  ///< loaded
   std::vector<FakeStream*> streams;
+  // Destroyed; others may still ask how far they were.
+  std::vector<std::unique_ptr<FakeStream>> old_streams;
+  std::vector<std::unique_ptr<FakeEvent>> old_events;
   std::int64_t events = 0;
   std::int64_t waits = 0;
   fake::Counts counts;
@@ -186,6 +206,7 @@ class Fake {
       stream->done += stream->work.size();
       stream->work.clear();
     }
+    joint_ = 0;
   }
 
   void run() {
@@ -196,26 +217,38 @@ class Fake {
         drop_all();
         changed.notify_all();
       }
-      FakeStream* const stream = waiting_ > 0 ? any_ready() : nullptr;
+      const bool is_asked = waiting_ > 0 || nudges_ > 0;
+      if (!is_asked && joint_ > 0 && random() % 8 == 0) {  // others wait for it: it comes by itself, some time
+        changed.wait_for(lock, std::chrono::microseconds(random() % 200));
+      }
+      FakeStream* const stream = is_asked || joint_ > 0 ? any_ready() : nullptr;
+      nudges_ -= nudges_ > 0 ? 1 : 0;
       if (stream == nullptr) {
         // Gates are words that nobody tells of: a GPU polls them as well.
-        waiting_ > 0 ? static_cast<void>(changed.wait_for(lock, std::chrono::microseconds(50))) : changed.wait(lock);
+        waiting_ > 0 || joint_ > 0 ? static_cast<void>(changed.wait_for(lock, std::chrono::microseconds(50)))
+        : nudges_ > 0              ? static_cast<void>(0)
+                                   : changed.wait(lock);
         continue;
       }
-      const Work work = std::move(stream->work.front());
-      stream->work.pop_front();
-      ++done;
-      if (done == settings.fail_at) {
+      const Work work = stream->work.front();
+      bool is_done = true;
+      if (work.joint == nullptr && ++done == settings.fail_at) {
         sticky = static_cast<cudaError_t>(settings.failure);
-      } else if (work.run) {
-        perform(work, lock);
+      } else if (work.joint != nullptr || work.run) {
+        is_done = perform(work, lock);
       }
+      if (!is_done) {
+        continue;
+      }
+      joint_ -= work.joint != nullptr ? 1 : 0;
+      stream->work.pop_front();
       ++stream->done;
       changed.notify_all();
     }
   }
 
-  void perform(const Work& work, std::unique_lock<std::mutex>& lock) {
+  /// Whether the work is done.
+  bool perform(const Work& work, std::unique_lock<std::mutex>& lock) {
     if (work.is_on_host) {
       lock.unlock();
       is_on_host_function = true;
@@ -225,13 +258,14 @@ class Fake {
       }
       is_on_host_function = false;
       lock.lock();
-      return;
+      return true;
     }
     protect(PROT_READ | PROT_WRITE);
     lock.unlock();
     cudaError_t result = cudaSuccess;
+    bool is_done = true;
     try {
-      work.run();
+      work.joint != nullptr ? static_cast<void>(is_done = work.joint->go_on()) : work.run();
     } catch (const std::exception& error) {
       std::fprintf(stderr, "fake CUDA: a kernel failed: %s\n", error.what());
       result = cudaErrorLaunchFailure;
@@ -239,9 +273,12 @@ class Fake {
     lock.lock();
     sticky = sticky == cudaSuccess ? result : sticky;
     protect(PROT_NONE);
+    return is_done;
   }
 
   int waiting_ = 0;
+  int nudges_ = 0;
+  int joint_ = 0;  ///< works that ranks do together, in streams
   bool ends_ = false;
   std::thread thread_;
 };
@@ -325,6 +362,22 @@ void set(const Settings& settings) {
   fake.counts = {};
 }
 
+void set_gpus(int count) {
+  const std::lock_guard lock(state().mutex);
+  state().settings.gpus = count;
+}
+
+void set_error(int error) {
+  const std::lock_guard lock(state().mutex);
+  state().sticky = static_cast<cudaError_t>(error);
+  state().changed.notify_all();
+}
+
+void forget(std::int64_t number) {
+  const std::lock_guard lock(state().mutex);
+  state().settings.forget = number;
+}
+
 void enqueue(void* stream, const void* kernel, std::function<void()> work) {
   static_cast<void>(with([&](Fake& fake, auto&) {
     if (!fake.kernels.contains(kernel)) {
@@ -336,10 +389,35 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work) {
   }));
 }
 
+void enqueue(void* stream, std::shared_ptr<JointWork> work) {
+  static_cast<void>(with([&](Fake& fake, auto&) {
+    fake.give(static_cast<FakeStream*>(stream), {.joint = std::move(work)});
+    return cudaSuccess;
+  }));
+}
+
+void enqueue(void* stream, std::function<void()> work) {
+  static_cast<void>(with([&](Fake& fake, auto&) {
+    fake.give(static_cast<FakeStream*>(stream), {.run = std::move(work)});
+    return cudaSuccess;
+  }));
+}
+
+void nudge() {
+  const std::lock_guard lock(state().mutex);
+  state().nudge();
+}
+
+int device() { return current_device; }
+void set_device(int number) { current_device = number; }
+int device_of(const void* stream) { return static_cast<const FakeStream*>(stream)->device; }
 bool is_on_gpu(const void* memory, std::size_t bytes) {
-  Fake& fake = state();
-  const std::lock_guard lock(fake.mutex);
-  return fake.is_on_gpu(memory, bytes);
+  const std::lock_guard lock(state().mutex);
+  return state().is_on_gpu(memory, bytes);
+}
+std::uint64_t random() {
+  const std::lock_guard lock(state().mutex);
+  return state().random();
 }
 
 std::int64_t held() {
@@ -443,7 +521,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
 }
 cudaError_t cudaSetDevice(int number) {
   return with([&](const Fake& fake, auto&) {
-    return number < 0 || number >= fake.settings.gpus ? cudaErrorInvalidDevice : cudaSuccess;
+    if (number < 0 || number >= fake.settings.gpus) {
+      return cudaErrorInvalidDevice;
+    }
+    current_device = number;
+    return cudaSuccess;
   });
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
@@ -503,7 +585,7 @@ cudaError_t cudaFree(void* memory) {
       }
     }
     for (FakeStream* const stream : streams) {
-      if (is_first) {
+      if (is_first && stream->device == std::max(current_device, 0)) {
         static_cast<void>(cudaStreamSynchronize(stream));
       }
     }
@@ -550,7 +632,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return with([&](Fake& fake, auto&) {
-    fake.streams.push_back(new FakeStream);
+    fake.streams.push_back(new FakeStream{.device = std::max(current_device, 0)});
     ++fake.counts.made;
     *stream = fake.streams.back();
     return cudaSuccess;
@@ -574,12 +656,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   static_cast<void>(cudaStreamSynchronize(stream));
   const std::lock_guard lock(state().mutex);
   std::erase(state().streams, stream);
-  for (FakeStream* const other : state().streams) {
-    for (Work& work : other->work) {
-      work.after = work.after == stream ? nullptr : work.after;  // all of it is done
-    }
-  }
-  delete stream;
+  state().old_streams.emplace_back(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -616,7 +693,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const std::lock_guard lock(state().mutex);
   --state().events;
-  delete event;
+  state().old_events.emplace_back(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {

@@ -3,17 +3,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-/// CUDA's runtime without a GPU, for tests.
+/// CUDA without a GPU, for tests: the runtime that the device `cuda` uses (fake_cuda.cpp), the driver that
+/// transports/nccl uses (fake_driver.cpp) and NCCL (fake_nccl.cpp) act on the same streams, events and memory. All but
+/// NCCL are one library, libcuda.so.1: whoever opens it by name in a process that has it gets the same.
 ///
 /// - Memory of the GPU is mapped only while work uses it: whoever else touches it gets SIGSEGV, and so does work that
 ///   touches freed memory or memory behind the end.
-/// - Streams do nothing until the host waits. Then one thread does what the wait needs, and as much of the rest as
-/// chance
-///   wants: each time it takes any stream whose next work may be done. A missing event shows as wrong numbers.
+/// - Streams do nothing until the host waits or polls, or until one of them has work that other ranks take part in.
+/// Then
+///   one thread does what the wait needs, and as much of the rest as chance wants: each time it takes any stream whose
+///   next work may be done. A missing event shows as wrong numbers.
 /// - Copies must lie within one allocation, and their host memory must be pinned: else they are refused.
 /// - Functions of the host in a stream must not call CUDA.
 /// - A kernel that was not loaded before its launch fails: CUDA would load it then, and may wait for all streams first,
@@ -37,11 +41,45 @@ struct Settings {
 /// Sets the settings and forgets failures. REQUIRES: no memory and no streams.
 void set(const Settings& settings);
 
+/// How many there are from now on.
+void set_gpus(int count);
+/// The cudaError_t with which all streams have ended; 0: they have not.
+void set_error(int error);
+/// Settings::forget from now on.
+void forget(std::int64_t number);
+
 /// Adds a kernel to a stream.
 void enqueue(void* stream, const void* kernel, std::function<void()> work);
 
-/// Whether all of it is in one allocation of the GPU.
+/// Work that ranks do together. It may stand at the head of its stream for long, and does not hold up other streams.
+class JointWork {
+ public:
+  JointWork() = default;
+  JointWork(const JointWork&) = delete;
+  JointWork& operator=(const JointWork&) = delete;
+  virtual ~JointWork() = default;
+
+  /// Whether `go_on` would do something. Touches no memory of the GPU.
+  [[nodiscard]] virtual bool can_go_on() = 0;
+  /// Does as much as it can. Whether all is done.
+  virtual bool go_on() = 0;
+};
+void enqueue(void* stream, std::shared_ptr<JointWork> work);
+/// Adds any other work that uses memory of the GPU.
+void enqueue(void* stream, std::function<void()> work);
+/// Someone polls: the fake may do one work.
+void nudge();
+
+/// The GPU that is current in this thread, as CUDA's runtime and driver see it.
+inline constexpr int no_device = -1;
+[[nodiscard]] int device();
+void set_device(int number);
+[[nodiscard]] int device_of(const void* stream);
+/// Whether one allocation of a GPU holds these bytes.
 [[nodiscard]] bool is_on_gpu(const void* memory, std::size_t bytes);
+/// Whether it is of the driver's cuMemAlloc.
+[[nodiscard]] bool is_of_driver(const void* memory);
+[[nodiscard]] std::uint64_t random();
 
 /// Allocations, streams and events that are not freed.
 [[nodiscard]] std::int64_t held();

@@ -281,6 +281,20 @@ TEST_CASE("the counted bytes are the transport's own", "[plugins]") {
   CHECK(solo.wire_bytes() == 24);
 }
 
+TEST_CASE("a transport is asked for sums in order, and does them itself where it can", "[plugins]") {
+  MapHost host;
+  const Transport solo = opened_solo(host);
+  std::vector<float> data(6);
+  OpRequest op = reduction(data, data);
+  op.send->kind = SR_MEMORY_PINNED;
+  CHECK(solo.query(op, 3).flags == SR_OP_INFO_NATIVE);
+
+  op.in_order = true;
+
+  CHECK(solo.query(op, 3).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE));
+  CHECK(solo.query(op, 3).scratch_bytes == 8);
+}
+
 TEST_CASE("a transport that rounds partial sums of 16-bit floats does not reduce them in order", "[plugins]") {
   MapHost host;
   Transport solo = opened_solo(host);

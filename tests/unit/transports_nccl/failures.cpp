@@ -14,6 +14,8 @@ using Catch::Contains;
 
 namespace {
 
+void set_gpus(int count) { fake<FakeCudaSetGpus>("fake_cuda_set_gpus")(count); }
+
 std::string refusal() {
   return error_of([] {
     SharedHost host;
@@ -30,8 +32,10 @@ TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_de
   REQUIRE(nccl.options().size() == 1);
   const plugins::OpRequest op{
       .opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_BF16, .reduction = SR_REDUCE_SUM, .count = 5};
-  CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC));
-  CHECK(nccl.query(op, 4).scratch_bytes == 0);
+  const std::uint32_t own_sums = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
+  const bool has_kernels = SHARDRUN_HAS_NCCL_KERNELS != 0;
+  CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC | (has_kernels ? own_sums : 0)));
+  CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 4 * 2 * sizeof(std::uint16_t) : 0));
 }
 
 TEST_CASE("nccl: without a driver it says so", "[.][no_driver]") {
@@ -50,8 +54,8 @@ TEST_CASE("nccl: without a device it says so", "[.][no_device]") {
 
 namespace {
 
-plugins::TransportOp sum(Rank& rank, plugins::TransportGroup& group, std::vector<float>& data, std::uint64_t id = 1) {
-  return group.prepare({device_request(rank, SR_OP_ALL_REDUCE, id, data)}, after(30));
+plugins::TransportOp sum(plugins::TransportGroup& group, const DeviceFloats& data, std::uint64_t id = 1) {
+  return group.prepare({device_request(SR_OP_ALL_REDUCE, id, data)}, after(30));
 }
 
 void check_all_is_well(const Fakes& fakes) {
@@ -65,9 +69,9 @@ TEST_CASE("nccl: an abort from another thread ends what is under way, and the co
   const Fakes fakes(GENERATE(0, 2));
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
-    std::vector<float> data(10);
-    plugins::TransportOp op = sum(rank, group, data);
-    plugins::TransportOp other = sum(rank, group, data, 2);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
+    plugins::TransportOp other = sum(group, data, 2);
     if (rank.rank() == 0) {
       op.start(after(30));
       CHECK_FALSE(op.wait(after(0.02)));
@@ -89,8 +93,8 @@ TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked a
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
-    std::vector<float> data(10);
-    plugins::TransportOp op = sum(rank, group, data);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
     if (rank.rank() == 0) {
       fakes.set_polls(polls);
       op.start(after(0.05));
@@ -98,7 +102,8 @@ TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked a
       while (!looked_at && !group.error()) {
         std::this_thread::yield();
       }
-      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32 is past its deadline"));
+      CHECK_THAT(error_of([&] { finish(op); }),
+                 Contains("all_reduce (sum) of 10 f32 is past its deadline, waiting for member 1 (rank 1)"));
     }
     rank.meet("end");
     group.abort("enough");
@@ -110,8 +115,8 @@ TEST_CASE("nccl: what NCCL reports of a peer that is gone fails the group, with 
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
-    std::vector<float> data(10);
-    plugins::TransportOp op = sum(rank, group, data);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
     rank.meet("prepared");
     if (rank.rank() == 0) {
       op.start(after(30));
@@ -136,13 +141,13 @@ TEST_CASE("nccl: members that mean different ops are told so, and go on") {
   const Fakes fakes;
   run_ranks("nccl", 3, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
-    std::vector<float> wrong(rank.rank() == 2 ? 11 : 10);
-    CHECK_THAT(error_of([&] { (void)sum(rank, group, wrong); }),
+    const DeviceFloats wrong(rank, std::vector<float>(rank.rank() == 2 ? 11 : 10));
+    CHECK_THAT(error_of([&] { (void)sum(group, wrong); }),
                Contains("do not mean the same op") && Contains("all_reduce (sum) of 1"));
-    std::vector<float> data(10, 1.0F);
-    plugins::TransportOp op = sum(rank, group, data, 2);
+    const DeviceFloats data(rank, std::vector<float>(10, 1.0F));
+    plugins::TransportOp op = sum(group, data, 2);
     run(op);
-    CHECK(data == std::vector<float>(10, 3.0F));
+    CHECK(data.values() == std::vector<float>(10, 3.0F));
   });
   check_all_is_well(fakes);
 }
@@ -164,23 +169,20 @@ TEST_CASE("nccl: a member that does not come is named where it is the first, and
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: host memory, another device and what NCCL lacks are refused with what was expected") {
+TEST_CASE("nccl: host memory, another device are refused with what was expected") {
   const Fakes fakes;
   run_ranks("nccl", 1, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
-    std::vector<float> data(10);
-    plugins::OpRequest request = request_of(SR_OP_ALL_REDUCE, 1, data.size(), data);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    std::vector<float> on_host(10);
+    plugins::OpRequest request = request_of(SR_OP_ALL_REDUCE, 1, on_host.size(), on_host);
     CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
                Contains("memory of kind 1, expected CUDA memory (kind 3)"));
     request.send->kind = request.recv->kind = SR_MEMORY_CUDA;
     request.send->device = request.recv->device = 3;
     CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
                Contains("on device 3, and this rank's is 0"));
-    request = device_request(rank, SR_OP_ALL_REDUCE, 1, data);
-    request.reduction = SR_REDUCE_MAX;
-    CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
-               Contains("all_reduce (max) of 10 f32") && Contains("in host memory alone"));
-    CHECK_THAT(error_of([&] { (void)rank.transport().register_memory(data.data(), 40, -1); }),
+    CHECK_THAT(error_of([&] { (void)rank.transport().register_memory(on_host.data(), 40, -1); }),
                Contains("CUDA memory alone"));
   });
   check_all_is_well(fakes);
@@ -188,13 +190,109 @@ TEST_CASE("nccl: host memory, another device and what NCCL lacks are refused wit
 
 TEST_CASE("nccl: a rank without a device of its own is refused") {
   SharedHost host;
-  CHECK_THAT(error_of([&] { const Rank rank(host, "nccl", 4, 5); }),
+  CHECK_THAT(error_of([&] {
+               Rank rank(host, "nccl", 4, 5);
+               (void)rank.group();
+             }),
              Contains("it needs CUDA device 4, and this process may use 4") && Contains("or set device"));
 }
 
 TEST_CASE("nccl: the only device that a rank may use is its own, whatever its number on the machine") {
   SharedHost host;
-  setenv("FAKE_CUDA_DEVICES", "1", 1);
-  CHECK(error_of([&] { const Rank rank(host, "nccl", 3, 4); }) == "nothing");
-  unsetenv("FAKE_CUDA_DEVICES");
+  set_gpus(1);
+  CHECK(error_of([&] {
+          Rank rank(host, "nccl", 3, 4);
+          (void)rank.transport().group({.name = "alone", .id = 1, .rank = 0, .members = {3}, .deadline = after(30)});
+        }) == "nothing");
+  set_gpus(4);
+}
+
+TEST_CASE("nccl: a rank uses the device of the memory that its host registers") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const std::uint32_t device = 3 - rank.rank();
+    const DeviceMemory memory(device, 12);
+    const std::vector<float> ones(3, 1.0F);
+    memory.write(0, ones.data(), 12);
+    (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, device);
+    plugins::TransportGroup group = rank.group();
+    plugins::OpRequest request;
+    request.opcode = SR_OP_ALL_REDUCE;
+    request.dtype = SR_DTYPE_F32;
+    request.reduction = SR_REDUCE_SUM;
+    request.id = 1;
+    request.count = 3;
+    request.send = request.recv = memory.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    run(op);
+    std::vector<float> sums(3);
+    memory.read(0, sums.data(), 12);
+    CHECK(sums == std::vector<float>(3, 2.0F));
+    CHECK_THAT(
+        error_of([&] { (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, rank.rank()); }),
+        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " + std::to_string(device)));
+  });
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
+  const Fakes fakes;
+  const bool is_allowed = GENERATE(false, true);
+  setenv("FAKE_NCCL_VERSION", is_allowed ? "23000" : "22809", 1);
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const DeviceMemory memory(2, 4);
+    (void)rank.transport().register_memory(memory.data(), 4, -1, SR_MEMORY_CUDA, 2);
+    const std::string error = error_of([&] { (void)rank.group(); });
+    if (is_allowed) {
+      CHECK(error == "nothing");
+    } else {
+      CHECK_THAT(error, Contains("member 0 (rank 0) and member 1 (rank 1) are on one GPU") &&
+                            Contains("0000:03:00.0") && Contains("use NCCL 2.30 or newer (this is 22809)") &&
+                            Contains("NCCL_MULTI_RANK_GPU_ENABLE=1"));
+    }
+    rank.meet("end");
+  });
+  unsetenv("FAKE_NCCL_VERSION");
+  unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: the fakes notice members that start the collectives of two groups in different orders") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup one = rank.group(1);
+    plugins::TransportGroup two = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    const DeviceFloats more(rank, std::vector<float>(10));
+    plugins::TransportOp of_one = sum(one, data);
+    plugins::TransportOp of_two = sum(two, more);
+    (rank.rank() == 0 ? of_one : of_two).start(after(30));
+    (rank.rank() == 0 ? of_two : of_one).start(after(30));
+    CHECK_THAT(error_of([&] { finish(of_one); }), Contains("they may wait for each other forever"));
+    rank.meet("end");
+    one.abort("enough");
+    two.abort("enough");
+  });
+}
+
+TEST_CASE("nccl: an error of the device ends an op with the driver's words") {
+  const Fakes fakes;
+  const auto set_error = fake<FakeCudaSetError>("fake_cuda_set_error");
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      op.start(after(30));
+      set_error(CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK_THAT(error_of([&] { finish(op); }),
+                 Contains("all_reduce (sum) of 10 f32") && Contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  set_error(CUDA_SUCCESS);
+  check_all_is_well(fakes);
 }

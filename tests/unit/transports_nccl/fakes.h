@@ -1,17 +1,19 @@
 #pragma once
 
+#include <cuda.h>
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "tests/support/cuda/fake_nccl.h"
 #include "tests/support/transport_ranks.h"
-#include "tests/unit/transports_nccl/fakes/nccl.h"
 
 namespace shardrun::test {
 
-/// A function of the fake libnccl.so.2.
+/// A function of the fake libnccl.so.2, or of the fake libcuda.so.1, which it is linked with.
 template <class Function>
 [[nodiscard]] Function fake(const char* name) {
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
@@ -22,10 +24,15 @@ template <class Function>
   return reinterpret_cast<Function>(found);
 }
 
-/// A time during which the fakes behave in some way; at its end all is as it was, and nothing was misused.
+// The name of a function of the driver, which may be a macro with a version.
+#define SHARDRUN_TEXT_OF(name) #name
+#define SHARDRUN_TEXT(name) SHARDRUN_TEXT_OF(name)
+#define SHARDRUN_DRIVER(name) shardrun::test::fake<decltype(&name)>(SHARDRUN_TEXT(name))
+
+/// A time during which the fakes behave in some way; at its end all is as it was.
 class Fakes {
  public:
-  explicit Fakes(int polls = 0) {
+  explicit Fakes(int polls = 0) : misuses_before_(fake<FakeNcclMisuses>("fake_nccl_misuses")()) {
     set_polls(polls);
     (void)log();
   }
@@ -39,24 +46,93 @@ class Fakes {
   void set_polls(int polls) const { fake<FakeNcclSetPolls>("fake_nccl_set_polls")(polls); }
   [[nodiscard]] std::string log() const { return fake<FakeNcclLog>("fake_nccl_log")(); }
   void fail(int rank) const { fake<FakeNcclFail>("fake_nccl_fail")(rank); }
-  [[nodiscard]] int misuses() const { return fake<FakeNcclMisuses>("fake_nccl_misuses")(); }
+  [[nodiscard]] int misuses() const { return fake<FakeNcclMisuses>("fake_nccl_misuses")() - misuses_before_; }
   [[nodiscard]] int open() const { return fake<FakeNcclOpen>("fake_nccl_open")(); }
+  [[nodiscard]] std::uint64_t registered() const { return fake<FakeNcclRegistered>("fake_nccl_registered")(); }
+
+ private:
+  int misuses_before_;
 };
 
-/// Memory of this rank's device, as far as the fakes have one.
-template <class T>
-[[nodiscard]] plugins::HostBuffer device_buffer(const Rank& rank, std::vector<T>& data) {
-  plugins::HostBuffer buffer = buffer_of(data);
-  buffer.kind = SR_MEMORY_CUDA;
-  buffer.device = rank.rank();
-  return buffer;
-}
+/// The rank's device is current in this thread.
+class DeviceUse {
+ public:
+  explicit DeviceUse(std::uint32_t device) {
+    CUcontext context = nullptr;
+    (void)SHARDRUN_DRIVER(cuDevicePrimaryCtxRetain)(&context, static_cast<CUdevice>(device));
+    (void)SHARDRUN_DRIVER(cuCtxPushCurrent)(context);
+  }
+  DeviceUse(const DeviceUse&) = delete;
+  DeviceUse& operator=(const DeviceUse&) = delete;
+  ~DeviceUse() {
+    CUcontext context = nullptr;
+    (void)SHARDRUN_DRIVER(cuCtxPopCurrent)(&context);
+  }
+};
+
+/// Memory of a rank's device.
+class DeviceMemory {
+ public:
+  DeviceMemory(std::uint32_t device, std::size_t bytes) : device_(device), bytes_(bytes) {
+    const DeviceUse use(device_);
+    if (SHARDRUN_DRIVER(cuMemAlloc)(&at_, bytes + 1) != CUDA_SUCCESS) {
+      throw std::runtime_error("the fake GPU has no memory");
+    }
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory() {
+    const DeviceUse use(device_);
+    (void)SHARDRUN_DRIVER(cuMemFree)(at_);
+  }
+
+  [[nodiscard]] unsigned char* data() const { return reinterpret_cast<unsigned char*>(at_); }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  void write(std::size_t at, const void* from, std::size_t bytes) const {
+    const DeviceUse use(device_);
+    (void)SHARDRUN_DRIVER(cuMemcpyHtoD)(at_ + at, from, bytes);
+  }
+  void read(std::size_t at, void* to, std::size_t bytes) const {
+    const DeviceUse use(device_);
+    (void)SHARDRUN_DRIVER(cuMemcpyDtoH)(to, at_ + at, bytes);
+  }
+  [[nodiscard]] plugins::HostBuffer buffer(std::size_t at, std::size_t bytes) const {
+    return {.data = data() + at, .bytes = bytes, .kind = SR_MEMORY_CUDA, .device = device_};
+  }
+  [[nodiscard]] plugins::HostBuffer buffer() const { return buffer(0, bytes_); }
+
+ private:
+  std::uint32_t device_;
+  std::size_t bytes_;
+  CUdeviceptr at_ = 0;
+};
+
+/// float32 on a rank's device.
+class DeviceFloats : public DeviceMemory {
+ public:
+  DeviceFloats(const Rank& rank, const std::vector<float>& values)
+      : DeviceMemory(rank.rank(), values.size() * sizeof(float)) {
+    write(0, values.data(), bytes());
+  }
+  [[nodiscard]] std::size_t size() const { return bytes() / sizeof(float); }
+  [[nodiscard]] std::vector<float> values() const {
+    std::vector<float> values(size());
+    read(0, values.data(), bytes());
+    return values;
+  }
+};
 
 /// Of float32, in place where it has two buffers.
-[[nodiscard]] inline plugins::OpRequest device_request(const Rank& rank, std::uint32_t opcode, std::uint64_t id,
-                                                       std::vector<float>& data, std::uint32_t peer = 0) {
-  plugins::OpRequest request = request_of(opcode, id, data.size(), data, peer);
-  request.send = request.recv = device_buffer(rank, data);
+[[nodiscard]] inline plugins::OpRequest device_request(std::uint32_t opcode, std::uint64_t id, const DeviceFloats& data,
+                                                       std::uint32_t peer = 0) {
+  plugins::OpRequest request;
+  request.opcode = opcode;
+  request.dtype = SR_DTYPE_F32;
+  request.reduction = SR_REDUCE_SUM;
+  request.peer = peer;
+  request.id = id;
+  request.count = data.size();
+  request.send = request.recv = data.buffer();
   if (opcode == SR_OP_SEND) {
     request.recv.reset();
   }

@@ -1,16 +1,23 @@
 #pragma once
 
-/// The 16-bit floating-point formats of transports and tensors: IEEE binary16 (f16) and bfloat16 (bf16).
+/// The 16-bit floating-point formats of transports and tensors: IEEE binary16 (f16) and bfloat16 (bf16). Kernels of
+/// GPUs may use them, too.
 
 #include <cstdint>
 #include <cstring>
+
+#ifdef __CUDACC__
+#define SHARDRUN_ALSO_ON_GPUS __host__ __device__
+#else
+#define SHARDRUN_ALSO_ON_GPUS
+#endif
 
 namespace shardrun::sdk {
 
 namespace detail {
 
 template <class To, class From>
-[[nodiscard]] inline To bits_as(From from) noexcept {
+[[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline To bits_as(From from) noexcept {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   std::memcpy(&to, &from, sizeof(to));
@@ -26,19 +33,19 @@ struct Bfloat {
   std::uint16_t bits;
 };
 
-[[nodiscard]] inline float widen(Bfloat value) noexcept {
+[[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline float widen(Bfloat value) noexcept {
   return detail::bits_as<float>(static_cast<std::uint32_t>(value.bits) << 16U);
 }
 
 /// Rounds to nearest, ties to even.
-[[nodiscard]] inline Bfloat narrow_to_bfloat(float value) noexcept {
+[[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline Bfloat narrow_to_bfloat(float value) noexcept {
   const auto bits = detail::bits_as<std::uint32_t>(value);
   const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
   const std::uint32_t quiet_nan = (bits >> 16U) | 0x40U;
   return {static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet_nan : rounded)};
 }
 
-[[nodiscard]] inline float widen(Half value) noexcept {
+[[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline float widen(Half value) noexcept {
   const std::uint32_t sign = (value.bits & 0x8000U) << 16U;
   const std::uint32_t mantissa = value.bits & 0x03FFU;
   const std::uint32_t exponent = value.bits & 0x7C00U;
@@ -49,7 +56,7 @@ struct Bfloat {
 }
 
 /// Rounds to nearest, ties to even; subnormal results too.
-[[nodiscard]] inline Half narrow_to_half(float value) noexcept {
+[[nodiscard]] SHARDRUN_ALSO_ON_GPUS inline Half narrow_to_half(float value) noexcept {
   const auto bits = detail::bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace shardrun::test::fake_nccl {
+
+inline constexpr std::size_t most_members = 16;
+inline constexpr std::size_t most_orders = 16;
+
+/// What a member says of a call, for the others to compare.
+struct Description {
+  std::uint32_t kind;
+  std::uint32_t dtype;
+  std::uint32_t reduction;
+  std::uint32_t root;
+  std::uint64_t count;
+  std::uint64_t bytes;  ///< of the data that it gives
+  /// How many collectives the member's other communicators had been given by then.
+  struct Order {
+    std::uint64_t world;
+    std::uint64_t given;
+  } orders[most_orders];
+};
+
+/// Data from one member to some: the next is posted when all of those have taken the last.
+struct Channel {
+  std::atomic<std::uint64_t> posted;
+  std::atomic<std::uint64_t> taken[most_members];
+  Description description;
+};
+
+/// A communicator, as the processes of its members share it: a file that is mapped, and gone once all have joined.
+class World {
+ public:
+  /// `place`: the file. It is made where it is not there yet.
+  World(std::string place, std::uint32_t members, std::uint32_t rank, const std::string& device);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World();
+
+  [[nodiscard]] std::uint32_t size() const noexcept { return members_; }
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+  [[nodiscard]] bool is_complete() const noexcept;
+  /// Whether two members are on one device. REQUIRES: it is complete.
+  [[nodiscard]] bool shares_a_device() const noexcept;
+  /// From `from` to all members.
+  [[nodiscard]] Channel& to_all(std::uint32_t from) const noexcept { return channels_[from]; }
+  [[nodiscard]] Channel& link(std::uint32_t from, std::uint32_t to) const noexcept {
+    return channels_[members_ + from * members_ + to];
+  }
+  [[nodiscard]] std::byte* data(const Channel& channel) const noexcept;
+
+  /// The communicator has failed on all members.
+  void fail(const std::string& why) noexcept;
+  [[nodiscard]] bool has_failed() const noexcept;
+  [[nodiscard]] std::string failure() const;
+
+  static constexpr std::size_t most_bytes = std::size_t{16} << 20U;
+
+ private:
+  struct Header;
+
+  std::string place_;
+  std::uint32_t members_;
+  std::uint64_t number_;
+  std::size_t bytes_ = 0;
+  Header* header_ = nullptr;
+  Channel* channels_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace shardrun::test::fake_nccl

@@ -1,0 +1,197 @@
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "plugins/loader/transport_queue.h"
+#include "tests/support/catch.h"
+#include "tests/support/errors.h"
+#include "tests/unit/transports_nccl/fakes.h"
+
+using namespace shardrun;
+using namespace shardrun::test;
+using Catch::Contains;
+
+namespace {
+
+/// A stream of the fake driver, as a queue of a rank's device.
+class StreamQueue final : public plugins::TransportQueue {
+ public:
+  explicit StreamQueue(std::uint32_t device) : StreamQueue(device, made(device)) {}
+  ~StreamQueue() override {
+    const DeviceUse use(device_);
+    (void)SHARDRUN_DRIVER(cuStreamDestroy)(stream_);
+  }
+
+  void call(void (*)(void*), void*) override { throw Error(ErrorCode::internal, "a stream needs no calls"); }
+  std::uint64_t add_gate() override { throw Error(ErrorCode::internal, "a stream needs no gates"); }
+  void open_gate(std::uint64_t) noexcept override {}
+
+  [[nodiscard]] CUstream stream() const { return stream_; }
+  /// Whether the work that it was given until now is done.
+  [[nodiscard]] bool is_done() const {
+    const DeviceUse use(device_);
+    CUevent event = nullptr;
+    (void)SHARDRUN_DRIVER(cuEventCreate)(&event, 0);
+    (void)SHARDRUN_DRIVER(cuEventRecord)(event, stream_);
+    const bool done = SHARDRUN_DRIVER(cuEventQuery)(event) == CUDA_SUCCESS;
+    (void)SHARDRUN_DRIVER(cuEventDestroy)(event);
+    return done;
+  }
+  void synchronize() const {
+    const DeviceUse use(device_);
+    (void)SHARDRUN_DRIVER(cuStreamSynchronize)(stream_);
+  }
+
+ private:
+  StreamQueue(std::uint32_t device, CUstream stream)
+      : TransportQueue(SR_QUEUE_CUDA, stream, device), device_(device), stream_(stream) {}
+  static CUstream made(std::uint32_t device) {
+    const DeviceUse use(device);
+    CUstream stream = nullptr;
+    (void)SHARDRUN_DRIVER(cuStreamCreate)(&stream, 0);
+    return stream;
+  }
+
+  std::uint32_t device_;
+  CUstream stream_;
+};
+
+/// A queue of a kind that no one takes.
+class OtherQueue final : public plugins::TransportQueue {
+ public:
+  OtherQueue() : TransportQueue(3) {}
+  void call(void (*)(void*), void*) override {}
+  std::uint64_t add_gate() override { return 1; }
+  void open_gate(std::uint64_t) noexcept override {}
+};
+
+}  // namespace
+
+TEST_CASE("nccl: an op is enqueued in a stream, and another stream waits for it") {
+  const Fakes fakes(GENERATE(0, 3));
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    CHECK(rank.transport().props().queue_kinds == 1U << SR_QUEUE_CUDA);
+    CHECK(rank.transport().props().memory_kinds == 1U << SR_MEMORY_CUDA);
+    const StreamQueue first(rank.rank());
+    const StreamQueue second(rank.rank());
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(3, 1.0F + static_cast<float>(rank.rank())));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    if (rank.rank() == 0) {
+      op.enqueue(first, 30'000'000'000);
+      op.join(second);
+      CHECK_FALSE(second.is_done());
+      CHECK_FALSE(op.test());
+    }
+    rank.meet("enqueued");
+    if (rank.rank() == 1) {
+      op.enqueue(first, 30'000'000'000);
+      op.join(second);
+    }
+    rank.meet("both");
+    second.synchronize();
+    CHECK(data.values() == std::vector<float>(3, 3.0F));
+    finish(op);
+    rank.meet("done");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: queues of other kinds and of other devices are refused") {
+  const Fakes fakes;
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(3, 1.0F));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    const OtherQueue host;
+    const StreamQueue elsewhere(1);
+
+    CHECK_THAT(error_of([&] { op.enqueue(host, 30'000'000'000); }), Contains("queues of kind 3 are not offered"));
+    CHECK_THAT(error_of([&] { op.join(host); }), Contains("queues of kind 3 are not offered"));
+    CHECK_THAT(error_of([&] { op.enqueue(elsewhere, 30'000'000'000); }),
+               Contains("its queue is of device 1, and this rank's is 0"));
+  });
+}
+
+TEST_CASE("nccl: ops that members enqueue in different orders in one queue do not hold up each other") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    const std::uint32_t other = 1 - rank.rank();
+    plugins::TransportGroup there = rank.group(1);
+    plugins::TransportGroup back = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(3, static_cast<float>(rank.rank())));
+    const DeviceFloats got(rank, std::vector<float>(3));
+    // Each first enqueues what it sends, as the stages of a pipeline do.
+    plugins::TransportOp send =
+        (rank.rank() == 0 ? there : back).prepare({device_request(SR_OP_SEND, 1, data, other)}, after(30));
+    plugins::TransportOp recv =
+        (rank.rank() == 0 ? back : there).prepare({device_request(SR_OP_RECV, 1, got, other)}, after(30));
+    send.enqueue(queue, 30'000'000'000);
+    recv.enqueue(queue, 30'000'000'000);
+    recv.join(queue);
+    send.join(queue);
+    queue.synchronize();
+    CHECK(got.values() == std::vector<float>(3, static_cast<float>(other)));
+    finish(send);
+    finish(recv);
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: an op begins when its queue has come to it") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(3));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    const std::vector<float> ones(3, 1.0F);
+    for (int round = 1; round <= 20; ++round) {  // the fake's streams take another order each time
+      const DeviceUse use(rank.rank());
+      (void)SHARDRUN_DRIVER(cuMemcpyHtoDAsync)(reinterpret_cast<CUdeviceptr>(data.data()), ones.data(), data.bytes(),
+                                               queue.stream());
+      op.enqueue(queue, 30'000'000'000);
+      op.join(queue);
+      queue.synchronize();
+      CHECK(data.values() == std::vector<float>(3, 2.0F));
+      finish(op);
+    }
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
+  const Fakes fakes;
+  const auto forget = fake<FakeCudaForget>("fake_cuda_forget");
+  std::atomic<int> wrong = 0;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const StreamQueue queue(rank.rank());
+    const DeviceFloats data(rank, std::vector<float>(3));
+    const DeviceFloats sum(rank, std::vector<float>(3));
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    request.recv = sum.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    for (int round = 1; round <= 20; ++round) {
+      const std::vector<float> numbers(3, static_cast<float>(round));
+      forget(-1);
+      {
+        const DeviceUse use(rank.rank());
+        (void)SHARDRUN_DRIVER(cuMemcpyHtoDAsync)(reinterpret_cast<CUdeviceptr>(data.data()), numbers.data(),
+                                                 data.bytes(), queue.stream());
+      }
+      op.enqueue(queue, 30'000'000'000);
+      try {
+        finish(op);
+        wrong += sum.values() == std::vector<float>(3, 2 * static_cast<float>(round)) ? 0 : 1;
+      } catch (const Error&) {  // what it sends has changed meanwhile
+        ++wrong;
+        break;
+      }
+      queue.synchronize();
+    }
+  });
+  forget(0);
+  CHECK(wrong > 0);
+}

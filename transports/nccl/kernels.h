@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "transports/nccl/device.h"
+#include "transports/nccl/kernels/reductions.h"
+
+namespace shardrun::nccl {
+
+enum class KernelFunction : std::uint8_t { sum, product, to_keys, to_numbers };
+
+/// A kernel and what it is given.
+struct KernelCall {
+  KernelFunction function = KernelFunction::sum;
+  std::uint32_t dtype = 0;  ///< SR_DTYPE_... of the floating-point numbers
+  std::variant<kernels::Reduction, kernels::Keying> arguments;
+};
+
+/// Whether this build has the kernels: nvcc compiled them.
+[[nodiscard]] bool has_kernels() noexcept;
+
+/// The kernels on a device. All are loaded at once: loading one later might wait for streams that wait for other ranks.
+/// Created and destroyed with the device current. Without kernels in this build it is empty.
+class Kernels {
+ public:
+  /// Throws TransportError.
+  explicit Kernels(const Cuda& cuda);
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+  ~Kernels();
+
+  /// REQUIRES: has_kernels, and the device is current. Throws TransportError{SR_INTERNAL} "WHAT: …".
+  void launch(const KernelCall& call, CUstream stream, const std::string& what) const;
+
+ private:
+  static constexpr std::size_t functions = 4;
+  static constexpr std::size_t dtypes = 4;
+
+  const Cuda& cuda_;
+  CUmodule module_ = nullptr;
+  std::array<std::array<CUfunction, dtypes>, functions> functions_ = {};
+};
+
+}  // namespace shardrun::nccl

@@ -1,0 +1,165 @@
+#include "transports/nccl/launch.h"
+
+#include <utility>
+
+#include "transports/nccl/group.h"
+
+namespace shardrun::nccl {
+
+using sdk::TransportError;
+
+namespace {
+
+constexpr std::int64_t max_end_wait = 10'000'000'000;
+
+}  // namespace
+
+Launch::Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
+    : group_(group),
+      stages_(std::move(stages)),
+      what_(std::move(what)),
+      peer_(peer),
+      wire_bytes_(wire_bytes_of(stages_, group.spec_.rank, group.spec_.size())),
+      event_(make_event(group.device_.cuda())) {}
+
+Launch::~Launch() {
+  group_.in_flight_.remove(this);
+  group_.last_ = group_.last_ == this ? nullptr : group_.last_;
+}
+
+void Launch::await_end(std::unique_lock<std::mutex>& lock) {
+  const std::int64_t latest = sdk::steady_now() + max_end_wait;
+  for (std::uint32_t round = 0; !has_ended(); ++round) {
+    if (sdk::steady_now() >= latest) {
+      group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
+      break;
+    }
+    lock.unlock();  // so that `abort` can end it where a member is missing
+    pause_polling(round);
+    lock.lock();
+  }
+}
+
+bool Launch::has_ended() {
+  const Cuda& cuda = group_.device_.cuda();
+  if (state_ == State::launching) {
+    try {
+      group_.throw_failure();
+      (void)advance();
+    } catch (const TransportError&) {
+      (void)cuda.event_record(event_->get(), group_.stream_->get());  // for what the stream has of it
+      state_ = State::running;
+    }
+  }
+  return state_ == State::idle || state_ == State::complete ||
+         (state_ == State::running && cuda.event_query(event_->get()) != CUDA_ERROR_NOT_READY);
+}
+
+void Launch::begin(std::int64_t deadline) {
+  timeout_.reset();
+  launch(deadline);
+}
+
+void Launch::begin_after(CUstream queue, std::int64_t deadline) {
+  wait_for_turn(queue);
+  begin(deadline);
+}
+
+void Launch::begin_in_turn(CUstream queue, std::int64_t timeout) {
+  wait_for_turn(queue);
+  timeout_ = timeout;
+  launch(INT64_MAX);
+}
+
+void Launch::wait_for_turn(CUstream queue) {
+  const Cuda& cuda = group_.device_.cuda();
+  if (turn_ == nullptr) {
+    turn_ = make_event(cuda);
+  }
+  check(cuda, cuda.event_record(turn_->get(), queue), what_);
+  check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+}
+
+void Launch::launch(std::int64_t deadline) {
+  deadline_ = deadline;
+  group_.last_ = this;
+  next_ = 0;
+  state_ = State::launching;
+  group_.in_flight_.push_back(this);
+  issue();
+  group_.wire_bytes_ += wire_bytes_;
+}
+
+/// Gives stages to the stream until NCCL keeps one for later; the next stages come after it.
+void Launch::issue() {
+  while (next_ < stages_.size()) {
+    const Stage& stage = stages_[next_];
+    ++next_;
+    if (stage.kernel) {
+      group_.kernels_.launch(*stage.kernel, group_.stream_->get(), what_);
+      continue;
+    }
+    const ncclResult_t result = group_.communicator_->launch(stage.calls, group_.stream_->get());
+    if (result == ncclInProgress) {
+      return;
+    }
+    if (result != ncclSuccess) {
+      group_.fail_by(result, what_, peer_);
+    }
+  }
+  record();
+}
+
+void Launch::record() {
+  const Cuda& cuda = group_.device_.cuda();
+  check(cuda, cuda.event_record(event_->get(), group_.stream_->get()), what_);
+  state_ = State::running;
+}
+
+Launch::State Launch::advance() {
+  if (state_ == State::idle || state_ == State::complete) {
+    return state_;
+  }
+  const ncclResult_t result = group_.communicator_->state();
+  if (result != ncclSuccess && result != ncclInProgress) {
+    group_.fail_by(result, what_, peer_);
+  }
+  if (state_ == State::launching && result == ncclSuccess) {
+    issue();
+  }
+  if (state_ == State::running) {
+    const CUresult ended = group_.device_.cuda().event_query(event_->get());
+    if (ended == CUDA_SUCCESS) {
+      state_ = State::complete;
+      group_.in_flight_.remove(this);
+      return state_;
+    }
+    if (ended != CUDA_ERROR_NOT_READY) {
+      try {
+        check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal()));
+      } catch (const TransportError& error) {
+        group_.fail(error.status(), error.what());
+      }
+    }
+  }
+  const std::int64_t now = sdk::steady_now();
+  if (timeout_ && group_.device_.cuda().event_query(turn_->get()) == CUDA_SUCCESS) {
+    deadline_ = sdk::deadline_after(now, *timeout_);
+    timeout_.reset();
+  }
+  if (now >= deadline_) {
+    fail_late();
+  }
+  return state_;
+}
+
+void Launch::fail_late() {
+  const std::string late = what_ + " is past its deadline";
+  if (peer_) {
+    group_.fail(SR_TIMEOUT, late + ", waiting for " + group_.spec_.name_of(*peer_), group_.spec_.members[*peer_]);
+  }
+  group_.fail(SR_TIMEOUT, late + "; NCCL does not say which of the group's " + std::to_string(group_.spec_.size()) +
+                              " members it lacks");
+}
+
+}  // namespace shardrun::nccl

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <shardrun/sdk/op.hpp>
+
+#include <cstdint>
+#include <vector>
+
+#include "transports/nccl/steps.h"
+
+namespace shardrun::nccl {
+
+/// How an op is done; see info_of.
+enum class Method : std::uint8_t { nccl, keyed, in_order };
+
+[[nodiscard]] Method method_of(const sdk::OpSpec& op, std::uint32_t n, bool with_kernels);
+/// Scratch of the methods with kernels, on the member that needs most.
+[[nodiscard]] std::uint64_t scratch_of(const sdk::OpSpec& op, std::uint32_t n, Method method);
+/// By a method with kernels.
+[[nodiscard]] std::vector<Stage> reduction_stages_of(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n,
+                                                     Method method);
+
+}  // namespace shardrun::nccl
