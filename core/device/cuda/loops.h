@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "core/device/cuda/values.h"
 
@@ -74,7 +74,7 @@ struct Loops {
   std::int64_t strides[tensors][max_rank] = {};  ///< in elements
 };
 
-[[nodiscard]] inline bool has_dimension(const std::vector<std::int64_t>& dims, std::uint32_t d) {
+[[nodiscard]] inline bool has_dimension(std::span<const std::int64_t> dims, std::uint32_t d) {
   for (const std::int64_t dim : dims) {
     if (dim == static_cast<std::int64_t>(d)) {
       return true;
@@ -85,7 +85,7 @@ struct Loops {
 
 /// Loops over the dimensions of a tensor in `dims` (`chosen`), and over the others.
 struct TwoLoops {
-  TwoLoops(const TensorView& tensor, const std::vector<std::int64_t>& dims) {
+  TwoLoops(const TensorView& tensor, std::span<const std::int64_t> dims) {
     std::int64_t stride = 1;
     for (std::uint32_t d = tensor.rank; d-- > 0;) {
       (has_dimension(dims, d) ? chosen : others).add_outer(tensor.shape[d], stride);

@@ -384,6 +384,7 @@ void enqueue(void* stream, const void* kernel, std::function<void()> work) {
       std::fprintf(stderr, "fake CUDA: a kernel is launched that was not loaded\n");
       return fake.sticky = cudaErrorLaunchFailure;
     }
+    ++fake.counts.kernels;
     fake.give(static_cast<FakeStream*>(stream), {.run = std::move(work)});
     return cudaSuccess;
   }));

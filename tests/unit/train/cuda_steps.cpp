@@ -10,6 +10,7 @@
 #include "core/device/host_tensor.h"
 #include "core/device/library.h"
 #include "core/train/training.h"
+#include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/cuda/fake_cuda.h"
@@ -115,17 +116,26 @@ TEST_CASE("in a step the host waits once, for the step before, while the GPU has
   CHECK(after.behind - before.behind == after.given - before.given);
 }
 
-TEST_CASE("a step makes nothing of CUDA's", "[train][cuda]") {
+TEST_CASE("a step makes nothing of CUDA's and allocates nothing", "[train][cuda]") {
+  constexpr std::int64_t of_emulator = 2;  // allocations for the arguments of each kernel that is launched
   for (const char* microbatches : {"data.microbatches=1", "data.microbatches=3"}) {
+    INFO(microbatches);
     OnGpu at({microbatches});
     static_cast<void>(late(at, 6));
-    const std::int64_t made = fake_cuda::counts().made;
+    at.training.begin(6);
+    const fake_cuda::Counts before = fake_cuda::counts();
+    const auto allocated = static_cast<std::int64_t>(allocations());
 
-    for (std::int64_t step = 6; step < 20; ++step) {
-      static_cast<void>(at.training.step(step));
+    for (std::int64_t step = 7; step < 20; ++step) {
+      at.training.begin(step);
+      static_cast<void>(at.training.end(step - 1));
     }
 
-    CHECK(fake_cuda::counts().made == made);
+    const std::int64_t more = static_cast<std::int64_t>(allocations()) - allocated;
+    const fake_cuda::Counts after = fake_cuda::counts();
+    static_cast<void>(at.training.end(19));
+    CHECK(after.made == before.made);
+    CHECK(more == of_emulator * (after.kernels - before.kernels));
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <span>
 
 #include "core/device/cuda/columns.h"
 #include "core/device/cuda/loops.h"
@@ -12,7 +13,7 @@ namespace {
 
 /// How a reduction reads its operand.
 struct Nest {
-  Nest(const TensorView& x, const std::vector<std::int64_t>& dims)
+  Nest(const TensorView& x, std::span<const std::int64_t> dims)
       : loops(x, dims), results(loops.others.total()), length(loops.chosen.total()) {}
 
   /// Whether neighbouring results read neighbouring elements, and the elements of one result are apart.
@@ -113,17 +114,12 @@ void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Jo
   }
 }
 
-std::vector<std::int64_t> dimensions(std::int64_t begin, std::int64_t end) {
-  std::vector<std::int64_t> dims;
-  for (std::int64_t d = begin; d < end; ++d) {
-    dims.push_back(d);
-  }
-  return dims;
+/// The first `count` dimensions. Launches allocate nothing.
+std::span<const std::int64_t> leading_dimensions(std::int64_t count) {
+  static constexpr std::array<std::int64_t, max_rank> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  return std::span(all).first(static_cast<std::size_t>(count));
 }
-std::vector<std::int64_t> all_dimensions(const TensorView& x) { return dimensions(0, x.rank); }
-std::vector<std::int64_t> leading_dimensions(const KernelCall& call, const TensorView& x) {
-  return dimensions(0, x.rank - call.attributes.integer("keep"));
-}
+std::span<const std::int64_t> all_dimensions(const TensorView& x) { return leading_dimensions(x.rank); }
 
 constexpr float infinity = static_cast<float>(__builtin_huge_val());
 
@@ -144,7 +140,7 @@ void mean(const KernelCall& call) {
 
 /// y[k] = sum over l of x[l, k].   x: [L, K...]   y: [K...], `keep` dimensions
 void sum_leading(const KernelCall& call) {
-  reduce(call, {call.inputs[0], leading_dimensions(call, call.inputs[0])}, Plain{}, Plus{}, 0);
+  reduce(call, {call.inputs[0], leading_dimensions(call.inputs[0].rank - call.attributes.integer("keep"))}, Plain{}, Plus{}, 0);
 }
 void sum_all(const KernelCall& call) {
   reduce(call, {call.inputs[0], all_dimensions(call.inputs[0])},
@@ -156,7 +152,7 @@ void square_sum(const KernelCall& call) {
 /// y[l] = the largest x[l, v].   x: [L, V]   y: [L]
 void row_max(const KernelCall& call) {
   const std::int64_t last = call.inputs[0].rank - 1;
-  reduce(call, {call.inputs[0], {last}}, Plain{}, Larger{}, -infinity);
+  reduce(call, {call.inputs[0], {&last, 1}}, Plain{}, Larger{}, -infinity);
 }
 
 /// A view of the first operand, for its shape.
@@ -175,11 +171,12 @@ std::size_t all_scratch(const graph::OpShape& shape, int) {
 }
 std::size_t leading_scratch(const graph::OpShape& shape, int) {
   const TensorView x = first_operand(shape);
-  return Nest(x, dimensions(0, x.rank - shape.attributes.integer("keep"))).scratch();
+  return Nest(x, leading_dimensions(x.rank - shape.attributes.integer("keep"))).scratch();
 }
 std::size_t last_scratch(const graph::OpShape& shape, int) {
   const TensorView x = first_operand(shape);
-  return Nest(x, {std::int64_t{x.rank} - 1}).scratch();
+  const std::int64_t last = x.rank - 1;
+  return Nest(x, {&last, 1}).scratch();
 }
 
 /// A number that is larger the larger the value is and, of equal values, the smaller its index is. NaN is the largest.
@@ -222,7 +219,7 @@ void argmax(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const std::int64_t dim = call.attributes.integer("dim");
   const auto d = static_cast<std::uint32_t>(dim);
-  const TwoLoops loops(x, {dim});
+  const TwoLoops loops(x, {&dim, 1});
   for_each_row_in_packs<1>(
       call, call.outputs[0].elements(), x.shape[d],
       Argmax{reals(x), integers(call.outputs[0]), loops.others, x.shape[d], extent(x, d + 1, x.rank)});
@@ -240,7 +237,7 @@ struct Broadcast {
 /// y[k, r] = scale x[k] for all indices r of the dimensions `dims`.
 void broadcast(const KernelCall& call) {
   const TensorView& y = call.outputs[0];
-  const std::vector<std::int64_t>& dims = call.attributes.integers("dims");
+  const std::span<const std::int64_t> dims = call.attributes.integers("dims");
   Loops<1> loops;
   std::int64_t stride = 1;
   for (std::uint32_t d = y.rank; d-- > 0;) {
@@ -317,7 +314,7 @@ void cumulative_sum(const KernelCall& call) {
   const auto d = static_cast<std::uint32_t>(dim);
   const bool reverse = call.attributes.integer("reverse") == 1;
   const std::int64_t stride = extent(x, d + 1, x.rank);
-  const TwoLoops loops(x, {dim});
+  const TwoLoops loops(x, {&dim, 1});
   const std::int64_t count = loops.others.total();
   if (x.elements() == 0) {
     return;
