@@ -23,7 +23,7 @@ constexpr std::int64_t largest_of_mixtures = 3000;
 std::vector<Case> cases_with_long_rows(std::string_view op) {
   std::vector<Case> cases = cases_of(op);
   const std::size_t count = cases.size();
-  for (const std::int64_t length : {64, 1028, 1030}) {
+  for (const std::int64_t length : {64, 1032, 1030}) {
     for (std::size_t i = 0; i < count; ++i) {
       Case longer = cases[i];
       bool has_rows = false;
@@ -45,6 +45,9 @@ std::vector<Case> cases_with_long_rows(std::string_view op) {
     };
     add(4500, 3);
     add(300, 2100);
+    // Rows that are listed by several blocks.
+    cases.push_back(
+        {"embedding_gradient", {{"rows", 200}, {"axis", "vocab"}}, {integers_below<200>({700}), normal({700, 40})}});
   }
   return cases;
 }

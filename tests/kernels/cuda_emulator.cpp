@@ -106,6 +106,30 @@ struct ReadUnwritten {
   void operator()(Block& block) const { y[block.thread()] = block.shared<float>(threads)[block.thread()]; }
 };
 
+/// Each thread copies four numbers to shared memory and reads what its neighbour copied.
+struct CopyNumbers {
+  struct alignas(16) Four {
+    float of[4];
+  };
+  const Four* x;
+  float* y;
+  bool waits;
+
+  void operator()(Block& block) const {
+    const Shared<Four> copies = block.shared<Four>(threads);
+    block.copy_later(copies, block.thread(), x + block.thread());
+    if (waits) {
+      block.wait_for_copies();
+    }
+    block.sync();
+    y[block.thread()] = copies[(block.thread() + 1) % threads].of[3];
+  }
+};
+struct CopyOfUnaligned {
+  const unsigned char* x;
+  void operator()(Block& block) const { block.copy_later(block.shared<CopyNumbers::Four>(threads), 0, x); }
+};
+
 /// Every warp: c = a b of matrices [16, 16] in shared memory, b as it is or transposed.
 struct SmallProduct {
   const float* a;
@@ -197,6 +221,28 @@ TEST_CASE("a warp multiplies matrices of bfloat16") {
       }
     }
   }
+}
+
+TEST_CASE("copies to shared memory are there after the thread has waited for them") {
+  std::vector<CopyNumbers::Four> x(threads);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i].of[3] = static_cast<float>(i);
+  }
+  for (const Order order : {Order::forward, Order::reversed, Order::shuffled}) {
+    emulated::set_order(order, 3);
+    std::vector<float> y(threads);
+    launch_test(1, shared_bytes<CopyNumbers::Four>(threads), CopyNumbers{x.data(), y.data(), true});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      CHECK(y[i] == static_cast<float>((i + 1) % y.size()));
+    }
+    launch_test(1, shared_bytes<CopyNumbers::Four>(threads), CopyNumbers{x.data(), y.data(), false});
+    for (const float value : y) {
+      CHECK(value != value);
+    }
+  }
+  CHECK_THAT(message_of(shared_bytes<CopyNumbers::Four>(threads),
+                        CopyOfUnaligned{reinterpret_cast<const unsigned char*>(x.data()) + 4}),
+             Catch::Contains("addresses must be multiples of 16"));
 }
 
 TEST_CASE("shared memory begins as NaN in each block") {

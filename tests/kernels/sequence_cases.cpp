@@ -178,6 +178,8 @@ void add_attentions(std::vector<Case>& cases) {
                                             {1, 70, 45, 1, 2, 33},
                                             {1, 33, 129, 2, 2, 16},
                                             {1, 70, 68, 1, 2, 100}};
+  // Several tiles of queries and keys whose rows can be read in eights, of narrow and wide heads.
+  const std::vector<AttentionSize> tiled = {{1, 150, 150, 1, 2, 24}, {1, 70, 140, 1, 1, 128}};
   for (const AttentionSize& size : small) {
     add_attention<0, 0>(cases, size);
     add_attention<1, 0>(cases, size);
@@ -192,6 +194,13 @@ void add_attentions(std::vector<Case>& cases) {
     add_attention<0, 0>(cases, size);
     add_attention<2, 20>(cases, size);
     add_attention<3, 0>(cases, size);
+    add_attention<4, 0>(cases, size);
+  }
+  for (const AttentionSize& size : tiled) {
+    add_attention<0, 0>(cases, size);
+    add_attention<1, 0>(cases, size);
+    add_attention<2, 0>(cases, size);
+    add_attention<2, 20>(cases, size);
     add_attention<4, 0>(cases, size);
   }
 }

@@ -47,6 +47,13 @@ struct Range {
   std::int64_t end;
 };
 
+/// Of keys or queries that follow each other: numbers from the first to the last that are seen.
+struct Seen {
+  std::int32_t first;
+  std::int32_t last;
+  [[nodiscard]] SHARDRUN_ON_DEVICE bool has(std::int32_t number) const { return first <= number && number <= last; }
+};
+
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
@@ -72,9 +79,24 @@ struct Shape {
   std::int64_t rows_of_group = 0;  ///< from a head of queries to the next
 
   [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t chunks() const { return (width + tile - 1) / tile; }
-  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t query_tiles() const { return (queries + tile - 1) / tile; }
-  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t key_tiles() const { return (keys + tile - 1) / tile; }
+  /// Tiles of `rows` queries, or keys.
+  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t query_tiles(int rows = tile) const { return (queries + rows - 1) / rows; }
+  [[nodiscard]] SHARDRUN_ON_BOTH std::int64_t key_tiles(int rows = tile) const { return (keys + rows - 1) / rows; }
 
+  /// Of the keys from `key` on, those that a query sees. REQUIRES: `key` is not 2^30 away from the query.
+  [[nodiscard]] SHARDRUN_ON_DEVICE Seen seen_keys(std::int64_t query, std::int64_t key) const {
+    const auto ahead = static_cast<std::int32_t>(first_query + query - key);
+    const auto end = static_cast<std::int32_t>(smaller(keys - key, far));
+    const std::int32_t last = causal ? ahead : window > 0 ? ahead + reach() : far;
+    return {window > 0 ? ahead - reach() : -far, last < end ? last : end - 1};
+  }
+  /// Of the queries from `query` on, those that see a key.
+  [[nodiscard]] SHARDRUN_ON_DEVICE Seen seeing_queries(std::int64_t key, std::int64_t query) const {
+    const auto ahead = static_cast<std::int32_t>(first_query + query - key);
+    const auto end = static_cast<std::int32_t>(smaller(queries - query, far));
+    const std::int32_t last = window > 0 ? reach() - ahead : far;
+    return {causal ? -ahead : window > 0 ? -reach() - ahead : -far, last < end ? last : end - 1};
+  }
   /// The keys that a query sees.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range visible(std::int64_t query) const {
     const std::int64_t position = first_query + query;
@@ -82,9 +104,10 @@ struct Shape {
     const std::int64_t end = causal ? position + 1 : window > 0 ? position + window : keys;
     return {begin, smaller(end, keys)};
   }
-  /// The keys that queries [begin, end) see together.
+  /// The keys that those of the queries [begin, end) see together that there are.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range visible(Range some) const {
-    return {visible(some.begin).begin, visible(some.end - 1).end};
+    const std::int64_t end = smaller(some.end, queries);
+    return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
   /// Whether each of these queries sees each of these keys. What a query sees moves on with the query.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
@@ -93,6 +116,10 @@ struct Shape {
   }
   /// The queries that see some of the keys [begin, end): all that do are among them.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range seeing(Range some) const {
+    some.end = smaller(some.end, keys);
+    if (some.begin >= some.end) {
+      return {0, 0};
+    }
     const std::int64_t begin = causal ? some.begin : window > 0 ? some.begin - window + 1 : first_query;
     const std::int64_t end = window > 0 ? some.end - 1 + window - first_query : queries;
     return {larger(0, begin - first_query), smaller(queries, end)};
@@ -100,6 +127,12 @@ struct Shape {
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t lse_row(const Head& head) const {
     return ((head.sample * heads + head.head) * group + head.group) * queries;
   }
+  /// How far the farthest key in the window is from a query.
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int32_t reach() const {
+    return static_cast<std::int32_t>(smaller(window, far)) - 1;
+  }
+  static constexpr std::int32_t far = 1 << 30;
+
   /// Head `number` of the B H G heads of queries.
   [[nodiscard]] SHARDRUN_ON_DEVICE Head head_of(std::int64_t number) const {
     return {number / group / heads, number / group % heads, number % group};

@@ -9,25 +9,28 @@
 #include "core/device/cuda/attention.h"
 #include "core/device/cuda/matrix.h"
 
-/// What attention of bfloat16 by tensor cores and its gradient share. A block has four warps, each with 16 rows of the
-/// block's 64 queries or 64 keys. Probabilities stay in the registers of a warp, and are rounded to bfloat16 before
-/// they are multiplied; sums are float32.
+/// What attention of bfloat16 by tensor cores and its gradient share. A block has four warps, each with 16 or 32 of the
+/// block's own rows, which are queries or keys. It goes over the others in tiles: while it computes with one, the next
+/// is copied to shared memory. A warp reads every tile as a whole; with 32 rows it computes twice as much with what it
+/// reads. Probabilities stay in the registers of a warp, and are rounded to bfloat16 before they are multiplied; sums
+/// are float32.
 namespace shardrun::device::cuda::attention {
 
 inline constexpr int warps = 4;
-inline constexpr int warp_rows = tile / warps;
-static_assert(warp_rows == 16);
+/// Rows of a fragment.
+inline constexpr int fragment_rows = 16;
 
-/// e^x, 0 where that is below 2^-126. Its relative error is |x| 2^-24 or 2^-22, which probabilities of bfloat16 do not
-/// show; expf takes three times as many instructions.
-[[nodiscard]] SHARDRUN_ON_DEVICE inline float exponential(float x) {
-  constexpr float log2_e = 1.44269504F;
+inline constexpr float log2_e = 1.44269504F;
+inline constexpr float log_2 = 0.693147181F;
+
+/// 2^x, 0 where that is below 2^-126, in one instruction. Scores are multiplied by log2 e for it.
+[[nodiscard]] SHARDRUN_ON_DEVICE inline float power_of_two(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * log2_e));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return ::exp2f(x * log2_e);
+  return ::exp2f(x);
 #endif
 }
 
@@ -51,27 +54,30 @@ class MatrixTile {
 
   SHARDRUN_ON_DEVICE explicit MatrixTile(Block& block) : data_(block.shared<Eight>(rows * stride)) {}
 
-  /// Loads rows from row `first` on. What is outside is 0.
-  SHARDRUN_ON_DEVICE void load(const Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
-                               std::int64_t count, std::int64_t columns) const {
+  /// Begins to load `number` rows of a head, from row `first` on, to those from row `to` on. What is outside is 0. The
+  /// rows are there after wait_for_copies() and sync(). `in_eights`: it is known that they are read so.
+  template <int number = rows, bool in_eights = false>
+  SHARDRUN_ON_DEVICE void load(Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
+                               std::int64_t count, std::int64_t columns, int to = 0) const {
     constexpr int all = warps * warp_size;
     const auto* const data = reinterpret_cast<const std::uint16_t*>(from.data.data);
-    SHARDRUN_UNROLLED for (int i = 0; i < rows * eights / all; ++i) {
-      const int number = block.thread() + i * all;
-      const int row = number / eights;
-      const int column = number % eights * 8;
+    SHARDRUN_UNROLLED for (int i = 0; i < number * eights / all; ++i) {
+      const int eight = block.thread() + i * all;
+      const int row = eight / eights;
+      const int column = eight % eights * 8;
       const std::int64_t element = begin + (first + row) * from.of_row + column;
       const std::int64_t left = first + row < count ? columns - column : 0;
-      Eight found = {};
-      if (from.in_eights && left >= 8) {
-        found = *reinterpret_cast<const Eight*>(data + element);
-      } else {
-        SHARDRUN_UNROLLED for (int k = 0; k < 8; ++k) {
-          const std::uint32_t bits = k < left ? data[element + k] : 0U;
-          found.words[k / 2] |= bits << static_cast<unsigned>(k % 2 * 16);
-        }
+      const int place = (to + row) * stride + column / 8;
+      if ((in_eights || from.in_eights) && left >= 8) {
+        block.copy_later(data_, place, data + element);
+        continue;
       }
-      data_[row * stride + column / 8] = found;
+      Eight found = {};
+      SHARDRUN_UNROLLED for (int k = 0; k < 8 && !in_eights; ++k) {
+        const std::uint32_t bits = k < left ? data[element + k] : 0U;
+        found.words[k / 2] |= bits << static_cast<unsigned>(k % 2 * 16);
+      }
+      data_[place] = found;
     }
   }
 
@@ -89,33 +95,44 @@ class MatrixTile {
   Shared<Eight> data_;
 };
 
-/// sums += a b^T, of 16 rows of `a` from `row` on and all rows of b.
-template <int width, int a_rows, int b_rows>
-SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int row,
-                                                const MatrixTile<b_rows, width>& b, FragmentC (&sums)[b_rows / 8]) {
+/// sums[i] += a b^T, of 16 rows of `a` from a_row + 16 i on and as many of b, from b_row on, as sums have columns.
+template <int width, int a_rows, int b_rows, int count, int fragments>
+SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
+                                                const MatrixTile<b_rows, width>& b, int b_row,
+                                                FragmentC (&sums)[count][fragments]) {
   SHARDRUN_UNROLLED for (int d = 0; d < width; d += 16) {
-    const FragmentA left = a.a(block, row, d);
-    SHARDRUN_UNROLLED for (int n = 0; n < b_rows / 16; ++n) {
-      const TwoB right = b.transposed_b(block, n * 16, d);
-      multiply_add(block, left, right.of[0], sums[2 * n]);
-      multiply_add(block, left, right.of[1], sums[2 * n + 1]);
+    FragmentA left[count];
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) { left[i] = a.a(block, a_row + i * fragment_rows, d); }
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments / 2; ++n) {
+      const TwoB right = b.transposed_b(block, b_row + n * 16, d);
+      SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+        multiply_add(block, left[i], right.of[0], sums[i][2 * n]);
+        multiply_add(block, left[i], right.of[1], sums[i][2 * n + 1]);
+      }
     }
   }
 }
 
-/// sums += a b, of 16 rows of `a`, which a warp has as sums, rounded to bfloat16.
-template <int inner, int width>
-SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC (&a)[inner / 8],
-                                                   const MatrixTile<inner, width>& b, FragmentC (&sums)[width / 8]) {
-  SHARDRUN_UNROLLED for (int k = 0; k < inner / 16; ++k) {
-    const FragmentC& first = a[2 * k];
-    const FragmentC& second = a[2 * k + 1];
-    const FragmentA left = {{bfloat_pair(first.of[0], first.of[1]), bfloat_pair(first.of[2], first.of[3]),
-                             bfloat_pair(second.of[0], second.of[1]), bfloat_pair(second.of[2], second.of[3])}};
+/// sums[i] += a[i] b, of 16 rows of a[i] each, which a warp has as sums, rounded to bfloat16, and rows of b from b_row
+/// on.
+template <int width, int b_rows, int count, int fragments>
+SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC (&a)[count][fragments],
+                                                   const MatrixTile<b_rows, width>& b, int b_row,
+                                                   FragmentC (&sums)[count][width / 8]) {
+  SHARDRUN_UNROLLED for (int k = 0; k < fragments / 2; ++k) {
+    FragmentA left[count];
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+      const FragmentC& first = a[i][2 * k];
+      const FragmentC& second = a[i][2 * k + 1];
+      left[i] = {{bfloat_pair(first.of[0], first.of[1]), bfloat_pair(first.of[2], first.of[3]),
+                  bfloat_pair(second.of[0], second.of[1]), bfloat_pair(second.of[2], second.of[3])}};
+    }
     SHARDRUN_UNROLLED for (int n = 0; n < width / 16; ++n) {
-      const TwoB right = b.b(block, k * 16, n * 16);
-      multiply_add(block, left, right.of[0], sums[2 * n]);
-      multiply_add(block, left, right.of[1], sums[2 * n + 1]);
+      const TwoB right = b.b(block, b_row + k * 16, n * 16);
+      SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+        multiply_add(block, left[i], right.of[0], sums[i][2 * n]);
+        multiply_add(block, left[i], right.of[1], sums[i][2 * n + 1]);
+      }
     }
   }
 }
@@ -186,7 +203,7 @@ template <typename Join>
   return join(value, block.exchange(value, block.lane() ^ 2));
 }
 
-/// Writes a warp's 16 rows of a head, from row `first` on.
+/// Writes 16 rows of a head, from row `first` on.
 template <int width>
 SHARDRUN_ON_DEVICE inline void store_rows(const Block& block, const HeadRows& to, std::int64_t begin,
                                           std::int64_t first, std::int64_t count, std::int64_t columns,

@@ -69,6 +69,20 @@ class Block {
   }
   [[nodiscard]] SHARDRUN_ON_DEVICE std::uint32_t ballot(bool value) { return __ballot_sync(0xFFFFFFFFU, value); }
   SHARDRUN_ON_DEVICE void sync_warp() { __syncwarp(); }
+  template <typename T>
+  SHARDRUN_ON_DEVICE void copy_later(const Shared<T>& to, int index, const void* from) {
+    static_assert(sizeof(T) == 16);
+#if defined(__CUDA_ARCH__)
+    const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(&to[index]));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(__cvta_generic_to_global(from))
+                 : "memory");
+#endif
+  }
+  SHARDRUN_ON_DEVICE void wait_for_copies() {
+#if defined(__CUDA_ARCH__)
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+  }
 #else
   Block(emulated::Strand& strand, unsigned char* memory) : strand_(strand), memory_(memory) {}
   /// Of the block, from 0.
@@ -96,6 +110,14 @@ class Block {
   void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }
+  /// Copies 16 bytes, aligned to 16, to an element of shared memory until wait_for_copies(), without registers.
+  template <typename T>
+  void copy_later(const Shared<T>& to, int index, const void* from) {
+    static_assert(sizeof(T) == 16);
+    copies_.add(&to[index], from);
+  }
+  /// Waits for the copies that this thread began. Others see them after the next sync().
+  void wait_for_copies() { copies_.finish(); }
   [[nodiscard]] emulated::Strand& strand() const { return strand_; }
 #endif
   [[nodiscard]] SHARDRUN_ON_DEVICE int lane() const { return thread() % warp_size; }
@@ -123,6 +145,7 @@ class Block {
  private:
 #if !defined(__CUDACC__)
   emulated::Strand& strand_;
+  emulated::Copies copies_;
 #endif
   unsigned char* memory_;
   std::size_t used_ = join_bytes;
@@ -145,6 +168,15 @@ struct Larger {
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
+  }
+  [[nodiscard]] SHARDRUN_ON_DEVICE float operator()(float a, float b) const {
+#if defined(__CUDA_ARCH__)
+    float larger;  // one instruction
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+#else
+    return a > b || a != a ? a : b;
+#endif
   }
 };
 /// The smaller number; NaN if one of them is.

@@ -21,8 +21,12 @@ namespace shardrun::device::cuda {
   return chunks == 1 ? 0 : static_cast<std::size_t>(chunks * width) * sizeof(float);
 }
 
-template <typename Term, typename Join>
+/// A lane has `pack` neighbouring columns; the warps of a block read different rows.
+template <int pack, typename Term, typename Join>
 struct JoinRows {
+  static constexpr int tile = warp_size * pack;  ///< columns of a block
+  static constexpr int ahead = 4;                ///< rows that a warp reads at once
+
   Term term;
   Join join;
   float first;  ///< the result of no rows
@@ -33,67 +37,99 @@ struct JoinRows {
   Reals y;
   bool accumulate;
 
-  /// A warp reads 32 neighbouring columns of a row; the warps of a block read different rows.
+  [[nodiscard]] static constexpr std::size_t shared() { return shared_bytes<float>(most_threads * pack); }
+  [[nodiscard]] std::int64_t tiles() const { return (width + tile - 1) / tile; }
+
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
-    const std::int64_t tiles = (width + warp_size - 1) / warp_size;
+    const std::int64_t tiles = (width + tile - 1) / tile;
     const std::int64_t chunk = block.index() / tiles;
-    const std::int64_t column = block.index() % tiles * warp_size + block.lane();
-    const std::int64_t end = rows * (chunk + 1) / chunks;
-    const Shared<float> values = block.shared<float>(most_threads);
-    float value = first;
-    if (column < width) {
-      for (std::int64_t row = rows * chunk / chunks + block.warp(); row < end; row += block.warps()) {
-        value = join(value, term(row, column));
+    const std::int64_t begin = block.index() % tiles * tile;
+    const Shared<float> values = block.shared<float>(most_threads * pack);
+    const Pack<pack> own = join_own(block, chunk, begin + block.lane() * pack);
+    SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k * block.threads() + block.thread()] = own[k]; }
+    block.sync();
+    for (int i = block.thread(); i < tile; i += block.threads()) {
+      const int lane = i % warp_size;
+      const int k = i / warp_size;
+      const std::int64_t column = begin + lane * pack + k;
+      if (column >= width) {
+        continue;
+      }
+      float value = values[k * block.threads() + lane];
+      for (int warp = 1; warp < block.warps(); ++warp) {
+        value = join(value, values[k * block.threads() + warp * warp_size + lane]);
+      }
+      if (chunks == 1) {
+        y.put(column, value, accumulate);
+      } else {
+        partial[chunk * width + column] = value;
       }
     }
-    values[block.thread()] = value;
-    block.sync();
-    if (block.warp() != 0 || column >= width) {
-      return;
+  }
+
+ private:
+  /// Joins the warp's rows of a chunk.
+  SHARDRUN_ON_DEVICE Pack<pack> join_own(const Block& block, std::int64_t chunk, std::int64_t column) const {
+    Pack<pack> value;
+    SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { value[k] = first; }
+    if (column >= width) {
+      return value;
     }
-    for (int warp = 1; warp < block.warps(); ++warp) {
-      value = join(value, values[warp * warp_size + block.lane()]);
+    const std::int64_t end = rows * (chunk + 1) / chunks;
+    std::int64_t row = rows * chunk / chunks + block.warp();
+    for (; row + (ahead - 1) * block.warps() < end; row += ahead * block.warps()) {
+      Pack<pack> found[ahead];
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) {
+        found[i] = term.template get<pack>(row + i * block.warps(), column);
+      }
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { add(value, found[i]); }
     }
-    if (chunks == 1) {
-      y.put(column, value, accumulate);
-    } else {
-      partial[chunk * width + column] = value;
+    for (; row < end; row += block.warps()) {
+      add(value, term.template get<pack>(row, column));
     }
+    return value;
+  }
+  SHARDRUN_ON_DEVICE void add(Pack<pack>& to, const Pack<pack>& found) const {
+    SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { to[k] = join(to[k], found[k]); }
   }
 };
 
-template <typename Join>
-struct JoinChunks {
-  Join join;
+/// The partial results of chunks, as the rows of a matrix.
+struct PartialTerm {
+  Reals partial;
   std::int64_t width;
-  std::int64_t chunks;
-  const float* partial;
-  Reals y;
-  bool accumulate;
 
-  SHARDRUN_ON_DEVICE void operator()(std::int64_t column) const {
-    float value = partial[column];
-    for (std::int64_t chunk = 1; chunk < chunks; ++chunk) {
-      value = join(value, partial[chunk * width + column]);
-    }
-    y.put(column, value, accumulate);
+  template <int pack>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Pack<pack> get(std::int64_t row, std::int64_t column) const {
+    return partial.get_pack<pack>(row * width + column);
   }
 };
 
-/// outputs[0][column] = join of term(row, column), or added to it if the call accumulates. REQUIRES: the call has the
-/// scratch, and join(first, x) is x.
-template <typename Term, typename Join>
-void join_rows(const KernelCall& call, std::int64_t rows, std::int64_t width, const Term& term, const Join& join,
-               float first) {
+template <int pack, typename Term, typename Join>
+void join_rows_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t width, const Term& term,
+                        const Join& join, float first) {
   const std::int64_t chunks = chunks_of(rows);
   const Reals y = reals(call.outputs[0]);
   auto* const partial = reinterpret_cast<float*>(call.scratch.data());
-  const std::int64_t tiles = (width + warp_size - 1) / warp_size;
-  launch(call, tiles * chunks, most_threads, shared_bytes<float>(most_threads),
-         JoinRows<Term, Join>{term, join, first, rows, width, chunks, partial, y, call.accumulate});
+  const JoinRows<pack, Term, Join> of_rows = {term, join, first, rows, width, chunks, partial, y, call.accumulate};
+  launch(call, of_rows.tiles() * chunks, most_threads, of_rows.shared(), of_rows);
   if (chunks > 1) {
-    for_each(call, width, JoinChunks<Join>{join, width, chunks, partial, y, call.accumulate});
+    const PartialTerm of_partial = {{reinterpret_cast<unsigned char*>(partial), false}, width};
+    const JoinRows<1, PartialTerm, Join> of_chunks = {of_partial, join,    first, chunks,         width,
+                                                      1,          nullptr, y,     call.accumulate};
+    launch(call, of_chunks.tiles(), most_threads, of_chunks.shared(), of_chunks);
   }
+}
+
+/// outputs[0][column] = join of the term of each (row, column), or added to it if the call accumulates.
+/// term.get<pack>(row, column) gives the terms of `pack` neighbouring columns. `in_packs`: whether it may be called
+/// with pack_size for a multiple of it; then width is one as well. REQUIRES: the call has the scratch, and join(first,
+/// x) is x.
+template <typename Term, typename Join>
+void join_rows(const KernelCall& call, std::int64_t rows, std::int64_t width, bool in_packs, const Term& term,
+               const Join& join, float first) {
+  in_packs ? join_rows_in_packs<pack_size>(call, rows, width, term, join, first)
+           : join_rows_in_packs<1>(call, rows, width, term, join, first);
 }
 
 }  // namespace shardrun::device::cuda

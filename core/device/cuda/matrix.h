@@ -28,17 +28,6 @@ struct alignas(16) Eight {
   std::uint32_t words[4];
 };
 
-/// Two floats, rounded to bfloat16, as a word of a fragment.
-[[nodiscard]] SHARDRUN_ON_DEVICE inline std::uint32_t bfloat_pair(float first, float second) {
-#if defined(__CUDA_ARCH__)
-  std::uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-  return word;
-#else
-  return bfloat_of_float(first) | static_cast<std::uint32_t>(bfloat_of_float(second)) << 16U;
-#endif
-}
-
 /// Four 8 x 8 matrices, as parts of fragments: word m of a lane is row g, columns 2 t and 2 t + 1, of matrix m; or, of
 /// the transposed matrices, rows 2 t and 2 t + 1 of column g. Lane 8 m + r says where row r of matrix m is:
 /// data[index].

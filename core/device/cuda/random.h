@@ -27,7 +27,7 @@ class DropoutStream {
     key_1_ = key[1];
   }
 
-  [[nodiscard]] SHARDRUN_ON_DEVICE bool drops() const { return rejected_ != 0; }
+  [[nodiscard]] SHARDRUN_ON_BOTH bool drops() const { return rejected_ != 0; }
 
   /// Of the elements 4 number, …, 4 number + 3 of a sample: each 0 or 1 / (1 - rate).
   [[nodiscard]] SHARDRUN_ON_DEVICE Factors factors(std::int64_t sample, std::int64_t number) const {

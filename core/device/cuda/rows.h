@@ -32,6 +32,20 @@ struct Team {
       body(e);
     }
   }
+  /// Calls use(e, load(e)) for the same steps, in the same order. The loads of `ahead` steps are under way together.
+  template <int pack, int ahead, typename Load, typename Use>
+  SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Load& load, const Use& use) const {
+    const std::int64_t step = std::int64_t{pack} * size();
+    std::int64_t e = std::int64_t{pack} * member();
+    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches between the loads
+      decltype(load(e)) found[ahead];
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step); }
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { use(e + i * step, found[i]); }
+    }
+    for (; e < width; e += step) {
+      use(e, load(e));
+    }
+  }
 };
 
 template <bool is_block, int pack, typename Function>

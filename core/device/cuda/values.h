@@ -17,17 +17,32 @@ namespace shardrun::device::cuda {
   __builtin_memcpy(&value, &bits, sizeof(value));
   return value;
 }
+[[nodiscard]] SHARDRUN_ON_BOTH inline std::uint32_t bits_of_float(float value) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
 [[nodiscard]] SHARDRUN_ON_BOTH inline float float_of_bfloat(std::uint16_t bits) {
   return float_of_bits(static_cast<std::uint32_t>(bits) << 16U);
 }
 /// Rounded to nearest, ties to even. NaN stays NaN.
 [[nodiscard]] SHARDRUN_ON_BOTH inline std::uint16_t bfloat_of_float(float value) {
-  std::uint32_t bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
+  const std::uint32_t bits = bits_of_float(value);
   if (value != value) {
     return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
   }
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+}
+
+/// Two floats, rounded to bfloat16, the first in the lower half of the word.
+[[nodiscard]] SHARDRUN_ON_DEVICE inline std::uint32_t bfloat_pair(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+#else
+  return bfloat_of_float(first) | static_cast<std::uint32_t>(bfloat_of_float(second)) << 16U;
+#endif
 }
 
 /// Consecutive elements as floats.
@@ -59,56 +74,60 @@ struct Reals {
     set(i, accumulate ? get(i) + value : value);
   }
 
-  /// Elements from i on, in one access. REQUIRES: `count` divides i, and is 1 or the tensor is aligned for it
-  /// (is_aligned).
+  /// Elements from i on: bfloat16 in one access, float32 in two. REQUIRES: `count` divides i, and is 1 or the tensor is
+  /// aligned for it (is_aligned).
   template <int count>
   [[nodiscard]] SHARDRUN_ON_DEVICE Pack<count> get_pack(std::int64_t i) const {
     Pack<count> pack;
-    if (is_bfloat) {
-      struct alignas(2 * count) Bits {
-        std::uint16_t values[count];
-      };
-      const Bits bits = *reinterpret_cast<const Bits*>(data + 2 * i);
-      for (int k = 0; k < count; ++k) {
-        pack[k] = float_of_bfloat(bits.values[k]);
-      }
+    if constexpr (count == 1) {
+      pack[0] = get(i);
     } else {
-      struct alignas(4 * count) Floats {
-        float values[count];
-      };
-      const Floats floats = *reinterpret_cast<const Floats*>(data + 4 * i);
-      for (int k = 0; k < count; ++k) {
-        pack[k] = floats.values[k];
+      // Both types begin with the same access, and nothing waits for it here: so the loads of several operands are
+      // under way together.
+      const auto* const from = reinterpret_cast<const Half<count>*>(data + (i << (is_bfloat ? 1 : 2)));
+      const Half<count> first = from[0];
+      Half<count> second = {};
+      if (!is_bfloat) {
+        second = from[1];
+      }
+      SHARDRUN_UNROLLED for (int k = 0; k < count; ++k) {
+        const std::uint32_t pair = first.words[k / 2];
+        const std::uint32_t of_bfloat = k % 2 == 0 ? pair << 16U : pair & 0xFFFF0000U;
+        const std::uint32_t of_float = k < count / 2 ? first.words[k] : second.words[k - count / 2];
+        pack[k] = float_of_bits(is_bfloat ? of_bfloat : of_float);
       }
     }
     return pack;
   }
   template <int count>
   SHARDRUN_ON_DEVICE void set_pack(std::int64_t i, const Pack<count>& pack) const {
-    if (is_bfloat) {
-      struct alignas(2 * count) Bits {
-        std::uint16_t values[count];
-      };
-      Bits bits;
-      for (int k = 0; k < count; ++k) {
-        bits.values[k] = bfloat_of_float(pack[k]);
-      }
-      *reinterpret_cast<Bits*>(data + 2 * i) = bits;
+    if constexpr (count == 1) {
+      set(i, pack[0]);
     } else {
-      struct alignas(4 * count) Floats {
-        float values[count];
-      };
-      Floats floats;
-      for (int k = 0; k < count; ++k) {
-        floats.values[k] = pack[k];
+      auto* const to = reinterpret_cast<Half<count>*>(data + (i << (is_bfloat ? 1 : 2)));
+      Half<count> first;
+      Half<count> second;
+      SHARDRUN_UNROLLED for (int k = 0; k < count / 2; ++k) {
+        first.words[k] = is_bfloat ? bfloat_pair(pack[2 * k], pack[2 * k + 1]) : bits_of_float(pack[k]);
+        second.words[k] = bits_of_float(pack[k + count / 2]);
       }
-      *reinterpret_cast<Floats*>(data + 4 * i) = floats;
+      to[0] = first;
+      if (!is_bfloat) {
+        to[1] = second;
+      }
     }
   }
+
+ private:
+  /// `count` elements of bfloat16, or half as many of float32.
+  template <int count>
+  struct alignas(2 * count) Half {
+    std::uint32_t words[count / 2];
+  };
 };
 
-/// Elements that kernels read and write at once: 16 bytes of float32.
-inline constexpr int pack_size = 4;
+/// Elements that kernels read and write at once: 16 bytes of bfloat16.
+inline constexpr int pack_size = 8;
 
 [[nodiscard]] inline Reals reals(const TensorView& tensor) noexcept {
   return {static_cast<unsigned char*>(tensor.data), tensor.dtype == graph::DType::bf16};

@@ -450,6 +450,22 @@ void fail_shared_index(int index, int count) {
   throw Error(ErrorCode::internal, fmt::format("index {} of an array of {} elements in shared memory", index, count));
 }
 
+void Copies::add(void* to, const void* from) {
+  if (reinterpret_cast<std::uintptr_t>(to) % bytes != 0 || reinterpret_cast<std::uintptr_t>(from) % bytes != 0) {
+    throw Error(ErrorCode::internal,
+                fmt::format("a copy from {} to {}: addresses must be multiples of {}", from, to, bytes));
+  }
+  std::memset(to, 0xFF, bytes);
+  copies_.push_back({to, from});
+}
+
+void Copies::finish() {
+  for (const Copy& copy : copies_) {
+    std::memcpy(copy.to, copy.from, bytes);
+  }
+  copies_.clear();
+}
+
 void set_enqueue(Enqueue to) noexcept { enqueue = to; }
 
 void run(const Launch& launch) {

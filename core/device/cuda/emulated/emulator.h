@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 /// Runs the blocks of CUDA kernels on the processor. Each thread of a block is a fiber: it runs until it waits for
 /// other threads or ends. Blocks run one after the other, on the thread that launches the kernel.
@@ -48,6 +49,23 @@ void give(Strand& strand, const void* given, std::size_t bytes, Where where);
 /// Throws Error{internal} unless the block has that much shared memory.
 void require_shared(const Strand& strand, std::size_t bytes);
 [[noreturn]] void fail_shared_index(int index, int count);
+
+/// A thread's copies to shared memory under way. They are made when it waits for them: until then there is NaN.
+class Copies {
+ public:
+  static constexpr std::size_t bytes = 16;
+
+  /// Throws Error{internal} when an address is not a multiple of 16.
+  void add(void* to, const void* from);
+  void finish();
+
+ private:
+  struct Copy {
+    void* to;
+    const void* from;
+  };
+  std::vector<Copy> copies_;
+};
 
 /// A kernel to run. `body` is called once for each thread of each block, with the block's shared memory.
 struct Launch {

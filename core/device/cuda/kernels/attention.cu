@@ -53,7 +53,7 @@ struct Attend : AttentionTensors {
     float largest[each];
     float total[each] = {};
     SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) { largest[r] = -HUGE_VALF; }
-    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
+    const Range seen = shape.visible({first, first + attention::tile});
     if (chunks == 1) {
       queries.load(block, q, head.begin(q), first, shape.queries, 0, shape.width);
     }
@@ -124,84 +124,111 @@ struct Attend : AttentionTensors {
   }
 };
 
-/// The same for bfloat16, by tensor cores. `width`: of heads, or more. The columns of a tile of scores are keys.
-template <int width>
+/// The same for bfloat16, by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp
+/// has. The columns of a tile of scores are keys. Scores are in units of ln 2.
+template <int width, int count>
 struct AttendMatrices : AttentionTensors {
-  using RowMatrix = attention::MatrixTile<attention::tile, width>;
-  static constexpr int fragments = attention::tile / 8;
+  static constexpr int warp_rows = count * attention::fragment_rows;
+  static constexpr int rows = attention::warps * warp_rows;
+  static constexpr int step = attention::tile;  ///< keys of a tile
+  static constexpr int fragments = step / 8;
+  using QueryTile = attention::MatrixTile<rows, width>;
+  using TwoTiles = attention::MatrixTile<2 * step, width>;
 
-  [[nodiscard]] static std::size_t shared() { return 3 * RowMatrix::bytes(); }
-  [[nodiscard]] std::int64_t blocks() const { return shape.batch * shape.heads * shape.group * shape.query_tiles(); }
+  [[nodiscard]] static std::size_t shared() { return QueryTile::bytes() + 2 * TwoTiles::bytes(); }
+  [[nodiscard]] std::int64_t blocks() const {
+    return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
+  }
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const std::int64_t heads = shape.batch * shape.heads * shape.group;
     const Head head = shape.head_of(block.index() % heads);
-    const std::int64_t first = (shape.query_tiles() - 1 - block.index() / heads) * attention::tile;
-    const int warp_row = block.warp() * attention::warp_rows;
-    const std::int64_t query = first + warp_row + block.lane() / 4;  // and the one eight rows below
-    const RowMatrix queries(block);
-    const RowMatrix keys(block);
-    const RowMatrix values(block);
-    FragmentC result[width / 8] = {};
-    float largest[2] = {-HUGE_VALF, -HUGE_VALF};
-    float total[2] = {};
+    const std::int64_t first = (shape.query_tiles(rows) - 1 - block.index() / heads) * rows;
+    const int warp_row = block.warp() * warp_rows;
+    const std::int64_t query = first + warp_row + block.lane() / 4;  // and those 8, 16 and 24 rows below
+    const QueryTile queries(block);
+    const TwoTiles keys(block);
+    const TwoTiles values(block);
+    const auto load = [&](std::int64_t key, int to) {
+      keys.template load<step>(block, k, head.begin(k), key, shape.keys, shape.width, to);
+      values.template load<step>(block, v, head.begin(v), key, shape.keys, shape.width, to);
+    };
+    FragmentC result[count][width / 8] = {};
+    float largest[count][2];
+    float total[count][2] = {};
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) { largest[i][0] = largest[i][1] = -HUGE_VALF; }
+    const Range seen = shape.visible({first, first + rows});
+    const Range own = {first + warp_row, first + warp_row + warp_rows};
+    const Range seen_by_warp = shape.visible(own);
     queries.load(block, q, head.begin(q), first, shape.queries, shape.width);
-    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
-    for (std::int64_t key = seen.begin / attention::tile * attention::tile; key < seen.end; key += attention::tile) {
-      block.sync();
-      keys.load(block, k, head.begin(k), key, shape.keys, shape.width);
-      values.load(block, v, head.begin(v), key, shape.keys, shape.width);
-      block.sync();
-      FragmentC scores[fragments] = {};
-      attention::add_row_products(block, queries, warp_row, keys, scores);
-      SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
-        const float factor = exponentiate(block, query + 8 * half, key, half, scores, largest[half], total[half]);
-        SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
-          result[n].of[2 * half] *= factor;
-          result[n].of[2 * half + 1] *= factor;
-        }
+    std::int64_t key = seen.begin / step * step;
+    load(key, 0);
+    for (int at = 0; key < seen.end; key += step, at = step - at) {
+      block.wait_for_copies();
+      block.sync();  // also because the other tile has been read
+      if (key + step < seen.end) {
+        load(key + step, step - at);
       }
-      if (shape.stream.drops()) {
-        SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
-          const FragmentC factors =
-              attention::dropout_factors(block, shape, head, query, key + 8 * n + block.lane() % 4 * 2);
-          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
-            scores[n].of[i] = factors.of[i] == 0.0F ? 0.0F : scores[n].of[i] * factors.of[i];
+      if (seen_by_warp.end <= key || key + step <= seen_by_warp.begin) {
+        continue;
+      }
+      FragmentC scores[count][fragments] = {};
+      attention::add_row_products(block, queries, warp_row, keys, at, scores);
+      const bool all_visible = !shape.has_mask && shape.see_all(own, {key, key + step});
+      SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+        float factors[2];
+        SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+          const std::int64_t row = query + i * attention::fragment_rows + 8 * half;
+          factors[half] = exponentiate(block, row, key, all_visible, half, scores[i], largest[i][half], total[i][half]);
+        }
+        if (block.ballot(factors[0] != 1.0F || factors[1] != 1.0F) != 0) {
+          SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
+            SHARDRUN_UNROLLED for (int e = 0; e < 4; ++e) { result[i][n].of[e] *= factors[e / 2]; }
           }
         }
+        if (shape.stream.drops()) {
+          drop(block, head, query + i * attention::fragment_rows, key, scores[i]);
+        }
       }
-      attention::add_rounded_product<attention::tile, width>(block, scores, values, result);
+      attention::add_rounded_product(block, scores, values, at, result);
     }
-    SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
-      const float sum = attention::join_fragment_row(block, total[half], Plus{});
-      SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
-        result[n].of[2 * half] /= sum;
-        result[n].of[2 * half + 1] /= sum;
+    block.wait_for_copies();  // of queries that see no key
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+      const std::int64_t begin = first + warp_row + i * attention::fragment_rows;
+      SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+        const float sum = attention::join_fragment_row(block, total[i][half], Plus{});
+        SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
+          result[i][n].of[2 * half] /= sum;
+          result[i][n].of[2 * half + 1] /= sum;
+        }
+        const std::int64_t row = begin + block.lane() / 4 + 8 * half;
+        if (block.lane() % 4 == 0 && row < shape.queries) {
+          lse.set(shape.lse_row(head) + row, largest[i][half] * attention::log_2 + FloatMath::log(sum));
+        }
       }
-      if (block.lane() % 4 == 0 && query + 8 * half < shape.queries) {
-        lse.set(shape.lse_row(head) + query + 8 * half, largest[half] + FloatMath::log(sum));
-      }
+      attention::store_rows<width>(block, out, head.begin(out), begin, shape.queries, shape.width, result[i]);
     }
-    attention::store_rows<width>(block, out, head.begin(out), first + warp_row, shape.queries, shape.width, result);
   }
 
  private:
   /// Makes probabilities of the scores of a row, which is elements 2 `half` and 2 `half` + 1 of each fragment. Returns
   /// the factor of what is summed up so far.
-  SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, int half,
+  SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, bool all_visible, int half,
                                         FragmentC (&scores)[fragments], float& largest, float& total) const {
-    const Range visible = query < shape.queries ? shape.visible(query) : Range{0, 0};
-    const bool all_visible = visible.begin <= key && key + attention::tile <= visible.end && !shape.has_mask;
+    const float scale = shape.scale * attention::log2_e;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
-      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) { scores[n].of[2 * half + e] *= shape.scale; }
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) { scores[n].of[2 * half + e] *= scale; }
     }
     if (!all_visible) {
+      const std::int64_t first = key + block.lane() % 4 * 2;
+      const attention::Seen seen = shape.seen_keys(query, first);
+      if (shape.has_mask) {
+        add_mask(query, first, seen, half, scores);
+      }
       SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
         SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
           float& score = scores[n].of[2 * half + e];
-          const std::int64_t at = key + 8 * n + block.lane() % 4 * 2 + e;
-          const bool is_visible = visible.begin <= at && at < visible.end;
-          score = !is_visible ? -HUGE_VALF : shape.has_mask ? score + shape.mask.get(query * shape.keys + at) : score;
+          score = seen.has(8 * n + e) ? score : -HUGE_VALF;
         }
       }
     }
@@ -213,17 +240,38 @@ struct AttendMatrices : AttentionTensors {
     }
     const float grown = Larger{}(largest, attention::join_fragment_row(block, largest_here, Larger{}));
     const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
-    const float factor = attention::exponential(largest - shift);
+    const float factor = attention::power_of_two(largest - shift);
     largest = grown;
     total *= factor;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
       SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
         float& score = scores[n].of[2 * half + e];
-        score = attention::exponential(score - shift);
+        score = attention::power_of_two(score - shift);
         total += score;
       }
     }
     return factor;
+  }
+
+  SHARDRUN_ON_DEVICE void add_mask(std::int64_t query, std::int64_t key, const attention::Seen& seen, int half,
+                                   FragmentC (&scores)[fragments]) const {
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+        if (query < shape.queries && seen.has(8 * n + e)) {
+          scores[n].of[2 * half + e] += shape.mask.get(query * shape.keys + key + 8 * n + e) * attention::log2_e;
+        }
+      }
+    }
+  }
+  SHARDRUN_ON_DEVICE void drop(Block& block, const Head& head, std::int64_t query, std::int64_t key,
+                               FragmentC (&scores)[fragments]) const {
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
+      const FragmentC factors =
+          attention::dropout_factors(block, shape, head, query, key + 8 * n + block.lane() % 4 * 2);
+      SHARDRUN_UNROLLED for (int e = 0; e < 4; ++e) {
+        scores[n].of[e] = factors.of[e] == 0.0F ? 0.0F : scores[n].of[e] * factors.of[e];
+      }
+    }
   }
 };
 
@@ -237,9 +285,9 @@ void attend(const KernelCall& call, const AttentionTensors& of) {
   const bool matrices = attention::all_bfloat({&of.q, &of.k, &of.v, &of.out});
   constexpr int few = attention::warps * warp_size;
   if (matrices && of.shape.width <= attention::widest / 2) {
-    launch_attention<AttendMatrices<attention::widest / 2>>(call, of, few);
+    launch_attention<AttendMatrices<attention::widest / 2, 2>>(call, of, few);
   } else if (matrices && of.shape.width <= attention::widest) {
-    launch_attention<AttendMatrices<attention::widest>>(call, of, few);
+    launch_attention<AttendMatrices<attention::widest, 1>>(call, of, few);
   } else {
     launch_attention<Attend>(call, of, attention::threads);
   }

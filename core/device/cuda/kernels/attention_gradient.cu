@@ -110,23 +110,14 @@ SHARDRUN_ON_DEVICE inline QueryFacts facts_of(const GradientTensors& of, const H
   return {query, of.shape.visible(query), of.lse.get(at), of.dout_out[at]};
 }
 
-/// Makes keep P of a score, and dS of dO . v. `exponent`: score scale + mask - log-sum-exp. `rounded`: P becomes
-/// bfloat16.
-template <bool rounded>
-SHARDRUN_ON_DEVICE inline void differentiate(const attention::Shape& shape, float exponent, float dout_out, float keep,
-                                             float& score, float& gradient) {
-  const float p = rounded ? attention::exponential(exponent) : FloatMath::exp(exponent);
-  gradient = p == 0.0F ? 0.0F : p * (keep * gradient - dout_out) * shape.scale;
-  score = keep == 0.0F ? 0.0F : p * keep;
-}
-/// The same of a score without scale, of a key that the query may not see.
-template <bool rounded>
-SHARDRUN_ON_DEVICE inline void differentiate_seen(const attention::Shape& shape, const QueryFacts& at,
-                                                  std::int64_t key, float keep, float& score, float& gradient) {
+/// Makes keep P of a score, and dS of dO . v.
+SHARDRUN_ON_DEVICE inline void differentiate(const attention::Shape& shape, const QueryFacts& at, std::int64_t key,
+                                             float keep, float& score, float& gradient) {
   const bool is_visible = at.visible.begin <= key && key < at.visible.end;
   const float mask = shape.has_mask && is_visible ? shape.mask.get(at.query * shape.keys + key) : 0.0F;
-  const float exponent = is_visible ? score * shape.scale + mask - at.lse : -HUGE_VALF;
-  differentiate<rounded>(shape, exponent, at.dout_out, keep, score, gradient);
+  const float p = is_visible ? FloatMath::exp(score * shape.scale + mask - at.lse) : 0.0F;
+  gradient = p == 0.0F ? 0.0F : p * (keep * gradient - at.dout_out) * shape.scale;
+  score = keep == 0.0F ? 0.0F : p * keep;
 }
 
 /// The same of a thread's part of a tile.
@@ -139,7 +130,7 @@ SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, con
       of.shape.drop(head, facts.query, at.key + at.column, kept);
     }
     SHARDRUN_UNROLLED for (int c = 0; c < each; ++c) {
-      differentiate_seen<false>(of.shape, facts, at.key + at.column + c, kept[c], scores[r][c], gradients[r][c]);
+      differentiate(of.shape, facts, at.key + at.column + c, kept[c], scores[r][c], gradients[r][c]);
     }
   }
 }
@@ -174,7 +165,7 @@ struct GradientQueries {
     const ScoreTiles tiles(block);
     const RowTile of_scores(block);
     float result[each][each] = {};
-    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
+    const Range seen = shape.visible({first, first + attention::tile});
     if (chunks == 1) {
       tiles.load_queries(block, of, head, first, 0);
     }
@@ -229,7 +220,7 @@ struct GradientKeys {
     const RowTile factors(block);  // one tile for both products: GPUs with 99 KiB for a block have no room for two
     float result_k[each][each] = {};
     float result_v[each][each] = {};
-    const Range seeing = shape.seeing({first, attention::smaller(first + attention::tile, shape.keys)});
+    const Range seeing = shape.seeing({first, first + attention::tile});
     if (chunks == 1) {
       tiles.load_keys(block, of, head, first, 0);
     }
@@ -265,157 +256,263 @@ struct GradientKeys {
   }
 };
 
-/// dq of bfloat16, by tensor cores. `width`: of heads, or more. `step`: keys of a tile.
-template <int width, int step>
+/// Of one fragment, what a lane needs besides scores. Of scores, the rows are queries; of transposed scores, keys.
+struct FragmentFacts {
+  const attention::Seen (&seen)[2];  ///< of rows g and g + 8: the columns from the lane's first on
+  int column;                        ///< from there on
+  std::int64_t query;                ///< of the first element
+  std::int64_t key;
+  const float (&lse)[2];  ///< of the two queries, in units of ln 2
+  const float (&dout_out)[2];
+  const FragmentC& keep;
+};
+
+/// By tensor cores: makes keep P of scores, and dS of dO . v, of a fragment. `all_visible`: each query sees each key,
+/// and there is no mask.
+template <bool is_plain, bool all_visible, bool is_transposed>
+SHARDRUN_ON_DEVICE inline void differentiate_fragment(const attention::Shape& shape, const FragmentFacts& at,
+                                                      FragmentC& scores, FragmentC& gradients) {
+  const float scale = shape.scale * attention::log2_e;
+  const bool drops = !is_plain && shape.stream.drops();
+  SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+    const int of_query = is_transposed ? i % 2 : i / 2;
+    float exponent = scores.of[i] * scale - at.lse[of_query];
+    if constexpr (!all_visible) {
+      const bool is_visible = at.seen[i / 2].has(at.column + i % 2);
+      if (!is_plain && shape.has_mask && is_visible) {
+        const std::int64_t query = at.query + (is_transposed ? i % 2 : i / 2 * 8);
+        const std::int64_t key = at.key + (is_transposed ? i / 2 * 8 : i % 2);
+        const bool exists = query < shape.queries && key < shape.keys;
+        exponent += exists ? shape.mask.get(query * shape.keys + key) * attention::log2_e : 0.0F;
+      }
+      exponent = is_visible ? exponent : -HUGE_VALF;
+    }
+    const float p = attention::power_of_two(exponent);
+    const float of_p = (drops ? at.keep.of[i] * gradients.of[i] : gradients.of[i]) - at.dout_out[of_query];
+    gradients.of[i] = !all_visible && p == 0.0F ? 0.0F : p * of_p * shape.scale;
+    scores.of[i] = drops ? (at.keep.of[i] == 0.0F ? 0.0F : p * at.keep.of[i]) : p;
+  }
+}
+
+/// dq of bfloat16, by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp has.
+/// `step`: keys of a tile. `is_plain`: there is neither a mask nor dropout, and
+/// rows are read in eights. The others take more registers.
+template <int width, int count, int step, bool is_plain>
 struct GradientQueriesMatrices {
-  using QueryTile = attention::MatrixTile<attention::tile, width>;
-  using StepTile = attention::MatrixTile<step, width>;
+  static constexpr int warp_rows = count * attention::fragment_rows;
+  static constexpr int rows = attention::warps * warp_rows;
+  using QueryTile = attention::MatrixTile<rows, width>;
+  using TwoTiles = attention::MatrixTile<2 * step, width>;
 
   GradientTensors of;
   HeadRows dq;
 
-  [[nodiscard]] static std::size_t shared() { return 2 * QueryTile::bytes() + 2 * StepTile::bytes(); }
+  [[nodiscard]] static std::size_t shared() { return 2 * QueryTile::bytes() + 2 * TwoTiles::bytes(); }
   [[nodiscard]] std::int64_t blocks() const {
-    return of.shape.batch * of.shape.heads * of.shape.group * of.shape.query_tiles();
+    return of.shape.batch * of.shape.heads * of.shape.group * of.shape.query_tiles(rows);
   }
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const attention::Shape& shape = of.shape;
     const std::int64_t heads = shape.batch * shape.heads * shape.group;
     const Head head = shape.head_of(block.index() % heads);
-    const std::int64_t first = (shape.query_tiles() - 1 - block.index() / heads) * attention::tile;
-    const int warp_row = block.warp() * attention::warp_rows;
+    const std::int64_t first = (shape.query_tiles(rows) - 1 - block.index() / heads) * rows;
+    const int warp_row = block.warp() * warp_rows;
+    const std::int64_t begin = first + warp_row;
+    const std::int64_t query = begin + block.lane() / 4;
     const QueryTile queries(block);
     const QueryTile douts(block);
-    const StepTile keys(block);
-    const StepTile values(block);
+    const TwoTiles keys(block);
+    const TwoTiles values(block);
     const HeadRows dout = of.gradient_of_out();
-    queries.load(block, of.q, head.begin(of.q), first, shape.queries, shape.width);
-    douts.load(block, dout, head.begin(dout), first, shape.queries, shape.width);
-    const std::int64_t query = first + warp_row + block.lane() / 4;
-    const QueryFacts facts[2] = {facts_of(of, head, query), facts_of(of, head, query + 8)};
-    FragmentC result[width / 8] = {};
-    const Range seen = shape.visible({first, attention::smaller(first + attention::tile, shape.queries)});
-    for (std::int64_t key = seen.begin / step * step; key < seen.end; key += step) {
-      block.sync();
-      keys.load(block, of.k, head.begin(of.k), key, shape.keys, shape.width);
-      values.load(block, of.v, head.begin(of.v), key, shape.keys, shape.width);
-      block.sync();
-      FragmentC scores[step / 8] = {};
-      FragmentC gradients[step / 8] = {};
-      attention::add_row_products(block, queries, warp_row, keys, scores);
-      attention::add_row_products(block, douts, warp_row, values, gradients);
-      const Range own = {first + warp_row, first + warp_row + attention::warp_rows};
-      const bool all_visible = !shape.has_mask && shape.see_all(own, {key, key + step});
-      SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
-        const std::int64_t column = key + 8 * n + block.lane() % 4 * 2;
-        FragmentC keep = {{1, 1, 1, 1}};
-        if (shape.stream.drops()) {
-          keep = attention::dropout_factors(block, shape, head, query, column);
-        }
-        if (all_visible) {
-          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
-            const QueryFacts& at = facts[i / 2];
-            differentiate<true>(shape, scores[n].of[i] * shape.scale - at.lse, at.dout_out, keep.of[i],
-                                scores[n].of[i], gradients[n].of[i]);
-          }
-        } else {
-          SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
-            differentiate_seen<true>(shape, facts[i / 2], column + i % 2, keep.of[i], scores[n].of[i],
-                                     gradients[n].of[i]);
-          }
-        }
-      }
-      attention::add_rounded_product<step, width>(block, gradients, keys, result);
+    const auto load = [&](std::int64_t key, int to) {
+      keys.template load<step, is_plain>(block, of.k, head.begin(of.k), key, shape.keys, shape.width, to);
+      values.template load<step, is_plain>(block, of.v, head.begin(of.v), key, shape.keys, shape.width, to);
+    };
+    float lses[count][2];
+    float dout_outs[count][2];
+    SHARDRUN_UNROLLED for (int i = 0; i < 2 * count; ++i) {
+      const std::int64_t row = query + 8 * i;
+      const std::int64_t at = shape.lse_row(head) + row;
+      lses[i / 2][i % 2] = row < shape.queries ? of.lse.get(at) * attention::log2_e : 0.0F;
+      dout_outs[i / 2][i % 2] = row < shape.queries ? of.dout_out[at] : 0.0F;
     }
-    attention::store_rows<width>(block, dq, head.begin(dq), first + warp_row, shape.queries, shape.width, result);
+    FragmentC result[count][width / 8] = {};
+    const Range seen = shape.visible({first, first + rows});
+    const Range own = {begin, begin + warp_rows};
+    const Range seen_by_warp = shape.visible(own);
+    queries.template load<rows, is_plain>(block, of.q, head.begin(of.q), first, shape.queries, shape.width);
+    douts.template load<rows, is_plain>(block, dout, head.begin(dout), first, shape.queries, shape.width);
+    std::int64_t key = seen.begin / step * step;
+    load(key, 0);
+    for (int at = 0; key < seen.end; key += step, at = step - at) {
+      block.wait_for_copies();
+      block.sync();  // also because the other tile has been read
+      if (key + step < seen.end) {
+        load(key + step, step - at);
+      }
+      if (seen_by_warp.end <= key || key + step <= seen_by_warp.begin) {
+        continue;
+      }
+      FragmentC scores[count][step / 8] = {};
+      FragmentC gradients[count][step / 8] = {};
+      attention::add_row_products(block, queries, warp_row, keys, at, scores);
+      attention::add_row_products(block, douts, warp_row, values, at, gradients);
+      const bool all_visible = (is_plain || !shape.has_mask) && shape.see_all(own, {key, key + step});
+      if (all_visible) {
+        differentiate<true>(block, head, query, key, lses, dout_outs, scores, gradients);
+      } else {
+        differentiate<false>(block, head, query, key, lses, dout_outs, scores, gradients);
+      }
+      attention::add_rounded_product(block, gradients, keys, at, result);
+    }
+    block.wait_for_copies();  // of queries that see no key
+    SHARDRUN_UNROLLED for (int f = 0; f < count; ++f) {
+      attention::store_rows<width>(block, dq, head.begin(dq), begin + f * attention::fragment_rows, shape.queries,
+                                   shape.width, result[f]);
+    }
+  }
+
+ private:
+  /// `query`: of the lane's first row. `key`: of the tile's first column.
+  template <bool all_visible>
+  SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
+                                        const float (&lses)[count][2], const float (&dout_outs)[count][2],
+                                        FragmentC (&scores)[count][step / 8],
+                                        FragmentC (&gradients)[count][step / 8]) const {
+    const std::int64_t column = key + block.lane() % 4 * 2;
+    SHARDRUN_UNROLLED for (int f = 0; f < count; ++f) {
+      const std::int64_t row = query + f * attention::fragment_rows;
+      const attention::Seen seen[] = {of.shape.seen_keys(row, column), of.shape.seen_keys(row + 8, column)};
+      SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
+        FragmentC keep = {};
+        if (!is_plain && of.shape.stream.drops()) {
+          keep = attention::dropout_factors(block, of.shape, head, row, column + 8 * n);
+        }
+        differentiate_fragment<is_plain, all_visible, false>(
+            of.shape, {seen, 8 * n, row, column + 8 * n, lses[f], dout_outs[f], keep}, scores[f][n], gradients[f][n]);
+      }
+    }
   }
 };
 
-/// dk and dv of bfloat16, by tensor cores. Scores are computed transposed: a warp has 16 keys. `step`: queries of a
-/// tile.
-template <int width, int step>
+/// dk and dv of bfloat16, by tensor cores. Scores are computed transposed: a warp has `count` fragments of 16 keys.
+/// `step`: queries of a tile.
+template <int width, int count, int step, bool is_plain>
 struct GradientKeysMatrices {
-  using OwnTile = attention::MatrixTile<attention::tile, width>;
-  using StepTile = attention::MatrixTile<step, width>;
+  static constexpr int warp_rows = count * attention::fragment_rows;
+  static constexpr int rows = attention::warps * warp_rows;
+  using OwnTile = attention::MatrixTile<rows, width>;
+  using TwoTiles = attention::MatrixTile<2 * step, width>;
 
   GradientTensors of;
   HeadRows dk;
   HeadRows dv;
 
   [[nodiscard]] static std::size_t shared() {
-    return 2 * OwnTile::bytes() + 2 * StepTile::bytes() + 2 * shared_bytes<float>(step);
+    return 2 * OwnTile::bytes() + 2 * TwoTiles::bytes() + 2 * shared_bytes<float>(2 * step);
   }
-  [[nodiscard]] std::int64_t blocks() const { return of.shape.batch * of.shape.heads * of.shape.key_tiles(); }
+  [[nodiscard]] std::int64_t blocks() const { return of.shape.batch * of.shape.heads * of.shape.key_tiles(rows); }
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const attention::Shape& shape = of.shape;
     const std::int64_t heads = shape.batch * shape.heads;
-    const std::int64_t number = block.index() % heads;
-    Head head = {number / shape.heads, number % shape.heads, 0};
-    const std::int64_t first = block.index() / heads * attention::tile;
-    const int warp_row = block.warp() * attention::warp_rows;
+    const std::int64_t of_heads = block.index() % heads;
+    const Head own_head = {of_heads / shape.heads, of_heads % shape.heads, 0};
+    const std::int64_t first = block.index() / heads * rows;
+    const int warp_row = block.warp() * warp_rows;
+    const std::int64_t begin = first + warp_row;
     const OwnTile keys(block);
     const OwnTile values(block);
-    const StepTile queries(block);
-    const StepTile douts(block);
-    const Shared<float> lses = block.shared<float>(step);
-    const Shared<float> dout_outs = block.shared<float>(step);
+    const TwoTiles queries(block);
+    const TwoTiles douts(block);
+    const Shared<float> lses = block.shared<float>(2 * step);
+    const Shared<float> dout_outs = block.shared<float>(2 * step);
     const HeadRows dout = of.gradient_of_out();
-    keys.load(block, of.k, head.begin(of.k), first, shape.keys, shape.width);
-    values.load(block, of.v, head.begin(of.v), first, shape.keys, shape.width);
-    FragmentC result_k[width / 8] = {};
-    FragmentC result_v[width / 8] = {};
-    const Range seeing = shape.seeing({first, attention::smaller(first + attention::tile, shape.keys)});
-    for (head.group = 0; head.group < shape.group; ++head.group) {
-      for (std::int64_t query = seeing.begin / step * step; query < seeing.end; query += step) {
-        block.sync();
-        queries.load(block, of.q, head.begin(of.q), query, shape.queries, shape.width);
-        douts.load(block, dout, head.begin(dout), query, shape.queries, shape.width);
-        if (block.thread() < step) {
-          const QueryFacts facts = facts_of(of, head, query + block.thread());
-          lses[block.thread()] = facts.lse;
-          dout_outs[block.thread()] = facts.dout_out;
+    const auto load = [&](const Head& head, std::int64_t query, int to) {
+      queries.template load<step, is_plain>(block, of.q, head.begin(of.q), query, shape.queries, shape.width, to);
+      douts.template load<step, is_plain>(block, dout, head.begin(dout), query, shape.queries, shape.width, to);
+      if (block.thread() < step) {
+        const std::int64_t row = query + block.thread();
+        const std::int64_t at = shape.lse_row(head) + row;
+        lses[to + block.thread()] = row < shape.queries ? of.lse.get(at) * attention::log2_e : 0.0F;
+        dout_outs[to + block.thread()] = row < shape.queries ? of.dout_out[at] : 0.0F;
+      }
+    };
+    keys.template load<rows, is_plain>(block, of.k, own_head.begin(of.k), first, shape.keys, shape.width);
+    values.template load<rows, is_plain>(block, of.v, own_head.begin(of.v), first, shape.keys, shape.width);
+    FragmentC result_k[count][width / 8] = {};
+    FragmentC result_v[count][width / 8] = {};
+    const Range seeing = shape.seeing({first, first + rows});
+    const Range own = {begin, begin + warp_rows};
+    const Range seeing_warp = shape.seeing(own);
+    // Steps: the tiles of queries of one head after those of another.
+    const std::int64_t first_query = seeing.begin / step * step;
+    const auto steps = static_cast<int>((seeing.end - first_query + step - 1) / step);
+    const int all_steps = steps * static_cast<int>(shape.group);
+    if (all_steps > 0) {
+      load(own_head, first_query, 0);
+    }
+    for (int number = 0, group = 0, of_group = 0, at = 0; number < all_steps; ++number, at = step - at) {
+      const std::int64_t query = first_query + of_group * step;
+      const Head head = {own_head.sample, own_head.head, group};
+      const bool is_last = ++of_group == steps;
+      of_group = is_last ? 0 : of_group;
+      group += is_last ? 1 : 0;
+      block.wait_for_copies();
+      block.sync();  // also because the other tile has been read
+      if (number + 1 < all_steps) {
+        load({own_head.sample, own_head.head, group}, first_query + of_group * step, step - at);
+      }
+      if (seeing_warp.end <= query || query + step <= seeing_warp.begin) {
+        continue;
+      }
+      FragmentC scores[count][step / 8] = {};
+      FragmentC gradients[count][step / 8] = {};
+      attention::add_row_products(block, keys, warp_row, queries, at, scores);
+      attention::add_row_products(block, values, warp_row, douts, at, gradients);
+      const bool all_visible = (is_plain || !shape.has_mask) && shape.see_all({query, query + step}, own);
+      const std::int64_t key = begin + block.lane() / 4;
+      if (all_visible) {
+        differentiate<true>(block, head, query, key, at, lses, dout_outs, scores, gradients);
+      } else {
+        differentiate<false>(block, head, query, key, at, lses, dout_outs, scores, gradients);
+      }
+      attention::add_rounded_product(block, gradients, queries, at, result_k);
+      attention::add_rounded_product(block, scores, douts, at, result_v);
+    }
+    block.wait_for_copies();  // of keys that no query sees
+    SHARDRUN_UNROLLED for (int f = 0; f < count; ++f) {
+      const std::int64_t row = begin + f * attention::fragment_rows;
+      attention::store_rows<width>(block, dk, own_head.begin(dk), row, shape.keys, shape.width, result_k[f]);
+      attention::store_rows<width>(block, dv, own_head.begin(dv), row, shape.keys, shape.width, result_v[f]);
+    }
+  }
+
+ private:
+  /// `query`: of the tile's first column. `key`: of the lane's first row. `at`: of the tile in shared memory.
+  template <bool all_visible>
+  SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key, int at,
+                                        const Shared<float>& lses, const Shared<float>& dout_outs,
+                                        FragmentC (&scores)[count][step / 8],
+                                        FragmentC (&gradients)[count][step / 8]) const {
+    const int first = block.lane() % 4 * 2;
+    const std::int64_t column = query + first;
+    SHARDRUN_UNROLLED for (int f = 0; f < count; ++f) {
+      const std::int64_t row = key + f * attention::fragment_rows;
+      const attention::Seen seen[] = {of.shape.seeing_queries(row, column), of.shape.seeing_queries(row + 8, column)};
+      SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
+        FragmentC keep = {};
+        if (!is_plain && of.shape.stream.drops()) {
+          keep = attention::transposed_dropout_factors(block, of.shape, head, column + 8 * n, row);
         }
-        block.sync();
-        FragmentC scores[step / 8] = {};
-        FragmentC gradients[step / 8] = {};
-        attention::add_row_products(block, keys, warp_row, queries, scores);
-        attention::add_row_products(block, values, warp_row, douts, gradients);
-        const std::int64_t key = first + warp_row + block.lane() / 4;
-        const Range own = {first + warp_row, first + warp_row + attention::warp_rows};
-        const bool all_visible = !shape.has_mask && shape.see_all({query, query + step}, own);
-        SHARDRUN_UNROLLED for (int n = 0; n < step / 8; ++n) {
-          const int column = 8 * n + block.lane() % 4 * 2;
-          FragmentC keep = {{1, 1, 1, 1}};
-          if (shape.stream.drops()) {
-            keep = attention::transposed_dropout_factors(block, shape, head, query + column, key);
-          }
-          if (all_visible) {
-            SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
-              const int place = column + i % 2;
-              differentiate<true>(shape, scores[n].of[i] * shape.scale - lses[place], dout_outs[place], keep.of[i],
-                                  scores[n].of[i], gradients[n].of[i]);
-            }
-            continue;
-          }
-          SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
-            const std::int64_t at = query + column + e;
-            const QueryFacts facts = {at, at < shape.queries ? shape.visible(at) : Range{0, 0}, lses[column + e],
-                                      dout_outs[column + e]};
-            SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
-              const int i = 2 * half + e;
-              differentiate_seen<true>(shape, facts, key + 8 * half, keep.of[i], scores[n].of[i], gradients[n].of[i]);
-            }
-          }
-        }
-        attention::add_rounded_product<step, width>(block, gradients, queries, result_k);
-        attention::add_rounded_product<step, width>(block, scores, douts, result_v);
+        const int place = at + first + 8 * n;
+        const float lse[] = {lses[place], lses[place + 1]};
+        const float dout_out[] = {dout_outs[place], dout_outs[place + 1]};
+        differentiate_fragment<is_plain, all_visible, true>(
+            of.shape, {seen, 8 * n, column + 8 * n, row, lse, dout_out, keep}, scores[f][n], gradients[f][n]);
       }
     }
-    head.group = 0;
-    attention::store_rows<width>(block, dk, head.begin(dk), first + warp_row, shape.keys, shape.width, result_k);
-    attention::store_rows<width>(block, dv, head.begin(dv), first + warp_row, shape.keys, shape.width, result_v);
   }
 };
 
@@ -435,11 +532,22 @@ void run_gradient(const KernelCall& call, const GradientTensors& of, const HeadR
   constexpr int few = attention::warps * warp_size;
   constexpr int narrow = attention::widest / 2;
   constexpr int wide = attention::widest;
-  if (matrices && shape.width <= narrow) {
-    launch_gradients(call, few, GradientQueriesMatrices<narrow, 64>{of, dq},
-                     GradientKeysMatrices<narrow, 64>{of, dk, dv});
+  bool is_plain = !shape.has_mask && !shape.stream.drops();
+  for (const HeadRows* rows : {&of.q, &of.k, &of.v, &of.out}) {
+    is_plain = is_plain && rows->in_eights;
+  }
+  if (matrices && shape.width <= narrow && is_plain) {
+    launch_gradients(call, few, GradientQueriesMatrices<narrow, 2, 32, true>{of, dq},
+                     GradientKeysMatrices<narrow, 2, 32, true>{of, dk, dv});
+  } else if (matrices && shape.width <= narrow) {
+    launch_gradients(call, few, GradientQueriesMatrices<narrow, 1, 64, false>{of, dq},
+                     GradientKeysMatrices<narrow, 1, 64, false>{of, dk, dv});
+  } else if (matrices && shape.width <= wide && is_plain) {
+    launch_gradients(call, few, GradientQueriesMatrices<wide, 1, 32, true>{of, dq},
+                     GradientKeysMatrices<wide, 1, 32, true>{of, dk, dv});
   } else if (matrices && shape.width <= wide) {
-    launch_gradients(call, few, GradientQueriesMatrices<wide, 32>{of, dq}, GradientKeysMatrices<wide, 32>{of, dk, dv});
+    launch_gradients(call, few, GradientQueriesMatrices<wide, 1, 32, false>{of, dq},
+                     GradientKeysMatrices<wide, 1, 16, false>{of, dk, dv});
   } else {
     launch_gradients(call, attention::threads, GradientQueries{of, dq}, GradientKeys{of, dk, dv});
   }

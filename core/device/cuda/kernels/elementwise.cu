@@ -106,9 +106,14 @@ struct GeluTanh {
   SHARDRUN_ON_DEVICE static float slope(float x) {
     const float at = inner(x);
     const float inner_slope = slope_at_zero * (1.0F + 3 * 0.044715F * x * x);
-    const float right = left(-at);
-    // Far from zero `right` is 0 there and the other factors are large.
-    return left(at) * (1.0F + (right == 0.0F ? 0.0F : 2.0F * x * right * inner_slope));
+    // (1 + tanh(at)) / 2 and (1 - tanh(at)) / 2, of which the smaller one would cancel.
+    const float power = FloatMath::exp(at < 0.0F ? 2.0F * at : -2.0F * at);
+    const float larger = 1.0F / (1.0F + power);
+    const float smaller = power * larger;
+    const float of_left = at < 0.0F ? smaller : larger;
+    // Far from zero one of them is 0 and the other factors are large.
+    const float both = larger * smaller;
+    return of_left + (both == 0.0F ? 0.0F : 2.0F * x * both * inner_slope);
   }
 };
 

@@ -22,12 +22,11 @@ struct SoftmaxTerms {
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
     const float largest = max.get(row);
     float sum = 0;
-    team.template loop<pack>(width, [&](std::int64_t v) {
-      const Pack<pack> values = logits.get_pack<pack>(row * width + v);
-      for (int k = 0; k < pack; ++k) {
-        sum += FloatMath::exp(values[k] - largest);
-      }
-    });
+    team.template loop<pack, 4>(
+        width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
+        [&](std::int64_t, const Pack<pack>& values) {
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sum += FloatMath::exp(values[k] - largest); }
+        });
     sum = team.sum(sum);
     if (team.member() == 0) {
       const std::int64_t target = targets[row] - first;
@@ -67,13 +66,14 @@ struct SoftmaxTermsGradient {
     const float of_sum = dsum.get(row);
     const float of_target = dtarget.get(row);
     const std::int64_t target = targets[row] - first;
-    team.template loop<pack>(width, [&](std::int64_t v) {
-      Pack<pack> values = logits.get_pack<pack>(row * width + v);
-      for (int k = 0; k < pack; ++k) {
-        values[k] = FloatMath::exp(values[k] - largest) * of_sum + (v + k == target ? of_target : 0.0F);
-      }
-      dlogits.set_pack(row * width + v, values);
-    });
+    team.template loop<pack, 2>(
+        width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
+        [&](std::int64_t v, Pack<pack> values) {
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
+            values[k] = FloatMath::exp(values[k] - largest) * of_sum + (v + k == target ? of_target : 0.0F);
+          }
+          dlogits.set_pack(row * width + v, values);
+        });
   }
 };
 

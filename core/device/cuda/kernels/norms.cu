@@ -24,29 +24,25 @@ struct LayerNorm {
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
     const std::int64_t from = row * width;
     const float count = static_cast<float>(width);
+    const auto load = [&](std::int64_t e) { return x.get_pack<pack>(from + e); };
     float sum = 0;
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
-      for (int k = 0; k < pack; ++k) {
-        sum += values[k];
-      }
+    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sum += values[k]; }
     });
     const float average = team.sum(sum) / count;
     float squares = 0;
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
-      for (int k = 0; k < pack; ++k) {
+    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
         const float deviation = values[k] - average;
         squares += deviation * deviation;
       }
     });
     const float scale = 1.0F / FloatMath::sqrt(team.sum(squares) / count + epsilon);
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
+    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Pack<pack>& values) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       const Pack<pack> biases = has_bias ? bias.get_pack<pack>(e) : Pack<pack>{};
       Pack<pack> results;
-      for (int k = 0; k < pack; ++k) {
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
         results[k] = (values[k] - average) * scale * gains[k] + biases[k];
       }
       y.set_pack(from + e, results);
@@ -85,21 +81,16 @@ struct RmsNorm {
   template <int pack, typename RowTeam>
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
     const std::int64_t from = row * width;
+    const auto load = [&](std::int64_t e) { return x.get_pack<pack>(from + e); };
     float squares = 0;
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
-      for (int k = 0; k < pack; ++k) {
-        squares += values[k] * values[k];
-      }
+    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { squares += values[k] * values[k]; }
     });
     const float scale = 1.0F / FloatMath::sqrt(team.sum(squares) / static_cast<float>(width) + epsilon);
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
+    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Pack<pack>& values) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       Pack<pack> results;
-      for (int k = 0; k < pack; ++k) {
-        results[k] = values[k] * scale * gains[k];
-      }
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { results[k] = values[k] * scale * gains[k]; }
       y.set_pack(from + e, results);
     });
     if (team.member() == 0) {
@@ -136,28 +127,29 @@ struct GradientInput {
     const std::int64_t from = row * width;
     const float average = has_mean ? mean.get(row) : 0.0F;
     const float scale = rstd.get(row);
+    struct Loaded {
+      Pack<pack> values;
+      Pack<pack> gradients;
+    };
+    const auto load = [&](std::int64_t e) { return Loaded{x.get_pack<pack>(from + e), dy.get_pack<pack>(from + e)}; };
     float sum_g = 0;
     float sum_gn = 0;
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
-      const Pack<pack> gradients = dy.get_pack<pack>(from + e);
+    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Loaded& loaded) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
-      for (int k = 0; k < pack; ++k) {
-        const float g = gradients[k] * gains[k];
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
+        const float g = loaded.gradients[k] * gains[k];
         sum_g += g;
-        sum_gn += g * ((values[k] - average) * scale);
+        sum_gn += g * ((loaded.values[k] - average) * scale);
       }
     });
     const float average_g = has_mean ? team.sum(sum_g) / static_cast<float>(width) : 0.0F;
     const float average_gn = team.sum(sum_gn) / static_cast<float>(width);
-    team.template loop<pack>(width, [&](std::int64_t e) {
-      const Pack<pack> values = x.get_pack<pack>(from + e);
-      const Pack<pack> gradients = dy.get_pack<pack>(from + e);
+    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Loaded& loaded) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       Pack<pack> results;
-      for (int k = 0; k < pack; ++k) {
-        const float n = (values[k] - average) * scale;
-        results[k] = scale * (gradients[k] * gains[k] - average_g - n * average_gn);
+      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
+        const float n = (loaded.values[k] - average) * scale;
+        results[k] = scale * (loaded.gradients[k] * gains[k] - average_g - n * average_gn);
       }
       dx.set_pack(from + e, results);
     });
@@ -189,15 +181,22 @@ struct GainTerm {
   Reals rstd;
   std::int64_t width;
 
-  SHARDRUN_ON_DEVICE float operator()(std::int64_t row, std::int64_t e) const {
-    const float centred = x.get(row * width + e) - (has_mean ? mean.get(row) : 0.0F);
-    return dy.get(row * width + e) * centred * rstd.get(row);
+  template <int pack>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Pack<pack> get(std::int64_t row, std::int64_t e) const {
+    const Pack<pack> values = x.get_pack<pack>(row * width + e);
+    const Pack<pack> gradients = dy.get_pack<pack>(row * width + e);
+    const float average = has_mean ? mean.get(row) : 0.0F;
+    const float scale = rstd.get(row);
+    Pack<pack> terms;
+    SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { terms[k] = gradients[k] * (values[k] - average) * scale; }
+    return terms;
   }
 };
 
 void gradient_gain(const KernelCall& call, bool has_mean) {
   const std::int64_t width = columns(call.inputs[1]);
-  join_rows(call, rows(call.inputs[1]), width,
+  const bool in_packs = width % pack_size == 0 && is_aligned(call.inputs[0]) && is_aligned(call.inputs[1]);
+  join_rows(call, rows(call.inputs[1]), width, in_packs,
             GainTerm{.dy = reals(call.inputs[0]),
                      .x = reals(call.inputs[1]),
                      .mean = has_mean ? reals(call.inputs[2]) : Reals{},

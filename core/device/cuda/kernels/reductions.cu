@@ -48,7 +48,7 @@ struct Scaled {
   SHARDRUN_ON_DEVICE float operator()(float x) const { return x * scale; }
 };
 
-/// Joins the elements of one result, or of a part of it.
+/// Joins the elements of one result, or of a part of it. In packs: they are consecutive.
 template <typename Term, typename Join>
 struct JoinElements {
   Reals x;
@@ -65,15 +65,24 @@ struct JoinElements {
   template <int pack, typename RowTeam>
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
     const std::int64_t from = results.offset(row / parts);
-    const std::int64_t end = length * (row % parts + 1) / parts;
+    const std::int64_t begin = length / pack * (row % parts) / parts * pack;
+    const std::int64_t end = length / pack * (row % parts + 1) / parts * pack;
     float value = first;
-    for (std::int64_t i = length * (row % parts) / parts + team.member(); i < end; i += team.size()) {
-      value = join(value, term(x.get(from + reduced.offset(i))));
-    }
+    team.template loop<pack, 4>(
+        end - begin, [&](std::int64_t i) { return x.get_pack<pack>(from + place<pack>(begin + i)); },
+        [&](std::int64_t, const Pack<pack>& values) {
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { value = join(value, term(values[k])); }
+        });
     value = team.join(value, join);
     if (team.member() == 0) {
       y.put(row, value, accumulate);
     }
+  }
+
+ private:
+  template <int pack>
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t place(std::int64_t i) const {
+    return pack > 1 ? i : reduced.offset(i);
   }
 };
 
@@ -83,8 +92,12 @@ struct ColumnTerm {
   Loops<1> results;
   Loops<1> reduced;
   Term term;
-  SHARDRUN_ON_DEVICE float operator()(std::int64_t row, std::int64_t column) const {
-    return term(x.get(results.offset(column) + reduced.offset(row)));
+
+  template <int pack>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Pack<pack> get(std::int64_t row, std::int64_t column) const {
+    Pack<pack> values = x.get_pack<pack>(results.offset(column) + reduced.offset(row));
+    SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] = term(values[k]); }
+    return values;
   }
 };
 
@@ -93,16 +106,23 @@ void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Jo
   const Reals x = reals(call.inputs[0]);
   const Loops<1>& results = nest.loops.others;
   const Loops<1>& reduced = nest.loops.chosen;
+  const bool aligned = is_aligned(call.inputs[0]);
   if (nest.has_columns()) {
-    join_rows(call, nest.length, nest.results, ColumnTerm<Term>{x, results, reduced, term}, join, first);
+    const bool in_packs = aligned && results.consecutive() % pack_size == 0;
+    join_rows(call, nest.length, nest.results, in_packs, ColumnTerm<Term>{x, results, reduced, term}, join, first);
     return;
   }
   const std::int64_t parts = nest.parts();
   const Reals partial = {reinterpret_cast<unsigned char*>(call.scratch.data()), false};
   const Reals y = reals(call.outputs[0]);
-  for_each_row_in_packs<1>(call, nest.results * parts, nest.length / parts,
-                           JoinElements<Term, Join>{x, parts == 1 ? y : partial, results, reduced, nest.length, parts,
-                                                    term, join, first, parts == 1 && call.accumulate});
+  const JoinElements<Term, Join> elements = {
+      x,     parts == 1 ? y : partial,     results, reduced, nest.length, parts, term, join,
+      first, parts == 1 && call.accumulate};
+  if (aligned && reduced.consecutive() == nest.length && nest.length % pack_size == 0) {
+    for_each_row_in_packs<pack_size>(call, nest.results * parts, nest.length / parts, elements);
+  } else {
+    for_each_row_in_packs<1>(call, nest.results * parts, nest.length / parts, elements);
+  }
   if (parts > 1) {
     Loops<1> of_parts;
     of_parts.add_outer(parts, std::int64_t{1});
