@@ -1,6 +1,7 @@
 // The functions of the driver that transports/nccl uses, over those of the fake runtime.
 
-#include <cuda.h>
+#include SHARDRUN_CUDA_HEADER
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
