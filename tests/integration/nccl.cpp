@@ -50,6 +50,8 @@ TEST_CASE("every strategy trains over NCCL with the cpu's losses, and touches wh
   std::vector<SplitJob> jobs = split_jobs();
   jobs.push_back({"dp in mixed precision on 3", {"job.strategy=dp", "job.ranks=3", "train.precision=mixed"}});
   jobs.push_back({"zero1 in order on 3", {"job.strategy=zero1", "job.ranks=3", "job.deterministic=true"}});
+  jobs.push_back({"hsdp with gloo between replicas",
+                  {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2", "transport.replica=gloo"}});
   std::uint64_t seed = 1;
   for (const SplitJob& strategy : jobs) {
     DYNAMIC_SECTION(strategy.name) {
@@ -80,6 +82,20 @@ TEST_CASE("every strategy trains over NCCL with the cpu's losses, and touches wh
     }
     ++seed;
   }
+}
+
+TEST_CASE("a plan for NCCL needs neither a GPU nor NCCL", "[nccl]") {
+  const JobFolder job;
+  const Ended ended =
+      Installation(SHARDRUN_FAKE_LIBRARY)
+          .run(job.path(),
+               on_cuda({"run", "job.ini", "--dump", "program"}, {"job.strategy=dp", "job.ranks=3", "data.batch=6",
+                                                                 "job.transport=nccl", "job.deterministic=true"}),
+               {"FAKE_CUDA_DRIVER=0"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK_THAT(ended.out, Contains("start #0 all_reduce of gradients/final_norm/gain over data: 6801 -> 6801 elements in "
+                                 "the device's memory"));
 }
 
 TEST_CASE("a job over NCCL has the same bits in every order in which streams may run", "[nccl]") {
