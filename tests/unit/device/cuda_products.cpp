@@ -66,7 +66,7 @@ struct OnLibrary {
     CHECK(fake::held() == 0);
   }
 
-  void prepare() { prepared = device.prepare(kernel_of("matmul"), attributes, {x, w}, {y}, scratch); }
+  void prepare() { prepared = device.prepare(kernel_of("matmul"), attributes, {x, w}, {y}, scratch, {}); }
 
   /// Runs it, `times` times in all, and checks the result.
   void check(int times = 1) {
