@@ -30,6 +30,7 @@ FIRST_OPS = (
     "transpose",
 )
 FEW_OPS = ("matmul", "layer_norm", "adamw")
+PRODUCTS = ("matmul", "matmul_gradient_weights", "einsum")
 
 
 def summary_of(path, ran):
@@ -50,7 +51,7 @@ def kernels(machine, options, seconds):
     slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
     done = summary["ops"] - len(summary["not_run"])
     lines = [
-        f"{done} of {summary['ops']} ops, {summary['cases']} cases, {summary['runs']} runs, "
+        f"products by {machine.products}: {done} of {summary['ops']} ops, {summary['cases']} cases, {summary['runs']} runs, "
         + f"{summary['failed']} failures; "
         + "slowest: "
         + ", ".join(f"{op} {of['seconds']:.1f} s" for op, of in slowest)
@@ -63,6 +64,22 @@ def kernels(machine, options, seconds):
         if summary["not_run"]:
             what += f"; {len(summary['not_run'])} ops not run to their end: {', '.join(summary['not_run'])}"
         raise Failed(what, {**summary, "lines": lines})
+    return summary, lines
+
+
+def own_products(machine, options, seconds):
+    """The kernels of products that take over where cuBLASLt is missing or has no algorithm."""
+    machine.require_gpu()
+    if machine.has_own_products():
+        raise Skipped("they are what the step kernels has checked")
+    path = machine.scratch / "own_products.json"
+    command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS), "--seconds", f"{max(1, seconds - 12):.0f}"]
+    command += ["--largest", "100"] if options.small else []
+    summary = summary_of(path, run(command, seconds, {**machine.environment, "SHARDRUN_CUDA_PRODUCTS": "own"}))
+    lines = [f"{summary['cases']} cases, {summary['runs']} runs, {summary['failed']} failures"]
+    lines += [f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:4]]
+    if not summary["passed"]:
+        raise Failed(f"{summary['failed']} failures, not run to their end: {summary['not_run']}", {**summary, "lines": lines})
     return summary, lines
 
 

@@ -157,7 +157,7 @@ class Machine:
                 "/opt/nvidia/*/compute-sanitizer*",
             ),
         )
-        self.units, self.lacks = [], "shardrun devices has not been asked"
+        self.units, self.lacks, self.products = [], "shardrun devices has not been asked", None
         self.torch, self.torch_lacks = None, "PyTorch has not been looked for"
 
     @property
@@ -202,8 +202,10 @@ class Machine:
             cuda = next(each for each in self.shardrun_json(["devices"], seconds) if each["name"] == "cuda")
         except Failed as failed:
             raise Failed(str(failed), known) from failed
-        self.units, self.lacks = cuda["units"], cuda["lacks"]
-        known["units"] = self.units
+        self.units, self.lacks, self.products = cuda["units"], cuda["lacks"], cuda["bf16_products"]
+        known["units"], known["products"] = self.units, self.products
+        if not self.has_own_products():
+            self.environment.setdefault("SHARDRUN_CUDA_PRODUCTS", "cublaslt")  # the job is refused if it is not found
         if self.lacks or not self.units:
             raise Failed(f"the device cuda cannot be used: {self.lacks or 'it has no units'}", known)
         return known
@@ -218,6 +220,10 @@ class Machine:
         if ran.code != 0:
             return None, f"{self.python} cannot import torch: {ran.last_words().split(' | ')[-1]}"
         return json.loads(ran.out), None
+
+    def has_own_products(self):
+        """Whether shardrun's own kernels multiply matrices, and not cuBLASLt."""
+        return not self.products or self.products.startswith("own kernels")
 
     def require_gpu(self):
         if self.lacks:

@@ -127,7 +127,7 @@ def verify(machine, options, seconds):
         units = len(machine.units)
         cases += [
             Case("nccl", strategy, "float32", settings=["job.transport=nccl"], variables=variables, units=units)
-            for strategy in (*IN_PROCESSES, "hsdp")
+            for strategy in (*staged, "hsdp")
             if units == 1 or ranks_of(strategy) <= units
         ]
     except Skipped as skipped:

@@ -103,6 +103,8 @@ void CudaQueue::release() noexcept {
   }
 }
 
+std::string CudaQueue::Run::text() const { return makes.empty() ? std::string(op) : fmt::format("{} ({})", op, makes); }
+
 std::string CudaQueue::suspects() const {
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
   // The runs done, of which the GPU has written the low 32 bits.
@@ -111,7 +113,7 @@ std::string CudaQueue::suspects() const {
   std::vector<std::string> runs;
   for (std::uint64_t i = done; i < end; ++i) {
     const Run& run = latest_[i % remembered_runs];
-    const std::string text = run.makes.empty() ? std::string(run.op) : fmt::format("{} ({})", run.op, run.makes);
+    const std::string text = run.text();
     if (std::ranges::find(runs, text) == runs.end()) {
       runs.push_back(text);
     }
@@ -191,8 +193,8 @@ void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars
                                 .stream = stream_});
   } catch (const Error& error) {
     handle_failure();
-    throw Error(error.code(), fmt::format("GPU {}: op {} ({}): {}{}", gpu_.number(), kernel.kernel->op, kernel.makes,
-                                          error.message(), suspects()));
+    throw Error(error.code(), fmt::format("GPU {}: op {}: {}{}", gpu_.number(),
+                                          Run{kernel.kernel->op, kernel.makes}.text(), error.message(), suspects()));
   }
   ++given_;
   note_run(kernel);

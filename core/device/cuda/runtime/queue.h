@@ -73,6 +73,7 @@ class CudaQueue final : public Queue {
   struct Run {
     std::string_view op;
     std::string_view makes;
+    [[nodiscard]] std::string text() const;  ///< "gelu (layer.0/mlp/gelu)"
   };
   /// A copy between the pinned buffer and other memory of the host.
   struct HostCopy {
