@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "core/device/apart.h"
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/profile.h"
@@ -97,7 +98,10 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
 void RankTask::finish(const runtime::Executor& executor, const char* status, int exit_code) {
   write_trace_at_end();
   metrics::RankSummary& own = record_.summary.ranks[0];
-  own.peak_bytes = executor.touched_bytes();
+  // After a failure, the queues of a device apart may wait for other ranks, and asking it would wait for the queues.
+  if (status != std::string_view("failed") || device::apart(executor.device()) == nullptr) {
+    own.peak_bytes = executor.touched_bytes();
+  }
   own.wire_bytes = settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
   record_.finish(status, exit_code);
 }

@@ -42,12 +42,12 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     : Queue(device),
       cuda_(device),
       gpu_(device.gpu()),
-      values_(device.stream_values()),
       threads_(threads),
       free_flags_(flags),
       latest_(remembered_runs) {
   std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
-  gpu_.use();
+  gpu_.use();  // first: what follows concerns the current GPU
+  values_ = device.stream_values();
   try {
     void* pinned = nullptr;
     gpu_.check(cudaHostAlloc(&pinned, sizeof(Pinned), cudaHostAllocPortable | cudaHostAllocMapped),
@@ -59,6 +59,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     gpu_.check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
     gpu_.check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least),
                "making a stream");
+    try_gates();
     last_ = take(timers_, cudaEventDefault);
     set_clock();
   } catch (...) {
@@ -66,6 +67,15 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     throw;
   }
   cuda_.add(this);
+}
+
+/// A driver that has the functions may refuse them all the same, for a virtual GPU.
+void CudaQueue::try_gates() {
+  const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
+  const char* const attempted = "trying whether a stream can write words of the host's memory and wait for them";
+  gpu_.check(static_cast<cudaError_t>(values_.write(stream_, word, 0, 0)), attempted);
+  gpu_.check(static_cast<cudaError_t>(values_.wait(stream_, word, 0, until_at_least)), attempted);
+  gpu_.check(cudaStreamSynchronize(stream_), attempted);
 }
 
 CudaQueue::~CudaQueue() {
@@ -379,7 +389,7 @@ Event CudaQueue::record() {
       check(result, "asking for an event");
     }
   }
-  const Mark mark{.event = take(free_marks_, cudaEventDisableTiming), .number = given_};
+  const Mark mark{.event = take(free_marks_, cudaEventDisableTiming | cudaEventBlockingSync), .number = given_};
   marks_.push_back(mark);
   check(cudaEventRecord(mark.event, stream_), "recording an event");
   return {this, given_};
@@ -426,15 +436,20 @@ void CudaQueue::finish(const Event& event) {
 
 void CudaQueue::call(void (*act)(void* argument), void* argument) {
   gpu_.use();
+  std::uint64_t number = 0;
   {
     const std::lock_guard lock(calls_mutex_);
-    calls_.push_back({act, argument});
+    number = ++calls_given_;
+    calls_.push_back({act, argument, number});
   }
   const cudaError_t result = cudaLaunchHostFunc(
       stream_, [](void* queue) { static_cast<void>(static_cast<CudaQueue*>(queue)->make_next_call()); }, this);
   if (result != cudaSuccess) {
+    // Not if it was made as one that a failure has dropped.
     const std::lock_guard lock(calls_mutex_);
-    calls_.pop_back();
+    if (!calls_.empty() && calls_.back().number == number) {
+      calls_.pop_back();
+    }
   }
   check(result, "calling a function of the host");
   ++given_;

@@ -56,6 +56,7 @@ class CudaQueue final : public Queue {
   struct Call {
     void (*act)(void* argument) = nullptr;
     void* argument = nullptr;
+    std::uint64_t number = 0;
   };
   /// Recorded when `number` works had been given.
   struct Mark {
@@ -103,11 +104,12 @@ class CudaQueue final : public Queue {
   void copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
   void copy_on_host(const void* from, void* to, std::size_t bytes);
   void write_progress();
+  void try_gates();
   void release() noexcept;
 
   const CudaDevice& cuda_;
   const Gpu& gpu_;
-  const CudaDevice::StreamValues values_;
+  CudaDevice::StreamValues values_;
   Threads& threads_;
   const graph::Attributes no_attributes_;
   const Scalars no_scalars_;
@@ -131,11 +133,12 @@ class CudaQueue final : public Queue {
   std::vector<HostCopy*> free_copies_;
 
   std::mutex calls_mutex_;
+  std::uint64_t calls_given_ = 0;
   Ring<Call> calls_;  ///< not yet made, in the stream's order
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
-  std::uint64_t opened_ = 0;       ///< all gates up to it are open
+  std::uint64_t opened_ = 0;          ///< all gates up to it are open
   std::vector<std::uint64_t> early_;  ///< gates that are open behind one that is not
 
   static constexpr std::uint64_t runs_a_note = 16;
