@@ -26,6 +26,16 @@ struct Planned {
   train::Beginning beginning;
 };
 
+/// What moves data along a mesh axis.
+struct AxisTransport {
+  std::string axis;
+  std::string transport;
+  bool is_direct = false;  ///< it moves the memory of a device that the host cannot address
+};
+
+/// Of the mesh axes of more than one rank.
+[[nodiscard]] std::vector<AxisTransport> transports_of(const compile::Compiled& compiled);
+
 /// Source of the predicted costs: "units", "cluster" or "measured".
 [[nodiscard]] const char* costs_of(const forecast::Forecast& forecast);
 

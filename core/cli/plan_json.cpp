@@ -11,8 +11,9 @@ boost::json::value whole_number(double number) {
   return number < first_beyond ? boost::json::value(static_cast<std::int64_t>(number)) : boost::json::value(number);
 }
 
-boost::json::object json_of(const forecast::RankForecast& ranks, const forecast::Forecast& forecast) {
+boost::json::object json_of(const forecast::RankForecast& ranks, const Planned& planned) {
   namespace json = boost::json;
+  const forecast::Forecast& forecast = planned.forecast;
   const partition::MemoryUse& memory = ranks.memory;
   json::object sent;
   for (const auto& [axis, collectives] : ranks.sent) {
@@ -30,6 +31,10 @@ boost::json::object json_of(const forecast::RankForecast& ranks, const forecast:
                         {"peak", memory.peak}};
   if (ranks.snapshot > 0) {
     bytes["snapshot"] = ranks.snapshot;
+  }
+  if (!planned.compiled.device->is_addressable()) {
+    bytes["device"] = memory.peak - memory.staging;
+    bytes["host"] = memory.staging;
   }
   return {{"members", json::array(ranks.members.begin(), ranks.members.end())},
           {"bytes", std::move(bytes)},
@@ -144,13 +149,18 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   const forecast::Forecast& forecast = planned.forecast;
   json::array ranks;
   for (const forecast::RankForecast& alike : forecast.ranks) {
-    ranks.push_back(json_of(alike, forecast));
+    ranks.push_back(json_of(alike, planned));
+  }
+  json::object transports;
+  for (const AxisTransport& axis : transports_of(compiled)) {
+    transports[axis.axis] = json::object{{"transport", axis.transport}, {"direct", axis.is_direct}};
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                        {"flops_per_step", whole_number(compile::flops_per_step(compiled))},
                        {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
-                       {"ranks", std::move(ranks)}};
+                       {"ranks", std::move(ranks)},
+                       {"transports", std::move(transports)}};
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;
   }

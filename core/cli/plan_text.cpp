@@ -44,26 +44,36 @@ std::string range(const Extremes<T>& extremes, const std::function<std::string(T
   return fmt::format("{}-{}", is_one_unit ? least.substr(0, least.find(' ')) : least, most);
 }
 
+/// A row of bytes.
 struct Category {
   const char* name;
-  std::uint64_t partition::MemoryUse::*bytes;
+  std::function<std::uint64_t(const partition::MemoryUse&)> bytes;
 };
 
-constexpr Category categories[] = {{"parameters", &partition::MemoryUse::parameters},
-                                   {"gradients", &partition::MemoryUse::gradients},
-                                   {"optimizer", &partition::MemoryUse::optimizer},
-                                   {"activations", &partition::MemoryUse::activations},
-                                   {"communication", &partition::MemoryUse::communication},
-                                   {"scratch", &partition::MemoryUse::scratch},
-                                   {"peak", &partition::MemoryUse::peak}};
+/// On a device whose memory the host cannot address, the peak is also shown by memory.
+std::vector<Category> categories_of(const device::Device& device) {
+  std::vector<Category> categories = {{"parameters", &partition::MemoryUse::parameters},
+                                      {"gradients", &partition::MemoryUse::gradients},
+                                      {"optimizer", &partition::MemoryUse::optimizer},
+                                      {"activations", &partition::MemoryUse::activations},
+                                      {"communication", &partition::MemoryUse::communication},
+                                      {"scratch", &partition::MemoryUse::scratch},
+                                      {"peak", &partition::MemoryUse::peak}};
+  if (!device.is_addressable()) {
+    categories.push_back({"peak on device", [](const partition::MemoryUse& use) { return use.peak - use.staging; }});
+    categories.push_back({"peak on host", &partition::MemoryUse::staging});
+  }
+  return categories;
+}
 
-std::string block(const forecast::RankForecast& ranks, const std::string& title) {
+std::string block(const forecast::RankForecast& ranks, const std::string& title,
+                  const std::vector<Category>& categories) {
   std::string text = fmt::format("\n{:<16} {:>15}\n", title, "bytes");
   const auto row = [&](const std::string& name, std::uint64_t bytes) {
     text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
   };
   for (const Category& category : categories) {
-    row(category.name, ranks.memory.*category.bytes);
+    row(category.name, category.bytes(ranks.memory));
   }
   if (ranks.snapshot > 0) {
     row("snapshot", ranks.snapshot);
@@ -84,7 +94,7 @@ std::string title_of(const std::vector<std::int64_t>& ranks) {
 }
 
 /// The least and the most over ranks that differ.
-std::string summary_of_ranks(const forecast::Forecast& forecast) {
+std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
   Extremes<double> flops;
   const forecast::RankForecast* fullest = &forecast.ranks.front();
@@ -108,7 +118,7 @@ std::string summary_of_ranks(const forecast::Forecast& forecast) {
   for (const Category& category : categories) {
     Extremes<std::uint64_t> bytes;
     for (const forecast::RankForecast& alike : forecast.ranks) {
-      bytes.add(alike.memory.*category.bytes);
+      bytes.add(category.bytes(alike.memory));
     }
     row(category.name, bytes);
   }
@@ -291,12 +301,24 @@ std::string title_text(const Planned& planned) {
                      metrics::counted(compiled.programs.threads, "thread"));
 }
 
+/// How transfers along each mesh axis reach the memory of a device that the host cannot address.
+std::string transports_text(const compile::Compiled& compiled) {
+  std::string text;
+  for (const AxisTransport& axis :
+       compiled.device->is_addressable() ? std::vector<AxisTransport>() : transports_of(compiled)) {
+    text += fmt::format("mesh axis {}: transport {}, {}\n", axis.axis, axis.transport,
+                        axis.is_direct ? "from device to device" : "through pinned memory of the host");
+  }
+  return text;
+}
+
 std::string head_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   const double flops = compile::flops_per_step(compiled);
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
+  text += transports_text(compiled);
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
@@ -315,6 +337,20 @@ std::string head_text(const Planned& planned) {
 
 }  // namespace
 
+std::vector<AxisTransport> transports_of(const compile::Compiled& compiled) {
+  const runtime::TransportSet& set = compiled.transports;
+  const IdVector<mesh::AxisId, mesh::Axis>& axes = compiled.partition.placements.mesh.axes;
+  std::vector<AxisTransport> transports;
+  for (const mesh::AxisId axis : axes.ids()) {
+    if (axes[axis].size > 1) {
+      transports.push_back({.axis = axes[axis].name,
+                            .transport = set.transports[set.of_axis[axis]].manifest().name,
+                            .is_direct = set.moves_device_memory.contains(axis) && set.moves_device_memory[axis]});
+    }
+  }
+  return transports;
+}
+
 const char* costs_of(const forecast::Forecast& forecast) {
   if (!forecast.step) {
     return "units";
@@ -324,13 +360,14 @@ const char* costs_of(const forecast::Forecast& forecast) {
 
 std::string plan_text(const Planned& planned, std::size_t width, bool every_rank) {
   const forecast::Forecast& forecast = planned.forecast;
+  const std::vector<Category> categories = categories_of(*planned.compiled.device);
   std::string text = head_text(planned) + (forecast.step ? predicted_text(forecast) : "");
   if (every_rank || forecast.ranks.size() == 1) {
     for (const forecast::RankForecast& alike : forecast.ranks) {
-      text += block(alike, title_of(alike.members));
+      text += block(alike, title_of(alike.members), categories);
     }
   } else {
-    text += summary_of_ranks(forecast);
+    text += summary_of_ranks(forecast, categories);
     text += forecast.timeline ? stages_text(planned) : "";
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
@@ -347,7 +384,8 @@ std::string ranks_text(const Planned& planned, const std::vector<std::int64_t>& 
       continue;
     }
     const bool are_all = wanted.size() == alike.members.size();
-    text += block(alike, title_of(wanted) + (are_all ? "" : ", alike: " + mesh::ranks_text(alike.members)));
+    text += block(alike, title_of(wanted) + (are_all ? "" : ", alike: " + mesh::ranks_text(alike.members)),
+                  categories_of(*planned.compiled.device));
   }
   return text;
 }

@@ -73,8 +73,11 @@ const Device& Device::find(std::string_view name) {
       names.emplace_back(in_library);
     }
   }
-  throw Error(ErrorCode::usage, fmt::format("no device is called '{}'{}; there are {}", name, did_you_mean(name, names),
-                                            fmt::join(names, ", ")));
+  // "gpu" is close to "cpu" in letters, and means a device of a library.
+  const std::string meant = name == "gpu" ? fmt::format(" (did you mean '{}'?)", fmt::join(library_devices(), "', '"))
+                                          : did_you_mean(name, names);
+  throw Error(ErrorCode::usage,
+              fmt::format("no device is called '{}'{}; there are {}", name, meant, fmt::join(names, ", ")));
 }
 
 const Kernel* Device::find_kernel(std::string_view op) const {

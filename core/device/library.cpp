@@ -31,8 +31,8 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     std::ranges::transform(files, std::back_inserter(names), [](const auto& each) { return each.string(); });
     throw Error(
         ErrorCode::usage,
-        fmt::format("this build has no device '{0}': there is no library {1}. Build shardrun where a toolkit for "
-                    "{0} is installed, or choose device cpu",
+        fmt::format("this build has no device '{0}': there is no library {1}. 'cmake --build --preset release --target "
+                    "shardrun_{0}' makes it where CMake finds a toolkit for {0} (it says so); or choose device cpu",
                     device, fmt::join(names, " or ")));
   }
   const auto refuse = [&](const std::string& what) {

@@ -1,6 +1,7 @@
 // The device `cuda` as the program loads it: with no library, with wrong ones, and with one over a fake of CUDA
 // (tests/support/cuda).
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -64,6 +65,9 @@ TEST_CASE("a build without a library for CUDA refuses the device, and runs jobs 
                   "--set job.device: [job] device: this build has no device 'cuda': there is no library " +
                       (plain.program().parent_path() / "lib/shardrun/libshardrun_cuda.so").string());
   }
+  check_refused(plain.run(job.path(), on_cuda({"job.ini"})), "'cmake --build --preset release --target shardrun_cuda'");
+  check_refused(plain.run(job.path(), on_cuda({"job.ini"}, {}, "gpu")),
+                "no device is called 'gpu' (did you mean 'cuda'?); there are cpu, reference, cuda");
   CHECK_FALSE(fs::exists(job.path() / "run"));
   CHECK(plain.run(job.path(), with_settings({"job.ini"}, {"train.steps=1"})).code == 0);
   CHECK_THAT(plain.run(job.path(), {"devices"}).out,
@@ -127,7 +131,17 @@ TEST_CASE("a plan for CUDA needs no GPU", "[cuda]") {
                                {"FAKE_CUDA_DRIVER=0"});
   INFO(ended.err);
   REQUIRE(ended.code == 0);
-  CHECK(json::parse(ended.out).at("ranks").at(0).at("bytes").at("peak").as_int64() > 0);
+  const json::value plan = json::parse(ended.out);
+  const json::object& bytes = plan.at("ranks").at(0).at("bytes").as_object();
+  CHECK(bytes.at("host").as_int64() >= bytes.at("gradients").as_int64());
+  CHECK(bytes.at("device").as_int64() + bytes.at("host").as_int64() == bytes.at("peak").as_int64());
+  CHECK(plan.at("transports").at("data").at("transport") == "shm");
+  CHECK_FALSE(plan.at("transports").at("data").at("direct").as_bool());
+  const std::string text =
+      fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=2", "job.strategy=dp"}), {"FAKE_CUDA_DRIVER=0"})
+          .out;
+  CHECK_THAT(text, Contains("\nmesh axis data: transport shm, through pinned memory of the host\n") &&
+                       Contains(fmt::format("\npeak on host {:>19}", bytes.at("host").as_int64())));
 }
 
 TEST_CASE("the GPUs are listed", "[cuda]") {

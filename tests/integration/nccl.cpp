@@ -117,6 +117,25 @@ TEST_CASE("a job over NCCL has the same bits in every order in which streams may
   }
 }
 
+TEST_CASE("plan says for each mesh axis whether its transport moves the GPU's memory", "[nccl]") {
+  const NcclInstallation nccl;
+  const JobFolder job;
+  const std::vector<std::string> settings = {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2",
+                                             "transport.replica=gloo"};
+
+  const Ended text = nccl.run(job.path(), {"plan", "job.ini"}, settings);
+  const Ended data = nccl.run(job.path(), {"plan", "job.ini", "--json"}, settings);
+
+  INFO(data.err);
+  REQUIRE(data.code == 0);
+  CHECK_THAT(text.out, Contains("\nmesh axis replica: transport gloo, through pinned memory of the host\n"
+                                "mesh axis shard: transport nccl, from device to device\n"));
+  const json::value plan = json::parse(data.out);
+  CHECK_FALSE(plan.at("transports").at("replica").at("direct").as_bool());
+  CHECK(plan.at("transports").at("shard").at("direct").as_bool());
+  CHECK(plan.at("transports").at("shard").at("transport") == "nccl");
+}
+
 TEST_CASE("a deterministic job has the bits over NCCL that it has over a transport for host memory", "[nccl]") {
   const NcclInstallation nccl;
   for (const char* precision : {"float32", "mixed"}) {
