@@ -213,6 +213,30 @@ TEST_CASE("orders in which stages wait for each other are refused, and told wher
   CHECK_THAT(refusal({{message("x", 0, 1, true), sum}, {sum, message("x", 0, 1, false)}}),
              Contains("stage 0 is at the send of x; stage 1 is at the all_reduce of loss"));
   CHECK_THAT(refusal({{message("x", 0, 1, true)}, {}}), Contains("stage 0 is at the send of x"));
+
+  // Launches are matched by all that they say, not only by their groups.
+  const Launch other{.name = "norm", .axis = mesh::AxisId(0)};
+  CHECK_THAT(refusal({{sum, other}, {other, sum}}),
+             Contains("stage 0 is at the all_reduce of loss; stage 1 is at the all_reduce of norm"));
+  CHECK_THAT(refusal({{message("x", 0, 1, true), message("y", 0, 1, true)},
+                      {message("y", 0, 1, false), message("x", 0, 1, false)}}),
+             Contains("stage 0 is at the send of x; stage 1 is at the receive of y"));
+  Launch largest = sum;
+  largest.reduction = shardrun::Reduction::max;
+  CHECK(refusal({{sum}, {largest}}) != "nothing");
+  Launch wide = sum;
+  wide.dtype = graph::DType::f64;
+  CHECK(refusal({{sum}, {wide}}) != "nothing");
+}
+
+TEST_CASE("states that stages sum together are summed at a function's end, over other axes, too", "[partition]") {
+  const auto all = launches(pipeline(2, 3, false, 2), 3);
+  for (const std::vector<Launch>& of_stage : all.front().second) {
+    const auto first = std::ranges::find(of_stage, "loss", &Launch::name);
+    REQUIRE(first != of_stage.end());
+    CHECK(first->axis == mesh::AxisId(0));
+    CHECK(std::none_of(first, of_stage.end(), [](const Launch& each) { return each.link.from.exists(); }));
+  }
 }
 
 TEST_CASE("ranks of a stage that launch in different orders are refused", "[partition]") {
