@@ -181,10 +181,6 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
 
-}  // namespace
-
-namespace {
-
 /// The transports' answers. Where one lacks an operation, it is the job that has to choose another.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
