@@ -181,10 +181,6 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
       partition::split(compiled.graph, compiled.plan, compiled.microbatch_rows, compiled.evaluation_rows);
 }
 
-}  // namespace
-
-namespace {
-
 /// The transports' answers. Where one lacks an operation, it is the job that has to choose another.
 partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compiled) {
   return [&job, &compiled, asked = runtime::scratch_of(compiled.transports)](const partition::Transfer& transfer,
@@ -284,8 +280,16 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {
   const partition::Partition& partition = compiled.partition;
   const partition::StageId stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, rank));
-  return programs_of_rank(job, compiled, rank, *compiled.device,
-                          *partition::functions_of(compiled.graph, partition, stage));
+  return programs_of_rank(job, compiled, rank, *compiled.device, *functions_of_stage(compiled, stage));
+}
+
+std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
+                                                                    partition::StageId stage) {
+  const partition::Pipeline& pipeline = compiled.partition.pipeline;
+  const bool is_direct = pipeline.exists() && compiled.transports.moves_device_memory.contains(pipeline.axis) &&
+                         compiled.transports.moves_device_memory[pipeline.axis];
+  return partition::functions_of(compiled.graph, compiled.partition, stage,
+                                 is_direct ? partition::MessageMemory::device : partition::MessageMemory::host);
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,

@@ -70,6 +70,10 @@ struct Compiled {
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
+/// The functions of one stage, whose messages move the memory that the transport along the pipeline's axis moves.
+[[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
+                                                                                  partition::StageId stage);
+
 /// Indices of the programs of one optimizer step or iteration, in order. If the plan has a hook after_step: of a step
 /// that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);

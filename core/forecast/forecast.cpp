@@ -79,8 +79,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   }
   partition::LaunchOrders launch_orders;
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
-    const std::shared_ptr<const partition::StageFunctions> functions =
-        partition::functions_of(compiled.graph, partition, stage);
+    const std::shared_ptr<const partition::StageFunctions> functions = compile::functions_of_stage(compiled, stage);
     for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {
       stop_point();  // a deep pipeline takes seconds
       const bool is_compiled = alike.front() == compiled.programs.rank;

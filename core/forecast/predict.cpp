@@ -146,7 +146,7 @@ class StepSimulation {
  private:
   /// The transfer of a meeting.
   struct UnderWay {
-    std::size_t started = 0;  ///< sides that must start before it is under way
+    std::size_t started = 0;  ///< of the sides that must start before it is under way
     double from = 0;          ///< when the last of them did
     double seconds = 0;
     double end = 0;
@@ -220,13 +220,14 @@ class StepSimulation {
   void begin(std::size_t rank, const ExecutedInstruction& at) {
     const std::size_t number = meetings_.at[rank][next_[rank]];
     const partition::Transfer& transfer = at.transfer();
-    if (transfer.collective == partition::Collective::receive) {
+    const bool receives = transfer.collective == partition::Collective::receive;
+    if (receives && !transfer.is_direct) {
       return;
     }
     UnderWay& it = under_way_[number];
     it.from = std::max(it.from, now_[rank]);
     ++it.started;
-    if (const std::optional<compile::AxisRate>& rate = rate_of(transfer)) {
+    if (const std::optional<compile::AxisRate>& rate = rate_of(transfer); rate && !receives) {
       it.seconds = std::max(it.seconds, transfer_seconds(transfer, *ranks_[rank].programs, *rate));
     }
     if (is_under_way(number, transfer)) {
@@ -254,7 +255,8 @@ class StepSimulation {
   }
 
   [[nodiscard]] bool is_under_way(std::size_t meeting, const partition::Transfer& transfer) const {
-    return under_way_[meeting].started == (is_message(transfer) ? 1 : meetings_.all[meeting].sides.size());
+    const bool waits_in_transport = is_message(transfer) && !transfer.is_direct;
+    return under_way_[meeting].started == (waits_in_transport ? 1 : meetings_.all[meeting].sides.size());
   }
 
   /// How long it waits; nothing if that is not known yet.

@@ -57,7 +57,8 @@ struct Prediction {
 };
 
 /// Simulates the instructions of one rank of each stage, or of a single rank, at once.
-/// - A message is under way from its send; another transfer from when all participants have started it.
+/// - A message over host memory is under way from its send; another transfer, such as a message in the device's memory,
+///   from when all participants have started it.
 /// - A rank sends one transfer after the other over an axis, whoever receives it. Different axes are independent.
 /// - Receiving does not delay sending, and a sender does not wait for its receiver.
 [[nodiscard]] Prediction predict(const std::vector<RankStep>& ranks, const partition::Pipeline& pipeline,

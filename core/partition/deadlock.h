@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,8 @@ struct StageMessage {
   Link link = {};  ///< of a send and a receive
   std::size_t call = 0;
   graph::ValueId value = {};
-  std::size_t segment = 0;  ///< index in the stage's segments
-  std::size_t place = 0;    ///< see order_launches()
+  std::size_t segment = 0;                ///< index in the stage's segments
+  std::optional<std::size_t> place = {};  ///< see order_launches()
 };
 
 /// Names of a message for an error text.

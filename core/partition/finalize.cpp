@@ -103,8 +103,9 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
       complete = std::max(complete, complete_at[state]);
     }
     // Stages complete what they sum together at different places among their messages.
-    if (const mesh::AxisId axis = settings_.buckets[b].steps.front().axis;
-        axis == settings_.partition.pipeline.axis && settings_.rank.is_direct(axis)) {
+    const mesh::AxisId stages = settings_.partition.pipeline.axis;
+    if (settings_.rank.is_direct(stages) &&
+        std::ranges::any_of(settings_.buckets[b].steps, [&](const Transition& step) { return step.axis == stages; })) {
       complete = settings_.steps.next();
     }
     order_.emplace_back(complete, b);

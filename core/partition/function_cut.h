@@ -45,7 +45,7 @@ struct FunctionCut {
   IdVector<StageId, std::vector<StageMessage>> messages;  ///< per stage, in execution order
   std::vector<std::int64_t> call_rows = {};               ///< per call, if repeated
   std::vector<Tie> ties = {};                             ///< of all stages
-  std::size_t under_way = 1;                              ///< the most messages in flight along a link
+  std::size_t under_way = 1;                              ///< the most messages in flight along a link, in host memory
 };
 
 /// Finds the values that one stage makes and another needs. REQUIRES: every node has a stage.
@@ -68,8 +68,9 @@ struct FunctionCut {
 /// node that needs the value, behind the receives of everything sent earlier along its link.
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
-/// One stage's part of the function, with its messages. REQUIRES: order_messages() was called.
+/// One stage's part of the function, with its messages. REQUIRES: `messages` are those of cut.messages, perhaps with
+/// places, and outlive the call.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
-                                        StageId stage);
+                                        StageId stage, const std::vector<StageMessage>& messages);
 
 }  // namespace shardrun::partition

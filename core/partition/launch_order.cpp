@@ -122,7 +122,12 @@ std::vector<Launch> launches_of(const Program& program) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind == Instruction::Kind::start && program.transfers[instruction.transfer].is_direct) {
       const Transfer& transfer = program.transfers[instruction.transfer];
-      launches.push_back({transfer.name, transfer.axis, transfer.collective, transfer.link});
+      launches.push_back({.name = transfer.name,
+                          .axis = transfer.axis,
+                          .collective = transfer.collective,
+                          .link = transfer.link,
+                          .reduction = transfer.reduction,
+                          .dtype = transfer.dtype});
     }
   }
   return launches;
@@ -141,9 +146,14 @@ void require_one_order(const std::string& function, const IdVector<StageId, std:
   };
   const auto is_met = [&](const Launch& launch, StageId by) {
     const Launch* const there = at(by);
-    return there != nullptr && there->link == launch.link &&
-           (launch.link.from.exists() ? there->collective != launch.collective
-                                      : there->collective == launch.collective);
+    if (there == nullptr) {
+      return false;
+    }
+    Launch awaited = launch;
+    if (launch.link.from.exists()) {
+      awaited.collective = launch.collective == Collective::send ? Collective::receive : Collective::send;
+    }
+    return *there == awaited;
   };
   for (bool moved = true; moved;) {
     moved = false;

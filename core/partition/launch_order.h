@@ -30,6 +30,8 @@ struct Launch {
   mesh::AxisId axis = {};
   Collective collective = Collective::all_reduce;
   Link link = {};
+  Reduction reduction = Reduction::sum;
+  graph::DType dtype = graph::DType::f32;
 
   bool operator==(const Launch&) const = default;
 };
@@ -37,7 +39,8 @@ struct Launch {
 /// Those of a program, in the order of their starts.
 [[nodiscard]] std::vector<Launch> launches_of(const Program& program);
 
-/// Simulates queues, one per stage, that hold each launch along the pipeline's axis until its peers have come to it.
+/// Simulates queues, one per stage, that hold each launch along the pipeline's axis until its peers have come to it: to
+/// the launch of the same name, dtype and reduction.
 /// Throws Error{job} if they wait for each other, saying where each stands.
 void require_one_order(const std::string& function, const IdVector<StageId, std::vector<Launch>>& stages,
                        mesh::AxisId axis);

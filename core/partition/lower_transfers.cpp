@@ -30,11 +30,18 @@ void Lowering::start_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Where transfers with other stages move the device's memory, starts them in the order of their places: a send may
-/// have to come after later receives.
+/// Starts transfers that have places in their order: a send may have to come after later receives.
 void Lowering::start_in_order(graph::NodeId n, StepId s) {
   const Transition& transition = *node(n).transition;
-  if (!transition.place || !settings_.rank.is_direct(transition.axis)) {
+  const bool is_direct =
+      transition.axis == settings_.partition.pipeline.axis && settings_.rank.is_direct(transition.axis);
+  if (transition.place.has_value() != is_direct) {
+    throw Error(ErrorCode::internal,
+                fmt::format("function {}: {} moves the memory of the {}, and the stage's functions were made for the "
+                            "other",
+                            function_.name, node(n).name, is_direct ? "device" : "host"));
+  }
+  if (!transition.place) {
     emitter_.append(transfer_step(Instruction::Kind::start, n), s);
     return;
   }

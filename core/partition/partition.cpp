@@ -282,17 +282,21 @@ Variants variants_of(const SplitFunction& function, bool finalizes, const Partit
 
 }  // namespace
 
-std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
-                                                   StageId stage) {
-  return partition.whole != nullptr ? partition.whole
-                                    : make_functions(partition, stage, partition.stages.functions_of(graph, stage));
+std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition, StageId stage,
+                                                   MessageMemory memory) {
+  return partition.whole != nullptr
+             ? partition.whole
+             : make_functions(partition, stage, partition.stages.functions_of(graph, stage, memory));
 }
 
 std::vector<Link> links_of(const Partition& partition) { return partition.stages.links(); }
 
 Programs programs_of(const graph::Graph& graph, const Partition& partition, const RankSettings& settings) {
   const StageId stage = partition.stage_at(mesh::coordinates_of(partition.placements.mesh, settings.rank));
-  return programs_of(graph, partition, *functions_of(graph, partition, stage), settings);
+  const bool is_direct = partition.pipeline.exists() && settings.is_direct(partition.pipeline.axis);
+  return programs_of(graph, partition,
+                     *functions_of(graph, partition, stage, is_direct ? MessageMemory::device : MessageMemory::host),
+                     settings);
 }
 
 Programs programs_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage,

@@ -50,9 +50,11 @@ struct Partition {
                               const std::vector<std::int64_t>& evaluation_rows = {});
 
 /// The functions of one stage. With a pipeline each call makes them anew, and they are long: keep the result while you
-/// need the programs of several ranks of a stage. REQUIRES: `graph` is the one that was split.
+/// need the programs of several ranks of a stage. `memory`: as RankSettings::is_direct() says of the pipeline's axis.
+/// REQUIRES: `graph` is the one that was split.
 [[nodiscard]] std::shared_ptr<const StageFunctions> functions_of(const graph::Graph& graph, const Partition& partition,
-                                                                 StageId stage);
+                                                                 StageId stage,
+                                                                 MessageMemory memory = MessageMemory::host);
 
 /// All links between stages, in the same order on all ranks.
 [[nodiscard]] std::vector<Link> links_of(const Partition& partition);

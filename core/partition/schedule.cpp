@@ -76,7 +76,7 @@ class Scheduler {
       send(n, step->link);
     } else if (step->gather >= 0) {
       gather(step->gather);
-    } else if (!step->place && for_states_[function_.nodes[n].outputs[0]]) {
+    } else if (step->kind != Transition::Kind::receive && !step->place && for_states_[function_.nodes[n].outputs[0]]) {
       defer(n);
     } else {
       start({n});

@@ -27,7 +27,7 @@ using StepId = Id<struct StepTag>;
 /// - Consecutive halo exchanges start together.
 /// - Reduced gradients and updated parameters, which no op reads, move in buckets while the rest is computed. A bucket
 ///   takes transitions of the same kind and axis up to `bucket_bytes` on a rank, but at least one. At most two buckets
-///   have buffers at a time. Sums over the stages of a pipeline do not: see launch_order.h.
+///   have buffers at a time. A sum over the stages of a pipeline that has a place does not: see launch_order.h.
 /// - Sends to another stage overlap with computing. SplitFunction::under_way limits how many are in flight along a
 ///   link.
 [[nodiscard]] IdVector<StepId, Step> schedule(const SplitFunction& function, const mesh::Mesh& mesh,

@@ -47,8 +47,8 @@ struct Transition {
   /// unit before it is computed. −1: not a gather at use.
   std::int32_t gather = -1;
   Link link = {};  ///< of send and receive
-  /// Of a transition with other stages: its place in the order in which its stage launches them, where they move the
-  /// device's memory (launch_order.h).
+  /// Of a transition with other stages that moves the device's memory: its place in the order in which its stage
+  /// launches them (launch_order.h).
   std::optional<std::size_t> place = {};
   std::optional<mesh::Halo> halo = {};  ///< of exchange, and of a slice
 };

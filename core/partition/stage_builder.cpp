@@ -20,12 +20,13 @@ using graph::ValueId;
 /// Builds one stage's part of one function, or of all calls in a step.
 class StageBuilder {
  public:
-  StageBuilder(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, StageId stage)
+  StageBuilder(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, StageId stage,
+               const std::vector<StageMessage>& messages)
       : cut_(cut),
         graph_(graph),
         states_(states),
         stage_(stage),
-        messages_(cut.messages[stage]),
+        messages_(messages),
         values_(cut.calls.size()),
         state_values_(graph.states.size()),
         written_(graph.states.size(), false) {}
@@ -272,8 +273,9 @@ class StageBuilder {
 
 }  // namespace
 
-SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, StageId stage) {
-  return StageBuilder(cut, graph, states, stage).run();
+SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states, StageId stage,
+                          const std::vector<StageMessage>& messages) {
+  return StageBuilder(cut, graph, states, stage, messages).run();
 }
 
 }  // namespace shardrun::partition

@@ -1,6 +1,7 @@
 #include "core/partition/stages.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -126,6 +127,23 @@ class NodesOfActions {
   std::map<std::tuple<const CutFunction*, std::uint32_t, Action::Kind>, const SegmentNodes*> known_;
 };
 
+/// How errors name the messages of a function. `cut` outlives the result.
+std::function<MessageName(const StageMessage&)> namer(const FunctionCut& cut) {
+  return [&cut](const StageMessage& message) {
+    const SplitFunction& function = cut.calls[message.call]->split;
+    const graph::Value& value = function.values[message.value];
+    if (message.kind == StageMessage::Kind::meet) {
+      return MessageName{.action = function.name, .node = function.nodes[value.producer].name};
+    }
+    const bool sends = message.kind == StageMessage::Kind::send;
+    const std::optional<Action>& action =
+        cut.segments[sends ? message.link.from : message.link.to][message.segment].action;
+    return MessageName{.action = action ? to_string(*action) : function.name,
+                       .node = sends ? function.nodes[value.producer].name + ":" + op_of(Transition::Kind::send).name
+                                     : value.name + ":" + op_of(Transition::Kind::receive).name};
+  };
+}
+
 class Cutting {
  public:
   Cutting(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline,
@@ -210,21 +228,11 @@ class Cutting {
 
   void finish(FunctionCut cut) {
     order_messages(cut, graph_, stages_.states);
-    const auto name = [&](const StageMessage& message) {
-      const SplitFunction& function = cut.calls[message.call]->split;
-      const graph::Value& value = function.values[message.value];
-      if (message.kind == StageMessage::Kind::meet) {
-        return MessageName{.action = function.name, .node = function.nodes[value.producer].name};
-      }
-      const bool sends = message.kind == StageMessage::Kind::send;
-      const std::optional<Action>& action =
-          cut.segments[sends ? message.link.from : message.link.to][message.segment].action;
-      return MessageName{.action = action ? to_string(*action) : function.name,
-                         .node = sends ? function.nodes[value.producer].name + ":" + op_of(Transition::Kind::send).name
-                                       : value.name + ":" + op_of(Transition::Kind::receive).name};
-    };
-    cut.under_way = least_under_way(cut.messages, name);
-    order_launches(cut.messages, cut.under_way);
+    IdVector<StageId, std::vector<StageMessage>> messages = cut.messages;
+    for (std::vector<StageMessage>& of_stage : messages) {
+      std::erase_if(of_stage, [](const StageMessage& each) { return each.kind == StageMessage::Kind::meet; });
+    }
+    cut.under_way = least_under_way(messages, namer(cut));
     stages_.cuts.push_back(std::make_shared<const FunctionCut>(std::move(cut)));
   }
 
@@ -235,13 +243,23 @@ class Cutting {
   Stages stages_;
 };
 
+/// The messages of all stages in the order in which queues of a device launch them, and how many may be under way.
+std::pair<IdVector<StageId, std::vector<StageMessage>>, std::size_t> launched_messages(const FunctionCut& cut) {
+  IdVector<StageId, std::vector<StageMessage>> messages = cut.messages;
+  const std::size_t under_way = least_under_way(messages, namer(cut));
+  order_launches(messages, under_way);
+  return {std::move(messages), under_way};
+}
+
 }  // namespace
 
-std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, StageId stage) const {
+std::vector<SplitFunction> Stages::functions_of(const graph::Graph& graph, StageId stage, MessageMemory memory) const {
   std::vector<SplitFunction> functions;
   for (const std::shared_ptr<const FunctionCut>& cut : cuts) {
-    SplitFunction& function = functions.emplace_back(build_stage(*cut, graph, states, stage));
-    function.under_way = cut->under_way;
+    const auto [messages, under_way] =
+        memory == MessageMemory::device ? launched_messages(*cut) : std::pair{cut->messages, cut->under_way};
+    SplitFunction& function = functions.emplace_back(build_stage(*cut, graph, states, stage, messages[stage]));
+    function.under_way = under_way;
     if (cut->repeated) {
       function.rows = std::accumulate(cut->call_rows.begin(), cut->call_rows.end(), std::int64_t{0});
       function.call_rows = cut->call_rows;
@@ -257,7 +275,9 @@ std::vector<Link> Stages::links() const {
   for (const std::shared_ptr<const FunctionCut>& cut : cuts) {
     for (const std::vector<StageMessage>& messages : cut->messages) {
       for (const StageMessage& message : messages) {
-        links.insert(message.link);
+        if (message.kind != StageMessage::Kind::meet) {
+          links.insert(message.link);
+        }
       }
     }
     for (const Tie& tie : cut->ties) {

@@ -20,6 +20,12 @@ struct StateStages {
 
 struct FunctionCut;
 
+/// Which memory messages and sums between stages move.
+enum class MessageMemory : std::uint8_t {
+  host,    ///< also staging memory: a message waits in the transport until it is received
+  device,  ///< a queue of the device launches them in one order of all stages (launch_order.h)
+};
+
 /// A graph's functions cut into the stages' parts, in execution order.
 struct Stages {
   StateStages states;
@@ -27,7 +33,9 @@ struct Stages {
 
   /// The functions of one stage. Each call makes them anew, because functions that execute all microbatches of a step
   /// are long. REQUIRES: there is a pipeline; `graph` is the one that was cut.
-  [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, StageId stage) const;
+  /// For MessageMemory::device, throws Error{job} if the stages wait for each other at their sums.
+  [[nodiscard]] std::vector<SplitFunction> functions_of(const graph::Graph& graph, StageId stage,
+                                                        MessageMemory memory) const;
 
   /// The links along which stages send something, ascending.
   [[nodiscard]] std::vector<Link> links() const;

@@ -83,7 +83,16 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
   }
 }
 
+void Executor::abort_transfers(const std::string& reason) const noexcept {
+  if (queued_ != nullptr) {
+    queued_->transfers.abort(reason);
+  }
+}
+
 Executor::~Executor() {
+  if (std::uncaught_exceptions() > exceptions_) {
+    abort_transfers("this rank has failed");
+  }
   if (queued_ != nullptr) {
     queued_->transfers.free_all();  // the queues may wait for them, and are gone next
   }

@@ -75,7 +75,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
   void drop_once() noexcept { once_.clear(); }
 
   /// Fails all present and later operations. Any thread.
-  void abort(const std::string& reason) noexcept;
+  void abort(const std::string& reason) noexcept override;
 
  private:
   struct Group {

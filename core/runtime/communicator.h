@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "core/device/memory.h"
 #include "core/partition/program.h"
@@ -80,6 +81,8 @@ class QueuedTransfers {
   /// Throws the transfer's error. Call it before the transfer is started again. REQUIRES: the queue has gone on from
   /// its join. `waited`: when it, or a queue that waits for it, stood still for the transfer.
   virtual void finish(Communicator::Handle transfer, const Communicator::Times& waited) = 0;
+  /// Fails all transfers, those under way and later ones. Does not wait.
+  virtual void abort(const std::string& reason) noexcept = 0;
   /// Ends and frees all transfers, those that are under way with an error. Call it before the queues are gone.
   virtual void free_all() noexcept = 0;
 };

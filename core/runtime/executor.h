@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -60,11 +61,16 @@ class Executor {
   Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
+  /// Where it ends because of an exception, transfers in queues are aborted.
   ~Executor();
 
   /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call; if it has transfers in
   /// queues, it outlives this.
   void bind(Communicator& communicator);
+
+  /// Fails the transfers in queues, because this rank has failed: they would wait for ranks that wait for this one. The
+  /// host's own transfers end with their calls. Does not wait.
+  void abort_transfers(const std::string& reason) const noexcept;
 
   /// The program for a name and row count; for `run` and the ports. `last`: the function's last call in a step. Throws
   /// Error{internal} if there is none.
@@ -252,6 +258,7 @@ class Executor {
   std::unique_ptr<device::Queue> queue_;
   std::unique_ptr<device::Queue> second_;  ///< of copies to and from staging memory, and of transfers
   struct Queued;
+  const int exceptions_ = std::uncaught_exceptions();  ///< before this was made
   std::unique_ptr<Queued> queued_;                     ///< null: the host starts transfers and waits for them
   mutable std::array<device::Event, 2> input_copies_;  ///< of each room of host(); see HostAccess
   mutable std::size_t room_ = 0;                       ///< that was used last

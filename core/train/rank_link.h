@@ -21,8 +21,8 @@ namespace shardrun::train {
 
 /// A rank's request between two steps, or what all ranks agree on.
 struct Wish {
-  int signal = 0;     ///< asked to stop; 0: none
-  bool save = false;  ///< a checkpoint is due
+  int signal = 0;      ///< asked to stop; 0: none
+  bool save = false;   ///< a checkpoint is due
   bool pause = false;  ///< the job is to be suspended
 };
 

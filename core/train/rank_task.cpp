@@ -80,6 +80,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
     const int signal = run();
     finish(executor, signal == 0 ? "finished" : "stopped", signal == 0 ? 0 : exit_code_of_stop(job_, signal));
   } catch (const Error& error) {
+    executor.abort_transfers("this rank has failed: " + error.message());
     record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
     // An engine's code and its records are met only once the job runs: they fail it, which is not bad usage.
     const bool is_late = compiled_.engine != nullptr && shardrun::exit_code(error.code()) == 2;

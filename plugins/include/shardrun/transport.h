@@ -76,7 +76,7 @@ extern "C" {
 
 /// The caller waits right after starting, so background work gains nothing.
 #define SR_OP_FLAG_BLOCKING UINT32_C(1)
-/// Later than 1.7; older transports skip it. Of an op that reduces: its sum or product is to be SR_OP_INFO_STEPWISE,
+/// Since 1.8; older transports skip it. Of an op that reduces: its sum or product is to be SR_OP_INFO_STEPWISE,
 /// and of F16 and BF16 SR_OP_INFO_ROUNDED_ONCE. op_query says by its flags whether it is. Where it is not, the host
 /// builds the op from SEND and RECV, if its buffers are host memory.
 #define SR_OP_FLAG_IN_ORDER UINT32_C(2)

@@ -227,6 +227,27 @@ TEST_CASE("a stage sends to both its neighbours one after the other, and receive
   CHECK(step.stages[2].waiting == 3);
 }
 
+TEST_CASE("a message in the device's memory is under way once it is received, too", "[predict]") {
+  for (const bool is_direct : {false, true}) {
+    Transfer sent = message(Collective::send, link_of(0, 1));
+    Transfer received = message(Collective::receive, link_of(0, 1));
+    sent.is_direct = is_direct;
+    received.is_direct = is_direct;
+    const Program sends{.function = "micro",
+                        .instructions = {instruction(Kind::start, 0), instruction(Kind::wait, 0)},
+                        .transfers = {sent}};
+    const Program receives{
+        .function = "micro",
+        .instructions = {instruction(Kind::compute), instruction(Kind::start, 0), instruction(Kind::wait, 0)},
+        .transfers = {received}};
+    const Prediction step = stages_alone({sends, receives}, {{0, 0}, {5, 0, 0}}, taking(3));
+    CHECK(step.seconds == (is_direct ? 5 + 3 : 5));
+    CHECK(step.stages[0].exposed == 3);
+    CHECK(step.stages[0].waiting == (is_direct ? 5 : 2));  // without: until the other stage has ended the step
+    CHECK(step.stages[1].exposed == (is_direct ? 3 : 0));
+  }
+}
+
 TEST_CASE("stages move first what could begin first", "[predict]") {
   const partition::Link link = link_of(0, 1);
   const Program first{

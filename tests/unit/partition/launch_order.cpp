@@ -4,6 +4,7 @@
 #include "core/partition/launch_order.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,10 +65,9 @@ plan::Plan pipeline(std::uint32_t stages, std::uint32_t microbatches, bool inter
   return plan;
 }
 
-/// What each stage launches in each program, for training with a layer for each chunk, clipped gradients and a tensor
-/// that the first and the last stage share.
-std::vector<std::pair<std::string, Launches>> launches(const plan::Plan& plan, std::int64_t microbatches) {
-  const ModelCase gpt = training_case(
+/// Training with a layer for each chunk, clipped gradients and a tensor that the first and the last stage share.
+ModelCase tied_gpt(const plan::Plan& plan, std::int64_t microbatches) {
+  return training_case(
       "gpt tied", "gpt",
       {{"layers", std::to_string(plan.pipeline.chunks.size())}, {"heads", "1"}, {"width", "4"}, {"context", "3"}},
       {.vocab = 5},
@@ -76,6 +76,11 @@ std::vector<std::pair<std::string, Launches>> launches(const plan::Plan& plan, s
        .eval_rows = 2,
        .eval_samples = 4,
        .optimizer = {.clip = 1}});
+}
+
+/// What each stage launches in each program.
+std::vector<std::pair<std::string, Launches>> launches(const plan::Plan& plan, std::int64_t microbatches) {
+  const ModelCase gpt = tied_gpt(plan, microbatches);
   const partition::Partition partition = partition::split(gpt.graph, plan, gpt.microbatch_rows, gpt.evaluation_rows);
   partition::LaunchOrders orders;
   std::vector<std::pair<std::string, Launches>> all;
@@ -140,6 +145,62 @@ TEST_CASE("a stage receives what its peer sends first before it sends what the p
   CHECK(order(1) == "rrsrsss");  // it makes its messages in the order rsrsrss, and its first would wait for ever
 }
 
+TEST_CASE("only messages and sums of stages that move the device's memory have places", "[partition]") {
+  const plan::Plan plan = pipeline(2, 3, false);
+  const ModelCase gpt = tied_gpt(plan, 3);
+  const partition::Partition partition = partition::split(gpt.graph, plan, gpt.microbatch_rows, gpt.evaluation_rows);
+  for (const auto memory : {partition::MessageMemory::host, partition::MessageMemory::device}) {
+    std::set<partition::Transition::Kind> seen;
+    const auto stage = partition::functions_of(gpt.graph, partition, StageId(1), memory);
+    for (const partition::SplitFunction& function : stage->functions) {
+      for (const partition::SplitNode& node : function.nodes) {
+        if (node.transition && node.transition->axis == partition.pipeline.axis) {
+          INFO(function.name << ": " << node.name);
+          CHECK(node.transition->place.has_value() == (memory == partition::MessageMemory::device));
+          seen.insert(node.transition->kind);
+        }
+      }
+    }
+    CHECK(seen.size() == 3);
+  }
+  for (const partition::Link& link : partition::links_of(partition)) {
+    CHECK(link.from.exists());
+  }
+}
+
+TEST_CASE("a sum of stages that only a state reads is in a bucket, unless it moves the device's memory",
+          "[partition]") {
+  partition::SplitFunction function;
+  for (std::size_t v = 0; v < 3; ++v) {
+    partition::SplitValue value;
+    value.name = std::to_string(v);
+    (void)function.values.push_back(std::move(value));
+  }
+  const graph::ValueId summed(1);
+  const graph::ValueId computed(2);
+  partition::SplitNode sum;
+  sum.inputs = {graph::ValueId(0)};
+  sum.outputs = {summed};
+  sum.transition = {.kind = partition::Transition::Kind::all_reduce, .axis = mesh::AxisId(0)};
+  (void)function.nodes.push_back(std::move(sum));
+  partition::SplitNode other;
+  other.outputs = {computed};
+  (void)function.nodes.push_back(std::move(other));
+  function.writes.push_back({.state = graph::StateId(0), .value = summed});
+  using Kinds = std::vector<partition::Step::Kind>;
+  using Kind = partition::Step::Kind;
+  const auto kinds = [&] {
+    Kinds all;
+    for (const partition::Step& step : partition::schedule(function, {{{"pipe", 2}}}, 100)) {
+      all.push_back(step.kind);
+    }
+    return all;
+  };
+  CHECK(kinds() == Kinds{Kind::compute, Kind::start, Kind::wait});
+  function.nodes[graph::NodeId(0)].transition->place = 0;
+  CHECK(kinds() == Kinds{Kind::start, Kind::wait, Kind::compute});
+}
+
 TEST_CASE("orders in which stages wait for each other are refused, and told where each stands", "[partition]") {
   CHECK(refusal({{message("x", 0, 1, true), message("g", 1, 0, false)},
                  {message("x", 0, 1, false), message("g", 1, 0, true)}}) == "nothing");
@@ -152,6 +213,30 @@ TEST_CASE("orders in which stages wait for each other are refused, and told wher
   CHECK_THAT(refusal({{message("x", 0, 1, true), sum}, {sum, message("x", 0, 1, false)}}),
              Contains("stage 0 is at the send of x; stage 1 is at the all_reduce of loss"));
   CHECK_THAT(refusal({{message("x", 0, 1, true)}, {}}), Contains("stage 0 is at the send of x"));
+
+  // Launches are matched by all that they say, not only by their groups.
+  const Launch other{.name = "norm", .axis = mesh::AxisId(0)};
+  CHECK_THAT(refusal({{sum, other}, {other, sum}}),
+             Contains("stage 0 is at the all_reduce of loss; stage 1 is at the all_reduce of norm"));
+  CHECK_THAT(refusal({{message("x", 0, 1, true), message("y", 0, 1, true)},
+                      {message("y", 0, 1, false), message("x", 0, 1, false)}}),
+             Contains("stage 0 is at the send of x; stage 1 is at the receive of y"));
+  Launch largest = sum;
+  largest.reduction = shardrun::Reduction::max;
+  CHECK(refusal({{sum}, {largest}}) != "nothing");
+  Launch wide = sum;
+  wide.dtype = graph::DType::f64;
+  CHECK(refusal({{sum}, {wide}}) != "nothing");
+}
+
+TEST_CASE("states that stages sum together are summed at a function's end, over other axes, too", "[partition]") {
+  const auto all = launches(pipeline(2, 3, false, 2), 3);
+  for (const std::vector<Launch>& of_stage : all.front().second) {
+    const auto first = std::ranges::find(of_stage, "loss", &Launch::name);
+    REQUIRE(first != of_stage.end());
+    CHECK(first->axis == mesh::AxisId(0));
+    CHECK(std::none_of(first, of_stage.end(), [](const Launch& each) { return each.link.from.exists(); }));
+  }
 }
 
 TEST_CASE("ranks of a stage that launch in different orders are refused", "[partition]") {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <list>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,8 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
   int finished = 0;
   std::int64_t waited = 0;
   bool fails = false;
+  std::string aborted;              ///< why
+  std::string aborted_before_free;  ///< the same when transfers were freed
 
  private:
   struct Op {
@@ -131,7 +134,9 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
       throw Error(ErrorCode::peer_lost, "the other rank is gone");
     }
   }
+  void abort(const std::string& why) noexcept override { aborted = why; }
   void free_all() noexcept override {
+    aborted_before_free = aborted;
     for (Op& each : ops_) {
       const std::lock_guard lock(each.mutex);
       each.freed = true;
@@ -264,6 +269,27 @@ TEST_CASE("an executor that is given up ends its transfers without running them"
   }
   CHECK(communicator.transfers() > 1);
   CHECK(communicator.runs() == 0);
+  CHECK(communicator.aborted.empty());
+}
+
+TEST_CASE("a rank that fails aborts its transfers in queues before they are freed", "[runtime]") {
+  const ModelCase model = mlp();
+  const device::Device& device = device::Device::find("unmapped");
+  const partition::Programs programs = programs_of(model, device, true);
+  for (const bool in_queues : {false, true}) {
+    Twin communicator(in_queues);
+    CHECK(error_of([&] {
+            runtime::Executor executor(programs, device);
+            executor.bind(communicator);
+            throw Error(ErrorCode::numerics, "the loss is NaN");
+          }) == "1: the loss is NaN");
+    CHECK(communicator.aborted_before_free == (in_queues ? "this rank has failed" : ""));
+
+    runtime::Executor executor(programs, device);
+    executor.bind(communicator);
+    executor.abort_transfers("told");
+    CHECK(communicator.aborted == (in_queues ? "told" : ""));
+  }
 }
 
 TEST_CASE("the time that transfers are hidden is without that of waits", "[runtime]") {

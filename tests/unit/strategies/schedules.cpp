@@ -130,7 +130,8 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
         REQUIRE_NOTHROW(cut = partition::cut_stages(model.graph, partition::shard(model.graph, placements), pipeline,
                                                     model.microbatch_rows));
         std::size_t under_way = 0;
-        for (const partition::SplitFunction& function : cut.functions_of(model.graph, partition::StageId(0))) {
+        for (const partition::SplitFunction& function :
+             cut.functions_of(model.graph, partition::StageId(0), partition::MessageMemory::host)) {
           under_way = std::max(under_way, function.under_way);
         }
         CHECK(under_way == 1);
