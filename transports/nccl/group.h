@@ -22,9 +22,9 @@
 
 namespace shardrun::nccl {
 
-/// A communicator and its stream. Its ops begin in that stream, after the work of the queues in which they are
-/// enqueued. So groups do not wait for each other where their ops are enqueued in one queue: the stages of a pipeline
-/// may enqueue what they send and what they receive in different orders.
+/// A communicator. An op that is enqueued runs in the queue itself: NCCL may hang where communicators run at the same
+/// time, or in different orders on two devices, and the host has ordered what is in its queue. Ops that are started run
+/// in a stream of the group's own.
 class NcclGroup final : public sdk::Group {
  public:
   NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
@@ -71,7 +71,7 @@ class NcclGroup final : public sdk::Group {
   std::mutex mutex_;
   std::optional<sdk::TransportError> failure_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Owned<CUstream>> stream_;
+  std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are in no queue
   std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
   std::list<Launch*> in_flight_;
   Launch* last_ = nullptr;  ///< the latest launch, if it still exists

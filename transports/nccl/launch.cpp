@@ -47,7 +47,7 @@ bool Launch::has_ended() {
       group_.throw_failure();
       (void)advance();
     } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), group_.stream_->get());  // for what the stream has of it
+      (void)cuda.event_record(event_->get(), stream_);  // for what the stream has of it
       state_ = State::running;
     }
   }
@@ -57,30 +57,42 @@ bool Launch::has_ended() {
 
 void Launch::begin(std::int64_t deadline) {
   timeout_.reset();
-  launch(deadline);
+  launch(group_.stream_->get(), deadline);
 }
 
 void Launch::begin_after(CUstream queue, std::int64_t deadline) {
-  wait_for_turn(queue);
+  mark_turn(queue);
+  const Cuda& cuda = group_.device_.cuda();
+  check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
   begin(deadline);
 }
 
-void Launch::begin_in_turn(CUstream queue, std::int64_t timeout) {
-  wait_for_turn(queue);
+void Launch::begin_in(CUstream queue, std::int64_t timeout) {
+  mark_turn(queue);
   timeout_ = timeout;
-  launch(INT64_MAX);
+  launch(queue, INT64_MAX);
 }
 
-void Launch::wait_for_turn(CUstream queue) {
+void Launch::join(CUstream queue) {
+  if (state_ == State::running && queue != stream_) {
+    const Cuda& cuda = group_.device_.cuda();
+    check(cuda, cuda.stream_wait_event(queue, event_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+  }
+}
+
+void Launch::mark_turn(CUstream queue) {
   const Cuda& cuda = group_.device_.cuda();
   if (turn_ == nullptr) {
     turn_ = make_event(cuda);
   }
   check(cuda, cuda.event_record(turn_->get(), queue), what_);
-  check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
 }
 
-void Launch::launch(std::int64_t deadline) {
+void Launch::launch(CUstream stream, std::int64_t deadline) {
+  if (group_.last_ != nullptr && group_.last_ != this) {
+    group_.last_->join(stream);  // a group's ops begin in one order, whatever their queues
+  }
+  stream_ = stream;
   deadline_ = deadline;
   group_.last_ = this;
   next_ = 0;
@@ -96,10 +108,10 @@ void Launch::issue() {
     const Stage& stage = stages_[next_];
     ++next_;
     if (stage.kernel) {
-      group_.kernels_.launch(*stage.kernel, group_.stream_->get(), what_);
+      group_.kernels_.launch(*stage.kernel, stream_, what_);
       continue;
     }
-    const ncclResult_t result = group_.communicator_->launch(stage.calls, group_.stream_->get());
+    const ncclResult_t result = group_.communicator_->launch(stage.calls, stream_);
     if (result == ncclInProgress) {
       return;
     }
@@ -112,7 +124,7 @@ void Launch::issue() {
 
 void Launch::record() {
   const Cuda& cuda = group_.device_.cuda();
-  check(cuda, cuda.event_record(event_->get(), group_.stream_->get()), what_);
+  check(cuda, cuda.event_record(event_->get(), stream_), what_);
   state_ = State::running;
 }
 

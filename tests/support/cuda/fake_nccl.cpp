@@ -126,14 +126,15 @@ std::string problem_of(const ncclComm& comm, const Call& call) {
 std::vector<Description::Order> orders_of(const ncclComm& comm) {
   std::vector<Description::Order> orders;
   for (const auto& other : comms) {
-    // Where two members of one communicator are on the device, these are two ranks of one process.
-    const bool is_other_rank = other->world == nullptr || other->is_closed || other->device != comm.device ||
-                               std::ranges::count_if(comms, [&](const auto& each) {
-                                 return each->world != nullptr && !each->is_closed && each->device == comm.device &&
-                                        each->world->number() == other->world->number();
-                               }) > 1;
-    if (!is_other_rank && other.get() != &comm) {
-      orders.push_back({.world = other->world->number(), .given = other->collectives});
+    if (other.get() == &comm || !other->is_connected || other->is_closed || other->device != comm.device ||
+        other->world->shares_a_device()) {  // then devices do not tell who is who
+      continue;
+    }
+    for (std::uint32_t member = 0; member < other->world->size(); ++member) {
+      const auto peer = static_cast<int>(member);
+      orders.push_back({.world = other->world->number(),
+                        .device = other->world->device_of(member),
+                        .given = other->collectives + other->sends[peer] + other->recvs[peer]});
     }
   }
   return orders;
@@ -183,8 +184,8 @@ ncclResult_t submit() {
       call.number = ++(call.kind == Kind::send ? comm.sends : comm.recvs)[call.peer];
     } else {
       call.number = ++comm.collectives;
-      call.orders = orders_of(comm);
     }
+    call.orders = orders_of(comm);
   }
   lines += "\n";
   comm.handing = std::move(calls);
@@ -262,7 +263,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   }
   *comm = comms.emplace_back(std::make_unique<ncclComm>()).get();
   (*comm)->world = std::make_shared<World>(id.internal, static_cast<std::uint32_t>(size),
-                                           static_cast<std::uint32_t>(rank), std::to_string(fake::device()));
+                                           static_cast<std::uint32_t>(rank), fake::device());
   (*comm)->rank = static_cast<std::uint32_t>(rank);
   (*comm)->device = fake::device();
   (*comm)->polls = polls;

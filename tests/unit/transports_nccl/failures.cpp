@@ -258,6 +258,28 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
   check_all_is_well(fakes);
 }
 
+TEST_CASE("nccl: the fakes notice members that start the sends and receives of two groups in different orders") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const std::uint32_t other = 1 - rank.rank();
+    plugins::TransportGroup there = rank.group(1);
+    plugins::TransportGroup back = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    const DeviceFloats got(rank, std::vector<float>(10));
+    // Each first starts what it sends.
+    plugins::TransportOp send =
+        (rank.rank() == 0 ? there : back).prepare({device_request(SR_OP_SEND, 1, data, other)}, after(30));
+    plugins::TransportOp recv =
+        (rank.rank() == 0 ? back : there).prepare({device_request(SR_OP_RECV, 1, got, other)}, after(30));
+    send.start(after(30));
+    recv.start(after(30));
+    CHECK_THAT(error_of([&] { finish(recv); }), Contains("they may wait for each other forever"));
+    rank.meet("end");
+    there.abort("enough");
+    back.abort("enough");
+  });
+}
+
 TEST_CASE("nccl: the fakes notice members that start the collectives of two groups in different orders") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
