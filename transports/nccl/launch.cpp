@@ -55,20 +55,31 @@ bool Launch::has_ended() {
          (state_ == State::running && cuda.event_query(event_->get()) != CUDA_ERROR_NOT_READY);
 }
 
+template <class Act>
+void Launch::or_fail(const Act& act) {
+  try {
+    act();
+  } catch (const TransportError& error) {
+    group_.fail(error.status(), error.what());
+  }
+}
+
 void Launch::begin(std::int64_t deadline) {
   timeout_.reset();
   launch(group_.stream_->get(), deadline);
 }
 
 void Launch::begin_after(CUstream queue, std::int64_t deadline) {
-  mark_turn(queue);
-  const Cuda& cuda = group_.device_.cuda();
-  check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+  or_fail([&] {
+    mark_turn(queue);
+    const Cuda& cuda = group_.device_.cuda();
+    check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+  });
   begin(deadline);
 }
 
 void Launch::begin_in(CUstream queue, std::int64_t timeout) {
-  mark_turn(queue);
+  or_fail([&] { mark_turn(queue); });
   timeout_ = timeout;
   launch(queue, INT64_MAX);
 }
@@ -76,7 +87,7 @@ void Launch::begin_in(CUstream queue, std::int64_t timeout) {
 void Launch::join(CUstream queue) {
   if (state_ == State::running && queue != stream_) {
     const Cuda& cuda = group_.device_.cuda();
-    check(cuda, cuda.stream_wait_event(queue, event_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+    or_fail([&] { check(cuda, cuda.stream_wait_event(queue, event_->get(), CU_EVENT_WAIT_DEFAULT), what_); });
   }
 }
 
@@ -106,17 +117,18 @@ void Launch::launch(CUstream stream, std::int64_t deadline) {
 void Launch::issue() {
   while (next_ < stages_.size()) {
     const Stage& stage = stages_[next_];
-    ++next_;
+    ncclResult_t result = ncclSuccess;
     if (stage.kernel) {
-      group_.kernels_.launch(*stage.kernel, stream_, what_);
-      continue;
+      or_fail([&] { group_.kernels_.launch(*stage.kernel, stream_, what_); });
+    } else {
+      result = group_.communicator_->launch(stage.calls, stream_);
     }
-    const ncclResult_t result = group_.communicator_->launch(stage.calls, stream_);
+    if (result != ncclSuccess && result != ncclInProgress) {
+      group_.fail_by(result, what_, peer_);
+    }
+    ++next_;
     if (result == ncclInProgress) {
       return;
-    }
-    if (result != ncclSuccess) {
-      group_.fail_by(result, what_, peer_);
     }
   }
   record();
@@ -124,7 +136,7 @@ void Launch::issue() {
 
 void Launch::record() {
   const Cuda& cuda = group_.device_.cuda();
-  check(cuda, cuda.event_record(event_->get(), stream_), what_);
+  or_fail([&] { check(cuda, cuda.event_record(event_->get(), stream_), what_); });
   state_ = State::running;
 }
 
@@ -147,11 +159,8 @@ Launch::State Launch::advance() {
       return state_;
     }
     if (ended != CUDA_ERROR_NOT_READY) {
-      try {
-        check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal()));
-      } catch (const TransportError& error) {
-        group_.fail(error.status(), error.what());
-      }
+      or_fail(
+          [&] { check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal())); });
     }
   }
   const std::int64_t now = sdk::steady_now();

@@ -50,6 +50,9 @@ class Launch {
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:
+  /// Fails the group where `act` throws: the stream may have a part of what it was to get.
+  template <class Act>
+  void or_fail(const Act& act);
   void mark_turn(CUstream queue);
   void launch(CUstream stream, std::int64_t deadline);
   void issue();

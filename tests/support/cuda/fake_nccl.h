@@ -17,6 +17,8 @@ extern "C" {
 using FakeCudaSetGpus = void (*)(int count);
 /// The error with which all streams have ended; CUDA_SUCCESS: they have not.
 using FakeCudaSetError = void (*)(int error);
+/// The launch of a kernel by the driver that fails, counted from 1 on; 0: none does.
+using FakeCudaFailLaunch = void (*)(int number);
 /// Which wait for an event is left out; see Settings::forget.
 using FakeCudaForget = void (*)(long number);
 

@@ -183,6 +183,38 @@ TEST_CASE("nccl: an op that needs scratch of the device and has none is refused 
   });
 }
 
+TEST_CASE("nccl: a kernel that cannot be launched fails the group, and nothing of the op goes on") {
+  const int polls = GENERATE(0, 3);  // with the second, the kernel behind NCCL's calls is launched by whoever polls
+  const int number = GENERATE(1, 2);
+  const Fakes fakes(polls);
+  const auto fail_launch = fake<FakeCudaFailLaunch>("fake_cuda_fail_launch");
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, {1.0F});
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    request.reduction = SR_REDUCE_MAX;
+    const DeviceMemory scratch(rank.rank(), rank.transport().query(request, 2).scratch_bytes);
+    request.scratch = scratch.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      fail_launch(number);
+      const std::string error = error_of([&] {
+        op.start(after(30));
+        finish(op);
+      });
+      CHECK_THAT(error, Contains("all_reduce (max) of 1 f32") && Contains("CUDA_ERROR_LAUNCH_FAILED"));
+      CHECK_THAT(group.error().value_or(""), Contains("CUDA_ERROR_LAUNCH_FAILED"));
+      CHECK_THAT(error_of([&] { op.start(after(30)); }), Contains("CUDA_ERROR_LAUNCH_FAILED"));
+    }
+    rank.meet("end");
+    fail_launch(0);
+    group.abort("enough");
+  });
+  CHECK(fakes.misuses() == 0);
+  CHECK(fakes.open() == 0);
+}
+
 #endif
 
 TEST_CASE("nccl: registered memory is registered with each communicator that uses it, until it is deregistered") {
