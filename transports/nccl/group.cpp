@@ -165,6 +165,12 @@ void NcclGroup::abort(std::string_view reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_) {
     failure_.emplace(SR_ABORTED, std::string(reason));
+    std::optional<Device::Use> use;
+    try {
+      use.emplace(device_);
+    } catch (const TransportError&) {
+      // The device itself is lost, and NCCL may still let go of the rest.
+    }
     communicator_->abort();
   }
 }

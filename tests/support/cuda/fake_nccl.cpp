@@ -305,6 +305,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const Use use(comm);
   const std::lock_guard lock(mutex);
+  if (fake::device() != comm->device) {
+    misuse("a communicator is aborted without its device");
+  }
   close(*comm);
   return ncclSuccess;
 }
