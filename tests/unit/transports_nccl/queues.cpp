@@ -135,6 +135,58 @@ TEST_CASE("nccl: an op begins when its queue has come to it") {
   CHECK(fakes.misuses() == 0);
 }
 
+TEST_CASE("nccl: an enqueued op whose peer never comes fails once its time is over, and names the peer") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(3));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    if (rank.rank() == 0) {
+      op.enqueue(queue, 50'000'000);
+      try {
+        finish(op);
+        FAIL("an op without its peer is complete");
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::timeout);
+        CHECK_THAT(error.message(), Contains("all_reduce (sum) of 3 f32 is past its deadline, waiting for member 1"));
+      }
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: a queue that is held up does not use up the time of the ops in it") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup one = rank.group(1);
+    plugins::TransportGroup two = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(3, 1.0F));
+    plugins::TransportOp before = one.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    plugins::TransportOp op = two.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    constexpr std::int64_t time = 2'000'000'000;
+    if (rank.rank() == 0) {
+      before.enqueue(queue, 30'000'000'000);
+      op.enqueue(queue, time);
+      CHECK_FALSE(op.wait(after(3)));  // longer than its time
+      CHECK_FALSE(two.error());
+    }
+    rank.meet("held");
+    if (rank.rank() == 1) {
+      before.enqueue(queue, 30'000'000'000);
+      op.enqueue(queue, 30'000'000'000);
+    }
+    finish(before);
+    finish(op);
+    CHECK(data.values() == std::vector<float>(3, 4.0F));
+    rank.meet("end");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
 TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
   const Fakes fakes;
   const auto forget = fake<FakeCudaForget>("fake_cuda_forget");
