@@ -2,6 +2,7 @@
 
 #include <shardrun/sdk/agreement.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -68,8 +69,10 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
   if (ops.size() > 1) {
     what += " and " + std::to_string(ops.size() - 1) + " more";
   }
-  const std::lock_guard lock(mutex_);
-  throw_failure();
+  {
+    const std::lock_guard lock(mutex_);
+    throw_failure();
+  }
   void* const word = reinterpret_cast<void*>(word_->get());
   return std::make_unique<NcclOp>(*this, stages_of(ops, spec_.rank, spec_.size(), word, has_kernels()), std::move(what),
                                   peer_of(ops));
@@ -217,13 +220,12 @@ void NcclGroup::throw_failure() const {
 
 void NcclGroup::watch() noexcept {
   const std::lock_guard lock(mutex_);
-  if (failure_ || in_flight_.empty()) {
+  if (failure_ || std::ranges::none_of(launches_, &Launch::is_under_way)) {
     return;
   }
   try {
     const Device::Use use(device_);
-    for (auto each = in_flight_.begin(); each != in_flight_.end();) {
-      Launch* const launch = *each++;  // it may leave the list
+    for (Launch* const launch : launches_) {
       (void)launch->advance();
     }
   } catch (const std::exception&) {

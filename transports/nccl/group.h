@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,7 +47,7 @@ class NcclGroup final : public sdk::Group {
                          std::optional<std::uint32_t> awaited = std::nullopt);
   [[noreturn]] void fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer);
   void throw_failure() const;
-  /// Advances every launch in flight.
+  /// Advances every launch that is under way.
   void watch() noexcept;
   /// Waits until the stream has all of the previous launch.
   void await_launched(std::unique_lock<std::mutex>& lock);
@@ -73,7 +72,7 @@ class NcclGroup final : public sdk::Group {
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are in no queue
   std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
-  std::list<Launch*> in_flight_;
+  std::vector<Launch*> launches_;             ///< all that there are
   Launch* last_ = nullptr;  ///< the latest launch, if it still exists
 };
 

@@ -20,10 +20,12 @@ Launch::Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, st
       what_(std::move(what)),
       peer_(peer),
       wire_bytes_(wire_bytes_of(stages_, group.spec_.rank, group.spec_.size())),
-      event_(make_event(group.device_.cuda())) {}
+      event_(make_event(group.device_.cuda())) {
+  group_.launches_.push_back(this);
+}
 
 Launch::~Launch() {
-  group_.in_flight_.remove(this);
+  std::erase(group_.launches_, this);
   group_.last_ = group_.last_ == this ? nullptr : group_.last_;
 }
 
@@ -108,7 +110,6 @@ void Launch::launch(CUstream stream, std::int64_t deadline) {
   group_.last_ = this;
   next_ = 0;
   state_ = State::launching;
-  group_.in_flight_.push_back(this);
   issue();
   group_.wire_bytes_ += wire_bytes_;
 }
@@ -155,7 +156,6 @@ Launch::State Launch::advance() {
     const CUresult ended = group_.device_.cuda().event_query(event_->get());
     if (ended == CUDA_SUCCESS) {
       state_ = State::complete;
-      group_.in_flight_.remove(this);
       return state_;
     }
     if (ended != CUDA_ERROR_NOT_READY) {

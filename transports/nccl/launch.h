@@ -25,7 +25,8 @@ class Launch {
     complete
   };
 
-  /// `peer`: the only member that it waits for; nothing where it waits for several.
+  /// `peer`: the only member that it waits for; nothing where it waits for several. It is made and destroyed with the
+  /// group's lock held and the device current.
   Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -47,6 +48,7 @@ class Launch {
   void await_end(std::unique_lock<std::mutex>& lock);
 
   [[nodiscard]] State state() const noexcept { return state_; }
+  [[nodiscard]] bool is_under_way() const noexcept { return state_ == State::launching || state_ == State::running; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:

@@ -7,7 +7,10 @@ namespace shardrun::nccl {
 using sdk::TransportError;
 
 NcclOp::NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
-    : group_(group), launch_(std::make_unique<Launch>(group, std::move(stages), std::move(what), peer)) {}
+    : group_(group) {
+  const std::lock_guard lock(group_.mutex_);
+  launch_ = std::make_unique<Launch>(group, std::move(stages), std::move(what), peer);
+}
 
 NcclOp::~NcclOp() {
   std::unique_lock lock(group_.mutex_);
