@@ -60,7 +60,7 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
                                                  ": NCCL drops NaN in it, and this build has no kernels for it (it was "
                                                  "configured where no nvcc was found)");
     }
-    check_buffers(op, info->scratch_bytes);
+    check_buffers(op, info->scratch_bytes, deadline);
   }
   if (sdk::find_opcode(ops[0].opcode)->collective && spec_.size() > 1) {
     agree(ops[0], deadline);
@@ -78,7 +78,7 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
                                   peer_of(ops));
 }
 
-void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes) {
+void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline) {
   if (scratch_bytes > (op.scratch ? op.scratch->bytes : 0)) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": it needs " + std::to_string(scratch_bytes) +
                                          " bytes of scratch on the device, and has " +
@@ -86,12 +86,12 @@ void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes
   }
   for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv, &op.scratch}) {
     if (*each && (*each)->bytes != 0) {
-      check_buffer(op, **each);
+      check_buffer(op, **each, deadline);
     }
   }
 }
 
-void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer) {
+void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline) {
   if (buffer.kind != SR_MEMORY_CUDA) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is memory of kind " +
                                          std::to_string(buffer.kind) + ", expected CUDA memory (kind " +
@@ -103,12 +103,31 @@ void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer) {
   }
   try {
     if (const std::optional<Memories::Memory> memory = memories_.memory_of(buffer)) {
-      const std::lock_guard lock(mutex_);
-      throw_failure();
-      communicator_->register_memory(memory->data, memory->bytes);
+      register_memory(*memory, deadline);
     }
   } catch (const TransportError& error) {
     throw error.within(sdk::describe(op));
+  }
+}
+
+void NcclGroup::register_memory(const Memories::Memory& memory, std::int64_t deadline) {
+  std::unique_lock lock(mutex_);
+  throw_failure();
+  await_launched(lock);
+  const std::string what = "registering " + std::to_string(memory.bytes) + " bytes of memory with NCCL";
+  ncclResult_t result = communicator_->register_memory(memory.data, memory.bytes);
+  for (std::uint32_t round = 0; result == ncclInProgress; ++round) {
+    if (sdk::steady_now() >= deadline) {
+      fail(SR_TIMEOUT, what + " is past the deadline");
+    }
+    lock.unlock();  // so that `abort` can take it
+    pause_polling(round);
+    lock.lock();
+    throw_failure();
+    result = communicator_->state();
+  }
+  if (result != ncclSuccess) {
+    state_.log.warning(what + ", which it refuses, so it moves them more slowly: " + communicator_->text_of(result));
   }
 }
 

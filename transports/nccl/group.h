@@ -57,8 +57,9 @@ class NcclGroup final : public sdk::Group {
   [[nodiscard]] std::optional<std::uint32_t> peer_of(std::span<const sdk::OpSpec> ops) const;
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
   /// Checks that the op's memory is the device's, and registers it with the communicator.
-  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes);
-  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer);
+  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline);
+  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline);
+  void register_memory(const Memories::Memory& memory, std::int64_t deadline);
 
   const NcclTransportState& state_;
   const Device& device_;

@@ -37,6 +37,8 @@ struct ncclComm {
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sends, recvs;
   std::map<const std::byte*, std::size_t> registered;
+  void* registering = nullptr;  ///< memory whose handle is not written yet
+  void** handle_of_it = nullptr;
 };
 
 namespace {
@@ -146,6 +148,14 @@ void hand_over(ncclComm& comm) {
     void* const stream = comm.handing[0].stream;
     fake::enqueue(stream, std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
     comm.handing.clear();
+  }
+}
+
+/// REQUIRES: the lock is held.
+void end_registering(ncclComm& comm) {
+  if (comm.registering != nullptr) {
+    *comm.handle_of_it = comm.registering;
+    comm.registering = nullptr;
   }
 }
 
@@ -285,6 +295,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     *state = ncclInvalidUsage;
   } else {
     comm->is_connected = true;
+    end_registering(*comm);
     hand_over(*comm);
   }
   return ncclSuccess;
@@ -317,9 +328,17 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, size_t bytes, void*
   if (!fake::is_on_gpu(memory, bytes) || fake::device() != comm->device) {
     return misuse("memory is registered that is not the GPU's");
   }
+  if (comm->is_closed || comm->polls > 0) {
+    return misuse("memory is registered with a communicator that is not ready");
+  }
   comm->registered[static_cast<const std::byte*>(memory)] = bytes;
-  *handle = memory;
-  return ncclSuccess;
+  comm->registering = memory;
+  comm->handle_of_it = handle;
+  comm->polls = polls;
+  if (comm->polls == 0) {
+    end_registering(*comm);
+  }
+  return comm->polls > 0 ? ncclInProgress : ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   const Use use(comm);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -248,6 +249,35 @@ TEST_CASE("nccl: registered memory is registered with each communicator that use
     rank.meet("freed");
     CHECK(fakes.registered() == 0);
   });
+  CHECK(fakes.misuses() == 0);
+  CHECK(fakes.open() == 0);
+}
+
+TEST_CASE("nccl: memory that NCCL goes on registering holds up neither an abort nor a deadline") {
+  const Fakes fakes;
+  const bool is_aborted = GENERATE(false, true);
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    const DeviceFloats memory(rank, std::vector<float>(100, 1.0F));
+    const std::uint64_t registration =
+        rank.transport().register_memory(memory.data(), memory.bytes(), -1, SR_MEMORY_CUDA, rank.rank());
+    plugins::TransportGroup group = rank.group();
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, memory);
+    request.send->registration = request.recv->registration = registration;
+    fakes.set_polls(1'000'000'000);
+    std::thread aborting;
+    if (is_aborted) {
+      aborting = std::thread([&] { group.abort("seen enough"); });
+    }
+    CHECK_THAT(
+        error_of([&] { (void)group.prepare({request}, is_aborted ? INT64_MAX : after(0.05)); }),
+        Contains("all_reduce (sum) of 100 f32") &&
+            Contains(is_aborted ? "seen enough" : "registering 400 bytes of memory with NCCL is past the deadline"));
+    if (is_aborted) {
+      aborting.join();
+    }
+    fakes.set_polls(0);
+  });
+  CHECK(fakes.registered() == 0);
   CHECK(fakes.misuses() == 0);
   CHECK(fakes.open() == 0);
 }
