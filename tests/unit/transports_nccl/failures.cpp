@@ -35,7 +35,7 @@ TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_de
   const std::uint32_t own_sums = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
   const bool has_kernels = SHARDRUN_HAS_NCCL_KERNELS != 0;
   CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_ASYNC | (has_kernels ? own_sums : SR_OP_INFO_NATIVE)));
-  CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 4 * 2 * sizeof(std::uint16_t) : 0));
+  CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 3 * 2 * sizeof(std::uint16_t) : 0));
 }
 
 TEST_CASE("nccl: without a driver it says so", "[.][no_driver]") {
