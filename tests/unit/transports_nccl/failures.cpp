@@ -230,7 +230,9 @@ TEST_CASE("nccl: a rank uses the device of the memory that its host registers") 
     CHECK(sums == std::vector<float>(3, 2.0F));
     CHECK_THAT(
         error_of([&] { (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, rank.rank()); }),
-        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " + std::to_string(device)));
+        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " +
+                 std::to_string(device)) &&
+            Contains("set device in [transport.nccl] to the memory's device, or leave it at -1"));
   });
   check_all_is_well(fakes);
 }
