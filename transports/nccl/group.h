@@ -74,7 +74,7 @@ class NcclGroup final : public sdk::Group {
   std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are in no queue
   std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
   std::vector<Launch*> launches_;             ///< all that there are
-  Launch* last_ = nullptr;  ///< the latest launch, if it still exists
+  Launch* last_ = nullptr;                    ///< the latest launch, if it still exists
 };
 
 }  // namespace shardrun::nccl

@@ -65,7 +65,7 @@ class Launch {
   NcclGroup& group_;
   std::vector<Stage> stages_;
   CUstream stream_ = nullptr;  ///< where it was begun
-  std::size_t next_ = 0;  ///< the first stage that the stream was not given
+  std::size_t next_ = 0;       ///< the first stage that the stream was not given
   std::string what_;
   std::optional<std::uint32_t> peer_;
   std::uint64_t wire_bytes_;
