@@ -131,22 +131,11 @@ std::string Communicator::shared_gpu(const sdk::GroupSpec& spec) const {
   return "";
 }
 
-void Communicator::register_memory(void* data, std::size_t bytes) {
+ncclResult_t Communicator::register_memory(void* data, std::size_t bytes) {
   if (nccl_.register_memory == nullptr || nccl_.deregister_memory == nullptr || registered_.contains(data)) {
-    return;
+    return ncclSuccess;
   }
-  void* handle = nullptr;
-  ncclResult_t result = nccl_.register_memory(handle_, data, bytes, &handle);
-  const std::int64_t latest = sdk::steady_now() + goodbye;
-  for (std::uint32_t round = 0; result == ncclInProgress && sdk::steady_now() < latest; ++round) {
-    pause_polling(round);
-    result = state();
-  }
-  if (result != ncclSuccess) {
-    state_.log.warning("NCCL does not register " + std::to_string(bytes) +
-                       " bytes of memory, and moves them more slowly: " + text_of(result));
-  }
-  registered_[data] = result == ncclSuccess ? handle : nullptr;
+  return nccl_.register_memory(handle_, data, bytes, &registered_[data]);
 }
 
 void Communicator::deregister_memory(void* data) {

@@ -32,9 +32,10 @@ class Communicator {
   /// Waits up to half a second for members that are still at work.
   ~Communicator();
 
-  /// Ops may move this memory faster from now on. It may have been registered before. What NCCL cannot register, and a
-  /// library before 2.19, moves it as any other.
-  void register_memory(void* data, std::size_t bytes);
+  /// Ops may move this memory faster once NCCL has registered it. It may have been registered before. Where the result
+  /// is ncclInProgress, `state` tells how it ends. What NCCL cannot register, and a library before 2.19, is moved as
+  /// any other. REQUIRES: nothing is in progress, and it was not aborted.
+  [[nodiscard]] ncclResult_t register_memory(void* data, std::size_t bytes);
   void deregister_memory(void* data);
 
   /// Issues all calls as one NCCL group; no calls is a no-op. Returns ncclSuccess where the stream has all of them, or
@@ -56,7 +57,8 @@ class Communicator {
   const NcclTransportState& state_;
   const Nccl& nccl_;
   ncclComm_t handle_ = nullptr;
-  std::map<void*, void*> registered_;  ///< memory, NCCL's handle of it; null where it has none
+  std::map<void*, void*>
+      registered_;  ///< memory, NCCL's handle of it, which it may write later; null where it has none
 };
 
 /// Where a rank's GPU is in the store.

@@ -2,6 +2,7 @@
 
 #include <shardrun/sdk/agreement.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -59,7 +60,7 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
                                                  ": NCCL drops NaN in it, and this build has no kernels for it (it was "
                                                  "configured where no nvcc was found)");
     }
-    check_buffers(op, info->scratch_bytes);
+    check_buffers(op, info->scratch_bytes, deadline);
   }
   if (sdk::find_opcode(ops[0].opcode)->collective && spec_.size() > 1) {
     agree(ops[0], deadline);
@@ -68,14 +69,16 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
   if (ops.size() > 1) {
     what += " and " + std::to_string(ops.size() - 1) + " more";
   }
-  const std::lock_guard lock(mutex_);
-  throw_failure();
+  {
+    const std::lock_guard lock(mutex_);
+    throw_failure();
+  }
   void* const word = reinterpret_cast<void*>(word_->get());
   return std::make_unique<NcclOp>(*this, stages_of(ops, spec_.rank, spec_.size(), word, has_kernels()), std::move(what),
                                   peer_of(ops));
 }
 
-void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes) {
+void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline) {
   if (scratch_bytes > (op.scratch ? op.scratch->bytes : 0)) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": it needs " + std::to_string(scratch_bytes) +
                                          " bytes of scratch on the device, and has " +
@@ -83,12 +86,12 @@ void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes
   }
   for (const std::optional<sdk::Buffer>* each : {&op.send, &op.recv, &op.scratch}) {
     if (*each && (*each)->bytes != 0) {
-      check_buffer(op, **each);
+      check_buffer(op, **each, deadline);
     }
   }
 }
 
-void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer) {
+void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline) {
   if (buffer.kind != SR_MEMORY_CUDA) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is memory of kind " +
                                          std::to_string(buffer.kind) + ", expected CUDA memory (kind " +
@@ -100,12 +103,31 @@ void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer) {
   }
   try {
     if (const std::optional<Memories::Memory> memory = memories_.memory_of(buffer)) {
-      const std::lock_guard lock(mutex_);
-      throw_failure();
-      communicator_->register_memory(memory->data, memory->bytes);
+      register_memory(*memory, deadline);
     }
   } catch (const TransportError& error) {
     throw error.within(sdk::describe(op));
+  }
+}
+
+void NcclGroup::register_memory(const Memories::Memory& memory, std::int64_t deadline) {
+  std::unique_lock lock(mutex_);
+  throw_failure();
+  await_launched(lock);
+  const std::string what = "registering " + std::to_string(memory.bytes) + " bytes of memory with NCCL";
+  ncclResult_t result = communicator_->register_memory(memory.data, memory.bytes);
+  for (std::uint32_t round = 0; result == ncclInProgress; ++round) {
+    if (sdk::steady_now() >= deadline) {
+      fail(SR_TIMEOUT, what + " is past the deadline");
+    }
+    lock.unlock();  // so that `abort` can take it
+    pause_polling(round);
+    lock.lock();
+    throw_failure();
+    result = communicator_->state();
+  }
+  if (result != ncclSuccess) {
+    state_.log.warning(what + ", which it refuses, so it moves them more slowly: " + communicator_->text_of(result));
   }
 }
 
@@ -165,6 +187,12 @@ void NcclGroup::abort(std::string_view reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_) {
     failure_.emplace(SR_ABORTED, std::string(reason));
+    std::optional<Device::Use> use;
+    try {
+      use.emplace(device_);
+    } catch (const TransportError&) {
+      // The device itself is lost, and NCCL may still let go of the rest.
+    }
     communicator_->abort();
   }
 }
@@ -211,13 +239,12 @@ void NcclGroup::throw_failure() const {
 
 void NcclGroup::watch() noexcept {
   const std::lock_guard lock(mutex_);
-  if (failure_ || in_flight_.empty()) {
+  if (failure_ || std::ranges::none_of(launches_, &Launch::is_under_way)) {
     return;
   }
   try {
     const Device::Use use(device_);
-    for (auto each = in_flight_.begin(); each != in_flight_.end();) {
-      Launch* const launch = *each++;  // it may leave the list
+    for (Launch* const launch : launches_) {
       (void)launch->advance();
     }
   } catch (const std::exception&) {

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,9 +21,9 @@
 
 namespace shardrun::nccl {
 
-/// A communicator and its stream. Its ops begin in that stream, after the work of the queues in which they are
-/// enqueued. So groups do not wait for each other where their ops are enqueued in one queue: the stages of a pipeline
-/// may enqueue what they send and what they receive in different orders.
+/// A communicator. An op that is enqueued runs in the queue itself: NCCL may hang where communicators run at the same
+/// time, or in different orders on two devices, and the host has ordered what is in its queue. Ops that are started run
+/// in a stream of the group's own.
 class NcclGroup final : public sdk::Group {
  public:
   NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
@@ -48,7 +47,7 @@ class NcclGroup final : public sdk::Group {
                          std::optional<std::uint32_t> awaited = std::nullopt);
   [[noreturn]] void fail_by(ncclResult_t result, const std::string& what, std::optional<std::uint32_t> peer);
   void throw_failure() const;
-  /// Advances every launch in flight.
+  /// Advances every launch that is under way.
   void watch() noexcept;
   /// Waits until the stream has all of the previous launch.
   void await_launched(std::unique_lock<std::mutex>& lock);
@@ -58,8 +57,9 @@ class NcclGroup final : public sdk::Group {
   [[nodiscard]] std::optional<std::uint32_t> peer_of(std::span<const sdk::OpSpec> ops) const;
   void agree(const sdk::OpSpec& op, std::int64_t deadline);
   /// Checks that the op's memory is the device's, and registers it with the communicator.
-  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes);
-  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer);
+  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline);
+  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline);
+  void register_memory(const Memories::Memory& memory, std::int64_t deadline);
 
   const NcclTransportState& state_;
   const Device& device_;
@@ -71,10 +71,10 @@ class NcclGroup final : public sdk::Group {
   std::mutex mutex_;
   std::optional<sdk::TransportError> failure_;
   std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<Owned<CUstream>> stream_;
+  std::unique_ptr<Owned<CUstream>> stream_;   ///< for ops that are in no queue
   std::unique_ptr<Owned<CUdeviceptr>> word_;  ///< for barriers; then room for claims from and to every member
-  std::list<Launch*> in_flight_;
-  Launch* last_ = nullptr;  ///< the latest launch, if it still exists
+  std::vector<Launch*> launches_;             ///< all that there are
+  Launch* last_ = nullptr;                    ///< the latest launch, if it still exists
 };
 
 }  // namespace shardrun::nccl

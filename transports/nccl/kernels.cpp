@@ -24,8 +24,8 @@ namespace {
 constexpr std::array<const char*, 4> names_of_functions = {"sum", "product", "to_keys", "to_numbers"};
 constexpr std::array<const char*, 4> names_of_dtypes = {"f32", "f64", "f16", "bf16"};
 constexpr unsigned threads_of_block = 256;
-constexpr std::uint64_t most_blocks =
-    512;  ///< enough for the memory's bandwidth; each thread then has several elements
+/// Enough for the memory's bandwidth. Each thread then has several elements.
+constexpr std::uint64_t most_blocks = 512;
 
 std::size_t index_of(std::uint32_t dtype) noexcept {
   switch (dtype) {

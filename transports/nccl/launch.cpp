@@ -20,10 +20,12 @@ Launch::Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, st
       what_(std::move(what)),
       peer_(peer),
       wire_bytes_(wire_bytes_of(stages_, group.spec_.rank, group.spec_.size())),
-      event_(make_event(group.device_.cuda())) {}
+      event_(make_event(group.device_.cuda())) {
+  group_.launches_.push_back(this);
+}
 
 Launch::~Launch() {
-  group_.in_flight_.remove(this);
+  std::erase(group_.launches_, this);
   group_.last_ = group_.last_ == this ? nullptr : group_.last_;
 }
 
@@ -47,7 +49,7 @@ bool Launch::has_ended() {
       group_.throw_failure();
       (void)advance();
     } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), group_.stream_->get());  // for what the stream has of it
+      (void)cuda.event_record(event_->get(), stream_);  // for what the stream has of it
       state_ = State::running;
     }
   }
@@ -55,37 +57,59 @@ bool Launch::has_ended() {
          (state_ == State::running && cuda.event_query(event_->get()) != CUDA_ERROR_NOT_READY);
 }
 
+template <class Act>
+void Launch::or_fail(const Act& act) {
+  try {
+    act();
+  } catch (const TransportError& error) {
+    group_.fail(error.status(), error.what());
+  }
+}
+
 void Launch::begin(std::int64_t deadline) {
   timeout_.reset();
-  launch(deadline);
+  launch(group_.stream_->get(), deadline);
 }
 
 void Launch::begin_after(CUstream queue, std::int64_t deadline) {
-  wait_for_turn(queue);
+  or_fail([&] {
+    mark_turn(queue);
+    const Cuda& cuda = group_.device_.cuda();
+    check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
+  });
   begin(deadline);
 }
 
-void Launch::begin_in_turn(CUstream queue, std::int64_t timeout) {
-  wait_for_turn(queue);
+void Launch::begin_in(CUstream queue, std::int64_t timeout) {
+  or_fail([&] { mark_turn(queue); });
   timeout_ = timeout;
-  launch(INT64_MAX);
+  launch(queue, INT64_MAX);
 }
 
-void Launch::wait_for_turn(CUstream queue) {
+void Launch::join(CUstream queue) {
+  if (state_ == State::running && queue != stream_) {
+    const Cuda& cuda = group_.device_.cuda();
+    or_fail([&] { check(cuda, cuda.stream_wait_event(queue, event_->get(), CU_EVENT_WAIT_DEFAULT), what_); });
+  }
+}
+
+void Launch::mark_turn(CUstream queue) {
   const Cuda& cuda = group_.device_.cuda();
   if (turn_ == nullptr) {
     turn_ = make_event(cuda);
   }
   check(cuda, cuda.event_record(turn_->get(), queue), what_);
-  check(cuda, cuda.stream_wait_event(group_.stream_->get(), turn_->get(), CU_EVENT_WAIT_DEFAULT), what_);
 }
 
-void Launch::launch(std::int64_t deadline) {
+void Launch::launch(CUstream stream, std::int64_t deadline) {
+  if (group_.last_ != nullptr && group_.last_ != this) {
+    group_.last_->join(stream);  // a group's ops begin in one order, whatever their queues
+  }
+  stream_ = stream;
   deadline_ = deadline;
   group_.last_ = this;
   next_ = 0;
   state_ = State::launching;
-  group_.in_flight_.push_back(this);
   issue();
   group_.wire_bytes_ += wire_bytes_;
 }
@@ -94,17 +118,18 @@ void Launch::launch(std::int64_t deadline) {
 void Launch::issue() {
   while (next_ < stages_.size()) {
     const Stage& stage = stages_[next_];
-    ++next_;
+    ncclResult_t result = ncclSuccess;
     if (stage.kernel) {
-      group_.kernels_.launch(*stage.kernel, group_.stream_->get(), what_);
-      continue;
+      or_fail([&] { group_.kernels_.launch(*stage.kernel, stream_, what_); });
+    } else {
+      result = group_.communicator_->launch(stage.calls, stream_);
     }
-    const ncclResult_t result = group_.communicator_->launch(stage.calls, group_.stream_->get());
+    if (result != ncclSuccess && result != ncclInProgress) {
+      group_.fail_by(result, what_, peer_);
+    }
+    ++next_;
     if (result == ncclInProgress) {
       return;
-    }
-    if (result != ncclSuccess) {
-      group_.fail_by(result, what_, peer_);
     }
   }
   record();
@@ -112,7 +137,7 @@ void Launch::issue() {
 
 void Launch::record() {
   const Cuda& cuda = group_.device_.cuda();
-  check(cuda, cuda.event_record(event_->get(), group_.stream_->get()), what_);
+  or_fail([&] { check(cuda, cuda.event_record(event_->get(), stream_), what_); });
   state_ = State::running;
 }
 
@@ -131,15 +156,11 @@ Launch::State Launch::advance() {
     const CUresult ended = group_.device_.cuda().event_query(event_->get());
     if (ended == CUDA_SUCCESS) {
       state_ = State::complete;
-      group_.in_flight_.remove(this);
       return state_;
     }
     if (ended != CUDA_ERROR_NOT_READY) {
-      try {
-        check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal()));
-      } catch (const TransportError& error) {
-        group_.fail(error.status(), error.what());
-      }
+      or_fail(
+          [&] { check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal())); });
     }
   }
   const std::int64_t now = sdk::steady_now();

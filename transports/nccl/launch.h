@@ -15,7 +15,7 @@ namespace shardrun::nccl {
 
 class NcclGroup;
 
-/// The stages of an op, on the stream of its group.
+/// The stages of an op, in a stream.
 class Launch {
  public:
   enum class State {
@@ -25,7 +25,8 @@ class Launch {
     complete
   };
 
-  /// `peer`: the only member that it waits for; nothing where it waits for several.
+  /// `peer`: the only member that it waits for; nothing where it waits for several. It is made and destroyed with the
+  /// group's lock held and the device current.
   Launch(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -33,24 +34,29 @@ class Launch {
 
   // REQUIRE: the group's lock is held and the device is current. A failure fails the group and throws TransportError.
 
-  /// REQUIRES: the group's previous launch is in its stream.
+  /// In the group's own stream. REQUIRES, as the others: the group's previous launch is in its stream.
   void begin(std::int64_t deadline);
   /// The same, once the work is done that the queue has.
   void begin_after(CUstream queue, std::int64_t deadline);
-  /// The same. The deadline is `timeout` nanoseconds after the queue has come to the launch.
-  void begin_in_turn(CUstream queue, std::int64_t timeout);
+  /// In the queue. The deadline is `timeout` nanoseconds after the queue has come to the launch.
+  void begin_in(CUstream queue, std::int64_t timeout);
+  /// What the queue is given from now on comes after the launch.
+  void join(CUstream queue);
   /// Updates the state and returns it.
   State advance();
   /// Call before destroying it: the device may still be running it. Unlocks while it waits.
   void await_end(std::unique_lock<std::mutex>& lock);
 
   [[nodiscard]] State state() const noexcept { return state_; }
-  [[nodiscard]] CUevent event() const noexcept { return event_->get(); }
+  [[nodiscard]] bool is_under_way() const noexcept { return state_ == State::launching || state_ == State::running; }
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:
-  void wait_for_turn(CUstream queue);
-  void launch(std::int64_t deadline);
+  /// Fails the group where `act` throws: the stream may have a part of what it was to get.
+  template <class Act>
+  void or_fail(const Act& act);
+  void mark_turn(CUstream queue);
+  void launch(CUstream stream, std::int64_t deadline);
   void issue();
   void record();
   [[nodiscard]] bool has_ended();
@@ -58,7 +64,8 @@ class Launch {
 
   NcclGroup& group_;
   std::vector<Stage> stages_;
-  std::size_t next_ = 0;  ///< the first stage that the stream was not given
+  CUstream stream_ = nullptr;  ///< where it was begun
+  std::size_t next_ = 0;       ///< the first stage that the stream was not given
   std::string what_;
   std::optional<std::uint32_t> peer_;
   std::uint64_t wire_bytes_;

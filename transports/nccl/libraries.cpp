@@ -119,8 +119,8 @@ void check(const Cuda& cuda, CUresult result, const std::string& what) {
   (void)cuda.error_name(result, &name);
   (void)cuda.error_text(result, &text);
   const std::string number = "error " + std::to_string(result);
-  throw TransportError(SR_INTERNAL, what + ": " + (text != nullptr ? text : number) + " (" +
-                                        (name != nullptr ? name : number) + ")");
+  throw TransportError(
+      SR_INTERNAL, what + ": " + (text != nullptr ? text : number) + " (" + (name != nullptr ? name : number) + ")");
 }
 
 }  // namespace shardrun::nccl

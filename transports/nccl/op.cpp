@@ -7,7 +7,10 @@ namespace shardrun::nccl {
 using sdk::TransportError;
 
 NcclOp::NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
-    : group_(group), launch_(std::make_unique<Launch>(group, std::move(stages), std::move(what), peer)) {}
+    : group_(group) {
+  const std::lock_guard lock(group_.mutex_);
+  launch_ = std::make_unique<Launch>(group, std::move(stages), std::move(what), peer);
+}
 
 NcclOp::~NcclOp() {
   std::unique_lock lock(group_.mutex_);
@@ -38,7 +41,7 @@ void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t timeout) {
   const Device::Use use(group_.device_);
   group_.throw_failure();
   group_.await_launched(lock);
-  launch_->begin_in_turn(static_cast<CUstream>(queue.native()), timeout);
+  launch_->begin_in(static_cast<CUstream>(queue.native()), timeout);
   group_.await_launched(lock);
 }
 
@@ -49,11 +52,7 @@ void NcclOp::join(const sdk::Queue& queue) {
   if (launch_->state() == Launch::State::launching) {
     group_.await_launched(lock);
   }
-  if (launch_->state() == Launch::State::running) {
-    const Cuda& cuda = group_.device_.cuda();
-    check(cuda, cuda.stream_wait_event(static_cast<CUstream>(queue.native()), launch_->event(), CU_EVENT_WAIT_DEFAULT),
-          launch_->what());
-  }
+  launch_->join(static_cast<CUstream>(queue.native()));
 }
 
 bool NcclOp::test() {

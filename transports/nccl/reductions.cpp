@@ -82,7 +82,7 @@ class InOrder {
     for (std::uint32_t peer = 0; peer < n_; ++peer) {
       const Block part = part_of(op_, n_, peer);
       add(calls, SR_OP_SEND, peer, send_.at(part.offset), part.count);
-      add(calls, SR_OP_RECV, peer, scratch_.at(peer * own_.count), own_.count);
+      add(calls, SR_OP_RECV, peer, scratch_.at((peer < rank_ ? peer : peer - 1) * own_.count), own_.count);
     }
     return calls;
   }
@@ -92,7 +92,7 @@ class InOrder {
     if (op_.opcode == SR_OP_ALL_REDUCE || (op_.opcode == SR_OP_REDUCE && rank_ == op_.peer)) {
       return recv_.at(own_.offset);
     }
-    return op_.opcode == SR_OP_REDUCE ? scratch_.at(rank_ * own_.count) : recv_.at(0);
+    return op_.opcode == SR_OP_REDUCE ? scratch_.at((n_ - 1) * own_.count) : recv_.at(0);
   }
 
   [[nodiscard]] KernelCall reduction() const {
@@ -200,7 +200,8 @@ std::uint64_t scratch_of(const OpSpec& op, std::uint32_t n, Method method) {
   for (std::uint32_t member = 0; member < n; ++member) {
     most = std::max(most, part_of(op, n, member).count);
   }
-  return most * n * sdk::dtype_size(op.dtype);
+  const std::uint32_t parts = op.opcode == SR_OP_REDUCE ? n : n - 1;  // a reduce has a place for the result, too
+  return most * parts * sdk::dtype_size(op.dtype);
 }
 
 std::vector<Stage> reduction_stages_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n, Method method) {

@@ -128,7 +128,7 @@ std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_si
     return std::nullopt;
   }
   const sdk::OpcodeTraits& traits = *sdk::find_opcode(op.opcode);
-  const bool is_point_to_point = !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
+  const bool is_point_to_point = method == Method::in_order || !traits.collective || op.opcode == SR_OP_ALL_TO_ALL ||
                                  op.opcode == SR_OP_ALL_TO_ALLV || op.opcode == SR_OP_GATHER ||
                                  op.opcode == SR_OP_SCATTER;
   // Integers give the same bits in any order, and so do two numbers.

@@ -98,7 +98,9 @@ std::uint64_t NcclTransport::mem_register(const sr_memory& memory) {
   Used& used = opened_->on_device(static_cast<int>(memory.device));
   if (memory.device != static_cast<std::uint32_t>(used.device.ordinal())) {
     throw sdk::TransportError(SR_INVALID, "memory on device " + std::to_string(memory.device) +
-                                              ", and this rank's is " + std::to_string(used.device.ordinal()));
+                                              ", and this rank's is " + std::to_string(used.device.ordinal()) +
+                                              ": set device in [transport.nccl] to the memory's device, or leave it at "
+                                              "-1 and register the memory before groups are made");
   }
   return used.memories.add({.data = memory.data, .bytes = memory.bytes});
 }

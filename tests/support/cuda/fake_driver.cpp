@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -20,6 +21,7 @@ namespace kernels = shardrun::nccl::kernels;
 namespace {
 
 std::mutex mutex;
+std::atomic<int> launches_until_failure = 0;  ///< 0: none fails
 std::set<CUdeviceptr> allocated;
 thread_local std::vector<int> devices_before;  ///< each push's
 
@@ -86,6 +88,7 @@ extern "C" {
 
 void fake_cuda_set_gpus(int count) { fake::set_gpus(count); }
 void fake_cuda_set_error(int error) { fake::set_error(error); }
+void fake_cuda_fail_launch(int number) { launches_until_failure = number; }
 void fake_cuda_forget(long number) { fake::forget(number); }
 
 CUresult cuInit(unsigned int) {
@@ -228,6 +231,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned, unsigned
   return on_device([&] {
     if (blocks == 0 || threads == 0 || threads > 1024 || fake::device_of(stream) != fake::device()) {
       return cudaErrorInvalidValue;
+    }
+    if (launches_until_failure > 0 && --launches_until_failure == 0) {
+      return cudaErrorLaunchFailure;
     }
     const auto& kernel = *reinterpret_cast<const Kernel*>(function);
     const auto* const first = static_cast<const unsigned char*>(parameters[0]);

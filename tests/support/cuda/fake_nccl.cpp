@@ -37,6 +37,8 @@ struct ncclComm {
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sends, recvs;
   std::map<const std::byte*, std::size_t> registered;
+  void* registering = nullptr;  ///< memory whose handle is not written yet
+  void** handle_of_it = nullptr;
 };
 
 namespace {
@@ -126,14 +128,15 @@ std::string problem_of(const ncclComm& comm, const Call& call) {
 std::vector<Description::Order> orders_of(const ncclComm& comm) {
   std::vector<Description::Order> orders;
   for (const auto& other : comms) {
-    // Where two members of one communicator are on the device, these are two ranks of one process.
-    const bool is_other_rank = other->world == nullptr || other->is_closed || other->device != comm.device ||
-                               std::ranges::count_if(comms, [&](const auto& each) {
-                                 return each->world != nullptr && !each->is_closed && each->device == comm.device &&
-                                        each->world->number() == other->world->number();
-                               }) > 1;
-    if (!is_other_rank && other.get() != &comm) {
-      orders.push_back({.world = other->world->number(), .given = other->collectives});
+    if (other.get() == &comm || !other->is_connected || other->is_closed || other->device != comm.device ||
+        other->world->shares_a_device()) {  // then devices do not tell who is who
+      continue;
+    }
+    for (std::uint32_t member = 0; member < other->world->size(); ++member) {
+      const auto peer = static_cast<int>(member);
+      orders.push_back({.world = other->world->number(),
+                        .device = other->world->device_of(member),
+                        .given = other->collectives + other->sends[peer] + other->recvs[peer]});
     }
   }
   return orders;
@@ -145,6 +148,14 @@ void hand_over(ncclComm& comm) {
     void* const stream = comm.handing[0].stream;
     fake::enqueue(stream, std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
     comm.handing.clear();
+  }
+}
+
+/// REQUIRES: the lock is held.
+void end_registering(ncclComm& comm) {
+  if (comm.registering != nullptr) {
+    *comm.handle_of_it = comm.registering;
+    comm.registering = nullptr;
   }
 }
 
@@ -183,8 +194,8 @@ ncclResult_t submit() {
       call.number = ++(call.kind == Kind::send ? comm.sends : comm.recvs)[call.peer];
     } else {
       call.number = ++comm.collectives;
-      call.orders = orders_of(comm);
     }
+    call.orders = orders_of(comm);
   }
   lines += "\n";
   comm.handing = std::move(calls);
@@ -262,7 +273,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   }
   *comm = comms.emplace_back(std::make_unique<ncclComm>()).get();
   (*comm)->world = std::make_shared<World>(id.internal, static_cast<std::uint32_t>(size),
-                                           static_cast<std::uint32_t>(rank), std::to_string(fake::device()));
+                                           static_cast<std::uint32_t>(rank), fake::device());
   (*comm)->rank = static_cast<std::uint32_t>(rank);
   (*comm)->device = fake::device();
   (*comm)->polls = polls;
@@ -284,6 +295,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     *state = ncclInvalidUsage;
   } else {
     comm->is_connected = true;
+    end_registering(*comm);
     hand_over(*comm);
   }
   return ncclSuccess;
@@ -304,6 +316,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const Use use(comm);
   const std::lock_guard lock(mutex);
+  if (fake::device() != comm->device) {
+    misuse("a communicator is aborted without its device");
+  }
   close(*comm);
   return ncclSuccess;
 }
@@ -313,9 +328,17 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, size_t bytes, void*
   if (!fake::is_on_gpu(memory, bytes) || fake::device() != comm->device) {
     return misuse("memory is registered that is not the GPU's");
   }
+  if (comm->is_closed || comm->polls > 0) {
+    return misuse("memory is registered with a communicator that is not ready");
+  }
   comm->registered[static_cast<const std::byte*>(memory)] = bytes;
-  *handle = memory;
-  return ncclSuccess;
+  comm->registering = memory;
+  comm->handle_of_it = handle;
+  comm->polls = polls;
+  if (comm->polls == 0) {
+    end_registering(*comm);
+  }
+  return comm->polls > 0 ? ncclInProgress : ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   const Use use(comm);

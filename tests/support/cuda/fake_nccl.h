@@ -9,14 +9,16 @@
 /// another is in progress, from two threads at once, or after an abort; a stream of another device; memory that is not
 /// the device's; memory of the runtime that is not registered with a communicator that has registered some; memory that
 /// is registered when the communicator is destroyed; floating-point minima and maxima, which drop NaN. Members whose
-/// calls do not match, what changes while it is sent, and collectives of several communicators in different orders fail
-/// the communicator on all members.
+/// calls do not match, what changes while it is sent, and calls of several communicators that two members were given in
+/// different orders fail the communicator on all members.
 extern "C" {
 
 /// Of the fake libcuda.so.1.
 using FakeCudaSetGpus = void (*)(int count);
 /// The error with which all streams have ended; CUDA_SUCCESS: they have not.
 using FakeCudaSetError = void (*)(int error);
+/// The launch of a kernel by the driver that fails, counted from 1 on; 0: none does.
+using FakeCudaFailLaunch = void (*)(int number);
 /// Which wait for an event is left out; see Settings::forget.
 using FakeCudaForget = void (*)(long number);
 

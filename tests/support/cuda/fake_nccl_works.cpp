@@ -178,6 +178,7 @@ void Works::post(Call& call) {
                          .root = static_cast<std::uint32_t>(call.peer),
                          .count = call.count,
                          .bytes = given,
+                         .device = world_->device_of(rank_),
                          .orders = {}};
   std::copy_n(call.orders.begin(), std::min(call.orders.size(), most_orders), channel.description.orders);
   channel.posted = call.number;
@@ -197,6 +198,9 @@ void Works::take(Call& call) {
                    std::to_string(call.peer) + " sends " + std::to_string(channel.description.bytes));
       return;
     }
+    if (!is_in_order(call, channel.description, static_cast<std::uint32_t>(call.peer))) {
+      return;
+    }
     std::memcpy(call.recv, world_->data(channel), bytes);
     channel.taken[rank_] = call.number;
   } else if (call.kind != Kind::send) {
@@ -213,11 +217,16 @@ bool Works::is_same(const Call& call, const Description& other, std::uint32_t me
                  std::to_string(member) + " another collective, of " + std::to_string(other.count));
     return false;
   }
+  return is_in_order(call, other, member);
+}
+
+bool Works::is_in_order(const Call& call, const Description& other, std::uint32_t member) const {
   for (const Description::Order& own : call.orders) {
     for (const Description::Order& its : other.orders) {
-      if (own.world == its.world && own.given != its.given) {
+      if (own.world == its.world && own.device == other.device && its.device == world_->device_of(rank_) &&
+          own.given != its.given) {
         world_->fail("member " + std::to_string(rank_) + " was given " + text_of(call) + " after " +
-                     std::to_string(own.given) + " collectives of another communicator, and member " +
+                     std::to_string(own.given) + " calls of another communicator that concern both, and member " +
                      std::to_string(member) + " after " + std::to_string(its.given) +
                      ": they may wait for each other forever");
         return false;

@@ -59,6 +59,8 @@ class Works final : public fake_cuda::JointWork {
   void take(Call& call);
   void take_collective(Call& call);
   [[nodiscard]] bool is_same(const Call& call, const Description& other, std::uint32_t member) const;
+  /// Whether the other communicators of both members had been given the same number of calls.
+  [[nodiscard]] bool is_in_order(const Call& call, const Description& other, std::uint32_t member) const;
   [[nodiscard]] std::vector<std::byte> reduced(const Call& call, std::size_t block) const;
 
   std::shared_ptr<World> world_;

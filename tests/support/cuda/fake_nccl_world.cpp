@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -23,10 +22,10 @@ struct World::Header {
   std::atomic<std::uint32_t> joined;
   std::atomic<std::uint32_t> failing;  ///< 1: one writes why; 2: it is written
   char why[600];
-  char devices[most_members][32];
+  int devices[most_members];
 };
 
-World::World(std::string place, std::uint32_t members, std::uint32_t rank, const std::string& device)
+World::World(std::string place, std::uint32_t members, std::uint32_t rank, int device)
     : place_(std::move(place)), members_(members), number_(std::hash<std::string>{}(place_)) {
   const std::size_t channels = members + std::size_t{members} * members;
   const std::size_t before = rounded(sizeof(Header) + channels * sizeof(Channel));
@@ -43,7 +42,7 @@ World::World(std::string place, std::uint32_t members, std::uint32_t rank, const
   header_ = static_cast<Header*>(mapped);
   channels_ = reinterpret_cast<Channel*>(static_cast<std::byte*>(mapped) + sizeof(Header));
   data_ = static_cast<std::byte*>(mapped) + before;
-  std::snprintf(header_->devices[rank], sizeof(header_->devices[rank]), "%s", device.c_str());
+  header_->devices[rank] = device;
   if (++header_->joined == members_) {
     unlink(place_.c_str());
   }
@@ -61,13 +60,15 @@ bool World::is_complete() const noexcept { return header_->joined >= members_; }
 bool World::shares_a_device() const noexcept {
   for (std::uint32_t a = 0; a < members_; ++a) {
     for (std::uint32_t b = 0; b < a; ++b) {
-      if (std::strcmp(header_->devices[a], header_->devices[b]) == 0) {
+      if (device_of(a) == device_of(b)) {
         return true;
       }
     }
   }
   return false;
 }
+
+int World::device_of(std::uint32_t member) const noexcept { return header_->devices[member]; }
 
 std::byte* World::data(const Channel& channel) const noexcept {
   return data_ + static_cast<std::size_t>(&channel - channels_) * most_bytes;

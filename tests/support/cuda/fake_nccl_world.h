@@ -8,7 +8,7 @@
 namespace shardrun::test::fake_nccl {
 
 inline constexpr std::size_t most_members = 16;
-inline constexpr std::size_t most_orders = 16;
+inline constexpr std::size_t most_orders = 64;
 
 /// What a member says of a call, for the others to compare.
 struct Description {
@@ -18,9 +18,12 @@ struct Description {
   std::uint32_t root;
   std::uint64_t count;
   std::uint64_t bytes;  ///< of the data that it gives
-  /// How many collectives the member's other communicators had been given by then.
+  int device;
+  /// How many calls that concern both the member on a device and this one the other communicators had been given by
+  /// then.
   struct Order {
     std::uint64_t world;
+    int device;
     std::uint64_t given;
   } orders[most_orders];
 };
@@ -36,7 +39,7 @@ struct Channel {
 class World {
  public:
   /// `place`: the file. It is made where it is not there yet.
-  World(std::string place, std::uint32_t members, std::uint32_t rank, const std::string& device);
+  World(std::string place, std::uint32_t members, std::uint32_t rank, int device);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   ~World();
@@ -46,6 +49,7 @@ class World {
   [[nodiscard]] bool is_complete() const noexcept;
   /// Whether two members are on one device. REQUIRES: it is complete.
   [[nodiscard]] bool shares_a_device() const noexcept;
+  [[nodiscard]] int device_of(std::uint32_t member) const noexcept;
   /// From `from` to all members.
   [[nodiscard]] Channel& to_all(std::uint32_t from) const noexcept { return channels_[from]; }
   [[nodiscard]] Channel& link(std::uint32_t from, std::uint32_t to) const noexcept {

@@ -34,8 +34,8 @@ TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_de
       .opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_BF16, .reduction = SR_REDUCE_SUM, .count = 5};
   const std::uint32_t own_sums = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
   const bool has_kernels = SHARDRUN_HAS_NCCL_KERNELS != 0;
-  CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ASYNC | (has_kernels ? own_sums : 0)));
-  CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 4 * 2 * sizeof(std::uint16_t) : 0));
+  CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_ASYNC | (has_kernels ? own_sums : SR_OP_INFO_NATIVE)));
+  CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 3 * 2 * sizeof(std::uint16_t) : 0));
 }
 
 TEST_CASE("nccl: without a driver it says so", "[.][no_driver]") {
@@ -169,7 +169,7 @@ TEST_CASE("nccl: a member that does not come is named where it is the first, and
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: host memory, another device are refused with what was expected") {
+TEST_CASE("nccl: host memory and another device are refused with what was expected") {
   const Fakes fakes;
   run_ranks("nccl", 1, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
@@ -230,7 +230,9 @@ TEST_CASE("nccl: a rank uses the device of the memory that its host registers") 
     CHECK(sums == std::vector<float>(3, 2.0F));
     CHECK_THAT(
         error_of([&] { (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, rank.rank()); }),
-        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " + std::to_string(device)));
+        Contains("memory on device " + std::to_string(rank.rank()) + ", and this rank's is " +
+                 std::to_string(device)) &&
+            Contains("set device in [transport.nccl] to the memory's device, or leave it at -1"));
   });
   check_all_is_well(fakes);
 }
@@ -256,6 +258,28 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
   unsetenv("FAKE_NCCL_VERSION");
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
   check_all_is_well(fakes);
+}
+
+TEST_CASE("nccl: the fakes notice members that start the sends and receives of two groups in different orders") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const std::uint32_t other = 1 - rank.rank();
+    plugins::TransportGroup there = rank.group(1);
+    plugins::TransportGroup back = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(10));
+    const DeviceFloats got(rank, std::vector<float>(10));
+    // Each first starts what it sends.
+    plugins::TransportOp send =
+        (rank.rank() == 0 ? there : back).prepare({device_request(SR_OP_SEND, 1, data, other)}, after(30));
+    plugins::TransportOp recv =
+        (rank.rank() == 0 ? back : there).prepare({device_request(SR_OP_RECV, 1, got, other)}, after(30));
+    send.start(after(30));
+    recv.start(after(30));
+    CHECK_THAT(error_of([&] { finish(recv); }), Contains("they may wait for each other forever"));
+    rank.meet("end");
+    there.abort("enough");
+    back.abort("enough");
+  });
 }
 
 TEST_CASE("nccl: the fakes notice members that start the collectives of two groups in different orders") {

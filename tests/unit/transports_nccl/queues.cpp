@@ -113,32 +113,6 @@ TEST_CASE("nccl: queues of other kinds and of other devices are refused") {
   });
 }
 
-TEST_CASE("nccl: ops that members enqueue in different orders in one queue do not hold up each other") {
-  const Fakes fakes;
-  run_ranks("nccl", 2, [&](Rank& rank) {
-    const StreamQueue queue(rank.rank());
-    const std::uint32_t other = 1 - rank.rank();
-    plugins::TransportGroup there = rank.group(1);
-    plugins::TransportGroup back = rank.group(2);
-    const DeviceFloats data(rank, std::vector<float>(3, static_cast<float>(rank.rank())));
-    const DeviceFloats got(rank, std::vector<float>(3));
-    // Each first enqueues what it sends, as the stages of a pipeline do.
-    plugins::TransportOp send =
-        (rank.rank() == 0 ? there : back).prepare({device_request(SR_OP_SEND, 1, data, other)}, after(30));
-    plugins::TransportOp recv =
-        (rank.rank() == 0 ? back : there).prepare({device_request(SR_OP_RECV, 1, got, other)}, after(30));
-    send.enqueue(queue, 30'000'000'000);
-    recv.enqueue(queue, 30'000'000'000);
-    recv.join(queue);
-    send.join(queue);
-    queue.synchronize();
-    CHECK(got.values() == std::vector<float>(3, static_cast<float>(other)));
-    finish(send);
-    finish(recv);
-  });
-  CHECK(fakes.misuses() == 0);
-}
-
 TEST_CASE("nccl: an op begins when its queue has come to it") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
@@ -161,36 +135,93 @@ TEST_CASE("nccl: an op begins when its queue has come to it") {
   CHECK(fakes.misuses() == 0);
 }
 
+TEST_CASE("nccl: an enqueued op whose peer never comes fails once its time is over, and names the peer") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(3));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    if (rank.rank() == 0) {
+      op.enqueue(queue, 50'000'000);
+      try {
+        finish(op);
+        FAIL("an op without its peer is complete");
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::timeout);
+        CHECK_THAT(error.message(), Contains("all_reduce (sum) of 3 f32 is past its deadline, waiting for member 1"));
+      }
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
+TEST_CASE("nccl: a queue that is held up does not use up the time of the ops in it") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup one = rank.group(1);
+    plugins::TransportGroup two = rank.group(2);
+    const DeviceFloats data(rank, std::vector<float>(3, 1.0F));
+    plugins::TransportOp before = one.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    plugins::TransportOp op = two.prepare({device_request(SR_OP_ALL_REDUCE, 1, data)}, after(30));
+    constexpr std::int64_t time = 2'000'000'000;
+    if (rank.rank() == 0) {
+      before.enqueue(queue, 30'000'000'000);
+      op.enqueue(queue, time);
+      CHECK_FALSE(op.wait(after(3)));  // longer than its time
+      CHECK_FALSE(two.error());
+    }
+    rank.meet("held");
+    if (rank.rank() == 1) {
+      before.enqueue(queue, 30'000'000'000);
+      op.enqueue(queue, 30'000'000'000);
+    }
+    finish(before);
+    finish(op);
+    CHECK(data.values() == std::vector<float>(3, 4.0F));
+    rank.meet("end");
+  });
+  CHECK(fakes.misuses() == 0);
+}
+
 TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
   const Fakes fakes;
   const auto forget = fake<FakeCudaForget>("fake_cuda_forget");
   std::atomic<int> wrong = 0;
   run_ranks("nccl", 2, [&](Rank& rank) {
-    plugins::TransportGroup group = rank.group();
-    const StreamQueue queue(rank.rank());
+    plugins::TransportGroup one = rank.group(1);
+    plugins::TransportGroup two = rank.group(2);
+    const StreamQueue first(rank.rank());
+    const StreamQueue second(rank.rank());
     const DeviceFloats data(rank, std::vector<float>(3));
     const DeviceFloats sum(rank, std::vector<float>(3));
+    const DeviceFloats sum_of_sums(rank, std::vector<float>(3));
     plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
     request.recv = sum.buffer();
-    plugins::TransportOp op = group.prepare({request}, after(30));
+    plugins::TransportOp op = one.prepare({request}, after(30));
+    request.send = sum.buffer();
+    request.recv = sum_of_sums.buffer();
+    plugins::TransportOp next = two.prepare({request}, after(30));
     for (int round = 1; round <= 20; ++round) {
-      const std::vector<float> numbers(3, static_cast<float>(round));
+      data.write(0, std::vector<float>(3, static_cast<float>(round)).data(), data.bytes());
       forget(-1);
-      {
-        const DeviceUse use(rank.rank());
-        (void)SHARDRUN_DRIVER(cuMemcpyHtoDAsync)(reinterpret_cast<CUdeviceptr>(data.data()), numbers.data(),
-                                                 data.bytes(), queue.stream());
-      }
-      op.enqueue(queue, 30'000'000'000);
+      op.enqueue(first, 30'000'000'000);
+      op.join(second);
+      next.enqueue(second, 30'000'000'000);
       try {
         finish(op);
-        wrong += sum.values() == std::vector<float>(3, 2 * static_cast<float>(round)) ? 0 : 1;
+        finish(next);
+        wrong += sum_of_sums.values() == std::vector<float>(3, 4 * static_cast<float>(round)) ? 0 : 1;
       } catch (const Error&) {  // what it sends has changed meanwhile
         ++wrong;
         break;
       }
-      queue.synchronize();
     }
+    one.abort("enough");
+    two.abort("enough");
   });
   forget(0);
   CHECK(wrong > 0);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -183,6 +184,38 @@ TEST_CASE("nccl: an op that needs scratch of the device and has none is refused 
   });
 }
 
+TEST_CASE("nccl: a kernel that cannot be launched fails the group, and nothing of the op goes on") {
+  const int polls = GENERATE(0, 3);  // with the second, the kernel behind NCCL's calls is launched by whoever polls
+  const int number = GENERATE(1, 2);
+  const Fakes fakes(polls);
+  const auto fail_launch = fake<FakeCudaFailLaunch>("fake_cuda_fail_launch");
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, {1.0F});
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    request.reduction = SR_REDUCE_MAX;
+    const DeviceMemory scratch(rank.rank(), rank.transport().query(request, 2).scratch_bytes);
+    request.scratch = scratch.buffer();
+    plugins::TransportOp op = group.prepare({request}, after(30));
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      fail_launch(number);
+      const std::string error = error_of([&] {
+        op.start(after(30));
+        finish(op);
+      });
+      CHECK_THAT(error, Contains("all_reduce (max) of 1 f32") && Contains("CUDA_ERROR_LAUNCH_FAILED"));
+      CHECK_THAT(group.error().value_or(""), Contains("CUDA_ERROR_LAUNCH_FAILED"));
+      CHECK_THAT(error_of([&] { op.start(after(30)); }), Contains("CUDA_ERROR_LAUNCH_FAILED"));
+    }
+    rank.meet("end");
+    fail_launch(0);
+    group.abort("enough");
+  });
+  CHECK(fakes.misuses() == 0);
+  CHECK(fakes.open() == 0);
+}
+
 #endif
 
 TEST_CASE("nccl: registered memory is registered with each communicator that uses it, until it is deregistered") {
@@ -216,6 +249,35 @@ TEST_CASE("nccl: registered memory is registered with each communicator that use
     rank.meet("freed");
     CHECK(fakes.registered() == 0);
   });
+  CHECK(fakes.misuses() == 0);
+  CHECK(fakes.open() == 0);
+}
+
+TEST_CASE("nccl: memory that NCCL goes on registering holds up neither an abort nor a deadline") {
+  const Fakes fakes;
+  const bool is_aborted = GENERATE(false, true);
+  run_ranks("nccl", 1, [&](Rank& rank) {
+    const DeviceFloats memory(rank, std::vector<float>(100, 1.0F));
+    const std::uint64_t registration =
+        rank.transport().register_memory(memory.data(), memory.bytes(), -1, SR_MEMORY_CUDA, rank.rank());
+    plugins::TransportGroup group = rank.group();
+    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, memory);
+    request.send->registration = request.recv->registration = registration;
+    fakes.set_polls(1'000'000'000);
+    std::thread aborting;
+    if (is_aborted) {
+      aborting = std::thread([&] { group.abort("seen enough"); });
+    }
+    CHECK_THAT(
+        error_of([&] { (void)group.prepare({request}, is_aborted ? INT64_MAX : after(0.05)); }),
+        Contains("all_reduce (sum) of 100 f32") &&
+            Contains(is_aborted ? "seen enough" : "registering 400 bytes of memory with NCCL is past the deadline"));
+    if (is_aborted) {
+      aborting.join();
+    }
+    fakes.set_polls(0);
+  });
+  CHECK(fakes.registered() == 0);
   CHECK(fakes.misuses() == 0);
   CHECK(fakes.open() == 0);
 }

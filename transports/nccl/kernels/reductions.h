@@ -14,8 +14,8 @@ struct Share {
   std::uint64_t step;
 };
 
-/// to[i] is ((m0[i] + m1[i]) + m2[i]) + … of the members m: those of `parts`, one after the other, except that the
-/// elements of member `own` are at `own_part`. `to` may be `own_part`.
+/// to[i] is ((m0[i] + m1[i]) + m2[i]) + … of the members m: those of `parts`, one after the other, without member
+/// `own`, whose elements are at `own_part`. `to` may be `own_part`.
 struct Reduction {
   const void* parts;
   const void* own_part;
@@ -63,7 +63,8 @@ SHARDRUN_ALSO_ON_GPUS void reduce(const Reduction& given, Share share) {
   for (std::uint64_t i = share.first; i < given.count; i += share.step) {
     auto sum = widened(given.own == 0 ? own[i] : parts[i]);
     for (std::uint32_t member = 1; member < given.members; ++member) {
-      sum = Act::of(sum, widened(member == given.own ? own[i] : parts[member * given.count + i]));
+      const std::uint64_t part = member < given.own ? member : member - 1;
+      sum = Act::of(sum, widened(member == given.own ? own[i] : parts[part * given.count + i]));
     }
     narrow(sum, static_cast<T*>(given.to)[i]);
   }
