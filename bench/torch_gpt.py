@@ -270,6 +270,8 @@ def train(setting, arguments):
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(setting["seed"])
     if device == "cuda":
+        if arguments.memory_share:
+            torch.cuda.set_per_process_memory_fraction(arguments.memory_share)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     tokens = load_tokens(setting)
     with torch.device(device) if device == "cuda" else contextlib.nullcontext():
@@ -317,6 +319,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, help="end so long after the warm steps, if the job has more")
+    parser.add_argument("--memory-share", type=float, help="of the GPU's memory that may be taken (all)")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile")
     arguments = parser.parse_args()
     try:

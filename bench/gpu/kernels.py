@@ -3,7 +3,7 @@
 import json
 import re
 
-from machine import Failed, Skipped, run
+from machine import Failed, NoTime, Skipped, run
 
 # What a sanitizer, which slows down a hundredfold, is to see first.
 FIRST_OPS = (
@@ -51,8 +51,8 @@ def kernels(machine, options, seconds):
     slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
     done = summary["ops"] - len(summary["not_run"])
     lines = [
-        f"products by {machine.products}: {done} of {summary['ops']} ops, {summary['cases']} cases, {summary['runs']} runs, "
-        + f"{summary['failed']} failures; "
+        f"products by {machine.products}: {done} of {summary['ops']} ops, {summary['cases']} cases, "
+        + f"{summary['runs']} runs, {summary['failed']} failures; "
         + "slowest: "
         + ", ".join(f"{op} {of['seconds']:.1f} s" for op, of in slowest)
     ]
@@ -73,13 +73,17 @@ def own_products(machine, options, seconds):
     if machine.has_own_products():
         raise Skipped("they are what the step kernels has checked")
     path = machine.scratch / "own_products.json"
-    command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS), "--seconds", f"{max(1, seconds - 12):.0f}"]
+    command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS)]
+    command += ["--seconds", f"{max(1, seconds - 12):.0f}"]
     command += ["--largest", "100"] if options.small else []
     summary = summary_of(path, run(command, seconds, {**machine.environment, "SHARDRUN_CUDA_PRODUCTS": "own"}))
     lines = [f"{summary['cases']} cases, {summary['runs']} runs, {summary['failed']} failures"]
-    lines += [f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:4]]
+    lines += [
+        f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:4]
+    ]
     if not summary["passed"]:
-        raise Failed(f"{summary['failed']} failures, not run to their end: {summary['not_run']}", {**summary, "lines": lines})
+        what = f"{summary['failed']} failures, not run to their end: {summary['not_run']}"
+        raise Failed(what, {**summary, "lines": lines})
     return summary, lines
 
 
@@ -98,7 +102,7 @@ def sanitizer(machine, options, seconds):
     ]
     ops = [op for op in FIRST_OPS if op in known] + [op for op in known if op not in FIRST_OPS]
     ops = FEW_OPS if options.small else ops
-    figures, lines, wrong = {"path": machine.sanitizer}, [], []
+    figures, lines, wrong, late = {"path": machine.sanitizer}, [], [], []
     for tool in TOOLS:
         path = machine.scratch / f"{tool}.json"
         # The checks end by themselves at their time; the tool then needs some to report.
@@ -106,7 +110,8 @@ def sanitizer(machine, options, seconds):
         watched = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
         # The checks themselves ask each call of CUDA whether it failed.
         watched += " --report-api-errors no --print-limit 20"
-        checks = f"--patience 0 --separate --largest {100 if options.small else 3000} --seconds {max(2, share - 15):.0f}"
+        largest, time_of_checks = 100 if options.small else 3000, max(2, min(share - 15, share / 3))
+        checks = f"--patience 0 --separate --largest {largest} --seconds {time_of_checks:.0f}"
         command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
         command += ["--ops", ",".join(ops), "--json", path]
         ran = run(command, share, machine.environment)
@@ -123,6 +128,9 @@ def sanitizer(machine, options, seconds):
             "checks": summary,
             "said": said[-4000:],
         }
+        if ran.code is None and not sum(errors) and not (summary and summary["failed"]):
+            late.append(f"{tool} was cut off after {share:.0f} s, without an error so far")
+            continue
         if summary is None or not errors:
             wrong.append(f"{tool} did not report: {ran.last_words()}")
             continue
@@ -139,5 +147,7 @@ def sanitizer(machine, options, seconds):
         if summary["failed"] or summary["cases"] == 0:
             wrong.append(f"{tool}: {summary['cases']} cases, {summary['failed']} failures {summary['unusable']}")
     if wrong:
-        raise Failed("; ".join(wrong), {**figures, "lines": lines})
+        raise Failed("; ".join(wrong + late), {**figures, "lines": lines})
+    if late:
+        raise NoTime("; ".join(late), {**figures, "lines": lines})
     return figures, lines

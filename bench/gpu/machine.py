@@ -24,6 +24,10 @@ class Failed(Exception):
         self.figures = figures or {}
 
 
+class NoTime(Failed):
+    """A step that found nothing wrong, and was cut off before it could say so."""
+
+
 class Ran:
     """How a program ended: its exit code, or None if its time was over and it was killed."""
 
@@ -44,6 +48,19 @@ def end(process):
     process.wait()
 
 
+_running, _ending = set(), threading.Event()
+
+
+def end_all():
+    """Ends what run() has started in any thread, and what it starts from now on. For the handler of a signal."""
+    _ending.set()
+    for process in list(_running):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 def run(command, seconds, environment=None, folder=None, text=None, started=None):
     """Runs a program in a session of its own, for at most so long. `started` is called with its process."""
     begin = time.monotonic()
@@ -58,9 +75,12 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
         cwd=folder,
         start_new_session=True,
     ) as process:
-        if started:
-            started(process)
+        _running.add(process)
         try:
+            if started:
+                started(process)
+            if _ending.is_set():
+                end(process)
             out, err = process.communicate(text, timeout=max(0.1, seconds))
             code = process.returncode
         except subprocess.TimeoutExpired:
@@ -70,6 +90,8 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
         except BaseException:  # this script is asked to end
             end(process)
             raise
+        finally:
+            _running.discard(process)
     return Ran(code, out, err, time.monotonic() - begin)
 
 

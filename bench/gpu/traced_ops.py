@@ -66,7 +66,7 @@ class OpTimes:
         machine.require_gpu()
         contest = self.contests[self.name]
         contest.require_batch()
-        run_shardrun(machine, contest, seconds, measured=seconds, settings=TRACED)
+        run_shardrun(machine, contest, seconds, measured=seconds, settings=TRACED, least=2, reserve=3)
         trace = machine.results / "run" / "trace.json"
         if not trace.exists():
             raise Failed("the run left no trace.json")

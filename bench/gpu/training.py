@@ -13,10 +13,12 @@ from machine import Failed, Memory, end, run
 from report import table
 
 # bfloat16 with dense operands, TFLOP/s, from NVIDIA's data sheets (SXM).
-PEAKS = {"H100": 989, "H200": 989, "A100": 312}
+PEAKS = {"H100 80GB HBM3": 989, "H200": 989, "A100-SXM": 312}
+OTHER_CARDS = ("NVL", "PCIe", "GH200")  # slower ones, or ones of another power, with such a name in theirs
 
 # Steps that are not measured.
 WARM = 5
+LEAST_MEASURED = 3
 SECONDS_OF_A_RUN = 8
 ROUNDS = 3
 LARGEST_DIFFERENCE_OF_LOSSES = 0.05
@@ -35,15 +37,16 @@ def metrics_of(folder):
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def run_shardrun(machine, contest, seconds, measured, settings=()):
-    """One run of the job, stopped when its steps have taken `measured` seconds; its steps and its memory."""
+def run_shardrun(machine, contest, seconds, measured, settings=(), least=WARM + LEAST_MEASURED, reserve=8):
+    """One run of the job, stopped when its steps have taken `measured` seconds; its steps and its memory. Fails below
+    `least` steps. `reserve`: seconds that it may take to end, its weights apart."""
     folder = machine.results / "run"
     shutil.rmtree(folder, ignore_errors=True)
     command = [machine.shardrun, contest.path, "--set", f"job.output={folder}"]
     for setting in settings:
         command += ["--set", setting]
     begin, asked, log = time.monotonic(), None, machine.scratch / "run.log"
-    to_end = 8 + contest.plan["disk"]["result_bytes"] / 1e9  # it writes its weights first
+    to_end = reserve + contest.plan["disk"]["result_bytes"] / 1e9  # it writes its weights first
     with open(log, "w", encoding="utf-8") as file, Memory() as memory:
         process = subprocess.Popen(
             [str(word) for word in command],
@@ -79,6 +82,8 @@ def run_shardrun(machine, contest, seconds, measured, settings=()):
         )
     summary = folder / "summary.json"
     memory_of_rank = json.loads(summary.read_text())["ranks"][0] if summary.exists() else {}
+    if len(lines) < least:
+        raise Failed(f"shardrun, batch {contest.batch}: {len(lines)} steps in {seconds:.0f} s, expected {least} or more")
     times = [line["step_s"] for line in lines]
     return {
         "losses": [line["loss"] for line in lines],
@@ -98,7 +103,7 @@ def run_torch(rivals, contest, seconds, measured):
         ran = run(
             rivals.command(contest, "--warm", min(WARM, steps // 3), "--seconds", measured), seconds, rivals.environment
         )
-    if "out of memory" in (ran.out + ran.err).lower():
+    if ran.code != 0 and "out of memory" in (ran.out + ran.err).lower():
         raise OutOfMemory(f"PyTorch, batch {contest.batch}: {ran.last_words(200)}")
     if ran.code != 0:
         why = f"not done within {seconds:.0f} s" if ran.code is None else ran.last_words()
@@ -141,7 +146,12 @@ def race(machine, rivals, contest, seconds):
             if name == "shardrun":
                 # The rival needs its part of the first round.
                 share = 1 if why or rounds or "PyTorch" in result else 0.5
-                result[name] = run_shardrun(machine, contest, max(12, share * left), measured)
+                try:
+                    result[name] = run_shardrun(machine, contest, max(12, share * left), measured)
+                except Failed as failed:
+                    if not rounds:
+                        raise
+                    return rounds, f"round {number + 1}: {failed}"
             elif not why:
                 try:
                     result[name] = run_torch(rivals, contest, max(5, left), measured)
@@ -165,9 +175,16 @@ def losses_differ(rounds):
     return at + 1, ours[at], theirs[at], wrong
 
 
+def peak_of(gpu):
+    """Of a card whose data sheet is known, or None."""
+    if any(word in gpu for word in OTHER_CARDS):
+        return None
+    return next((peak for name, peak in PEAKS.items() if name in gpu), None)
+
+
 def figures_of(machine, options, contest, rounds):
     flops = contest.model_flops_per_token()
-    peak = options.peak_tflops or next((peak for name, peak in PEAKS.items() if name in (machine.gpu or "")), None)
+    peak = options.peak_tflops or peak_of(machine.gpu or "")
     rows = {}
     for name in ("shardrun", "PyTorch"):
         runs = [each[name] for each in rounds if name in each]
@@ -207,6 +224,7 @@ def lines_of(contest, figures):
     rows = [
         (
             f"batch {contest.batch} x {contest.model['context']}",
+            "steps",
             "step ms",
             "tokens/s",
             "TFLOP/s",
@@ -220,6 +238,7 @@ def lines_of(contest, figures):
         rows.append(
             (
                 f"{name}{' eager' * eager}",
+                "+".join(str(each["steps"]) for each in row["runs"]),
                 f"{row['step_ms']:.1f}",
                 f"{row['tokens_per_s']:,.0f}",
                 f"{row['model_tflops']:.1f}",
@@ -246,6 +265,8 @@ class Training:
         figures = figures_of(machine, options, contest, rounds)
         figures.update(rival_lacks=why, rival_compiled=contest.name not in rivals.eager and rivals.device == "cuda")
         lines = lines_of(contest, figures)
+        if figures["peak_tflops"] is None:
+            lines.append(f"no peak is known of '{machine.gpu}': --peak-tflops names it")
         if figures["times_pytorch"]:
             step, ours, theirs, wrong = losses_differ([each for each in rounds if len(each) == 2])
             figures["loss"] = {"step": step, "shardrun": ours, "PyTorch": theirs}
@@ -256,5 +277,5 @@ class Training:
             if wrong:
                 raise Failed(wrong, {**figures, "lines": lines})
         if why:
-            lines.append(f"without the rival: {why}")
+            lines.append(f"what is missing: {why}")
         return figures, lines

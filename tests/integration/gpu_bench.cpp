@@ -156,6 +156,67 @@ TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those aft
   }
 }
 
+TEST_CASE("bench/gpu judges what it measured", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "judge.py") << R"(
+import pathlib, sys, types
+source = pathlib.Path(sys.argv[1])
+sys.path[:0] = [str(source / "bench/gpu"), str(source / "bench")]
+sys.dont_write_bytecode = True
+import machine, rivals, split_jobs, training
+
+assert training.peak_of("NVIDIA H100 80GB HBM3") == 989 and training.peak_of("NVIDIA H200") == 989
+for other in ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA GH200 480GB", ""):
+    assert training.peak_of(other) is None, other
+
+refusing = pathlib.Path("refuse")
+refusing.write_text("#!/bin/sh\necho no such thing >&2\nexit 2\n")
+refusing.chmod(0o755)
+case = split_jobs.Case("shm", "dp", "float32")
+result = case.run(types.SimpleNamespace(shardrun=refusing.resolve(), environment={}, scratch="."), "job.ini", 20)
+assert (result["status"], result["reason"]) == ("failed", "no such thing"), result
+try:
+    split_jobs.judged([result, {**result, "status": "passed"}], [])
+    raise SystemExit("a refused case passes")
+except machine.Failed as failed:
+    assert "1 of 2 comparisons failed" in str(failed)
+
+runs = iter([{"step_ms": 1}, machine.Failed("gone")])
+def run_shardrun(*_):
+    each = next(runs)
+    if isinstance(each, Exception):
+        raise each
+    return each
+training.run_shardrun = run_shardrun
+rival = types.SimpleNamespace(why_not=lambda _: "no rival", options=types.SimpleNamespace(small=False))
+rounds, why = training.race(None, rival, types.SimpleNamespace(name="124M"), 1000)
+assert rounds == [{"shardrun": {"step_ms": 1}}] and why == "round 2: gone", (rounds, why)
+
+options = types.SimpleNamespace(small=True)
+has = types.SimpleNamespace(torch={"gpu": False}, torch_lacks=None, scratch=pathlib.Path("."), python="false")
+slow = rivals.Rivals(has, options, {"124M": types.SimpleNamespace(path="job.ini", batch=1, name="124M")})
+slow.stop()
+slow.start()
+try:
+    slow.finish(None, options, 10)
+    raise SystemExit("nothing was compiled, and the step passes")
+except machine.Skipped as skipped:
+    assert rivals.NOT_IN_TIME in str(skipped)
+assert slow.why_not("124M") == rivals.NOT_IN_TIME
+
+machine.end_all()
+assert machine.run(["sleep", "1000"], 500).code == -9
+)";
+
+  const Ended ended = run_script(folder.path(), "exec python3 judge.py '" SHARDRUN_SOURCE "'");
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+}
+
 TEST_CASE("bench/gpu/pack refuses a folder that is too large, and one with files of others", "[gpu_bench]") {
   if (!has_python()) {
     return;

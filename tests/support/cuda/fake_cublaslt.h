@@ -15,7 +15,8 @@
 /// - Its workspace gets other contents in every product.
 ///
 /// Variables of the environment: FAKE_CUBLASLT_VERSION (130100), FAKE_CUBLASLT_FAIL (the function that returns
-/// FAKE_CUBLASLT_STATUS instead of doing something), FAKE_CUBLASLT_NONE (if set, there are no algorithms).
+/// FAKE_CUBLASLT_STATUS instead of doing something), FAKE_CUBLASLT_NONE (if set, there are no algorithms),
+/// FAKE_CUDA_NO_GRAPHS (if set, no graph can be made ready to run, so that no kernel of a product can be loaded).
 namespace shardrun::test::fake_cuda {
 
 /// What the library needs of the fake of CUDA's runtime, which is in the library of the device or in the test.

@@ -45,6 +45,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (std::getenv("FAKE_CUDA_NO_GRAPHS") != nullptr) {
+    return cudaErrorInvalidValue;
+  }
   *executable = new FakeGraph(*graph);
   for (const void* const kernel : graph->kernels) {
     cudaFuncAttributes attributes = {};

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -210,7 +212,14 @@ std::shared_ptr<const LibraryProduct> LibraryProducts::find(const ProductStep& s
       std::make_shared<const CublasLtProduct>(found_.functions, handle_, step, alignments, memory.workspace.size());
   std::shared_ptr<const LibraryProduct> found = made->is_possible() ? made : nullptr;
   if (found != nullptr) {
-    load_kernels_of(*found, memory, gpu_);
+    try {
+      load_kernels_of(*found, memory, gpu_);
+    } catch (const Error& error) {
+      write_to_standard_error(
+          fmt::format("shardrun: loading the kernels of {} failed, so our own kernel multiplies them: {}\n",
+                      text_of(step), error.message()));
+      found = nullptr;
+    }
   }
   return known_[std::move(key)] = found;
 }

@@ -42,8 +42,8 @@ class LibraryProducts {
   [[nodiscard]] Padding padding() const { return found_.pads ? Padding{} : Padding::never(); }
 
   /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
-  /// sizes, types, layouts and alignments, and its kernels are loaded. Null: the library has none. Throws
-  /// Error{internal}.
+  /// sizes, types, layouts and alignments, and its kernels are loaded. Null: the library has none, or its kernels could
+  /// not be loaded, which is said on stderr. Throws Error{internal}.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:
