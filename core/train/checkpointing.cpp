@@ -136,7 +136,6 @@ bool Checkpointing::is_due_by_time() const noexcept {
 }
 
 bool Checkpointing::is_out_of_time(int steps_to_come) {
-  longest_away_ = std::max(longest_away_, metrics::seconds_since(std::exchange(last_look_, Clock::now())));
   if (!is_first() || !settings_.ends_by) {
     return false;
   }
@@ -145,9 +144,7 @@ bool Checkpointing::is_out_of_time(int steps_to_come) {
     bytes += checkpoint::tensor_bytes({saved.tensor.name, saved.tensor.dtype, saved.tensor.shape}).value_or(0);
   }
   const double save = longest_save_ > 0 ? longest_save_ : static_cast<double>(bytes) / least_rate;
-  constexpr double caution = 1.5;
-  const double under_way = writer_.joinable() && !written_ ? save : 0;
-  const double margin = caution * (save + (1 + steps_to_come) * longest_away_) + under_way + 1;
+  const double margin = lead_time_.look(Clock::now(), save, writer_.joinable() && !written_, steps_to_come);
   return std::chrono::duration<double>(*settings_.ends_by - std::chrono::system_clock::now()).count() <= margin;
 }
 

@@ -22,6 +22,7 @@
 #include "core/job/job.h"
 #include "core/metrics/record.h"
 #include "core/runtime/executor.h"
+#include "core/train/lead_time.h"
 #include "core/train/steps.h"
 
 namespace shardrun::train {
@@ -44,6 +45,9 @@ class Checkpointing {
   [[nodiscard]] bool is_due(std::int64_t steps) const noexcept;
   /// Whether one is due by [checkpoint] minutes. The first rank decides for all.
   [[nodiscard]] bool is_due_by_time() const noexcept;
+  /// The first step begins, or one has ended that took so many seconds and is read late: see LeadTime.
+  void begin_steps() noexcept { lead_time_.begin(Clock::now()); }
+  void step_took(double seconds) noexcept { lead_time_.step_took(seconds); }
   /// Whether the run must end now to save before [job] time_limit. Learns from the time between two calls how long the
   /// next may be away, and from earlier saves how long one takes. `steps_to_come`: before the run would end. The first
   /// rank decides for all.
@@ -108,8 +112,7 @@ class Checkpointing {
   std::int64_t last_whole_ = -1;
   std::set<std::filesystem::path> whole_;  ///< checkpoints that this run has saved or opened; the writer's
   Clock::time_point last_begin_ = Clock::now();
-  Clock::time_point last_look_ = Clock::now();
-  double longest_away_ = 0;  ///< seconds between two calls of is_out_of_time()
+  LeadTime lead_time_;
   double longest_save_ = 0;
   std::thread writer_;
   std::atomic<bool> abandoned_ = false;  ///< the run has failed: the writer is to end

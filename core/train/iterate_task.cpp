@@ -31,7 +31,7 @@ class IterateTask : private RankTask {
     }
     return guarded(executor, failed, [&] {
       resume(executor);
-      await_ranks();
+      begin_steps();
       const StepsUnderWay from_here_on;
       const int signal = iterate_steps(executor);
       if (ends_with_checkpoint(signal)) {

@@ -182,12 +182,19 @@ Wish RankLink::agree_on_stop(Wish wish) {
 
 void RankLink::begin_agreement(std::int64_t step, Wish wish) {
   const auto turn = static_cast<std::size_t>(step % 2);
-  executor_->agree_later(agreement_.value(), number_of(wish), first_slot + turn);
+  if (!agreement_) {
+    own_numbers_[turn] = number_of(wish);
+    return;
+  }
+  executor_->agree_later(*agreement_, number_of(wish), first_slot + turn);
   agreed_[turn] = executor_->mark();
 }
 
 Wish RankLink::end_agreement(std::int64_t step) {
   const auto turn = static_cast<std::size_t>(step % 2);
+  if (!agreement_) {
+    return wish_of(own_numbers_[turn]);
+  }
   executor_->reach(agreed_[turn]);
   std::int32_t number = 0;
   std::memcpy(&number, executor_->kept(first_slot + turn).data(), sizeof(number));

@@ -115,10 +115,11 @@ class RankLink final : private plugins::TransportHost {
   runtime::FlightRecorder record_;
   runtime::TransportMemory memory_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
-  runtime::Executor* executor_ = nullptr;  ///< since connect()
-  std::optional<std::size_t> agreement_;   ///< its program; none with one rank
-  std::array<device::Event, 2> agreed_;    ///< the ends of agreements under way
-  int barriers_ = 0;                       ///< calls so far, the same on every rank
+  runtime::Executor* executor_ = nullptr;      ///< since connect()
+  std::optional<std::size_t> agreement_;       ///< its program; none with one rank
+  std::array<device::Event, 2> agreed_;        ///< the ends of agreements under way
+  std::array<std::int32_t, 2> own_numbers_{};  ///< with one rank: what it asked for after steps under way
+  int barriers_ = 0;                           ///< calls so far, the same on every rank
 };
 
 }  // namespace shardrun::train

@@ -119,6 +119,13 @@ void RankTask::await_ranks() const {
   }
 }
 
+void RankTask::begin_steps() {
+  await_ranks();
+  if (checkpointing_) {
+    checkpointing_->begin_steps();
+  }
+}
+
 void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_view activity) {
   if (settings_.link != nullptr) {
     settings_.link->now_at(phase, step);
@@ -191,6 +198,9 @@ int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWa
     last = under_way_.front().step;
     naming_step(last, [&] {
       end(under_way_.front());
+      if (checkpointing_) {
+        checkpointing_->step_took(under_way_.front().meter.seconds());
+      }
       under_way_.pop_front();
       if (!under_way_.empty()) {
         under_way_.front().meter.begin_again();

@@ -57,6 +57,8 @@ class RankTask {
 
   /// Called before operations between ranks, after work that takes some of them longer than others.
   void await_ranks() const;
+  /// As await_ranks(), before the first step, which begins now.
+  void begin_steps();
   /// For reports about this rank if the job fails, and for the screen. `activity`: in words for the person; a step that
   /// follows another needs none.
   void now_at(std::string_view phase, std::int64_t step, std::string_view activity = {});

@@ -34,8 +34,10 @@ void StepMeter::begin_again() {
 
 void StepMeter::all_is_given() { sent_ = difference(executor_.sent(), before_); }
 
+double StepMeter::seconds() const { return metrics::seconds_since(begin_); }
+
 StepMeasure StepMeter::end() const {
-  return {.duration = metrics::seconds_since(begin_),
+  return {.duration = seconds(),
           .exposed = executor_.exposed_seconds() - exposed_,
           .hidden = executor_.hidden_seconds() - hidden_,
           .sent = sent_ ? *sent_ : difference(executor_.sent(), before_)};

@@ -24,6 +24,7 @@ class StepMeter {
   void all_is_given();
   /// The step before has ended only now.
   void begin_again();
+  [[nodiscard]] double seconds() const;  ///< so far
   [[nodiscard]] StepMeasure end() const;
 
  private:

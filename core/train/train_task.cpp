@@ -32,7 +32,7 @@ class TrainTask : private RankTask {
       training.initialize();
       resume(training.executor());
       training.begin_at(first_);
-      await_ranks();
+      begin_steps();
       const StepsUnderWay from_here_on;
       const int signal = train_steps(training);
       if (ends_with_checkpoint(signal)) {

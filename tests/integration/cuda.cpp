@@ -386,6 +386,25 @@ TEST_CASE("a job on the fake GPUs that is asked to stop saves all steps that it 
   }
 }
 
+TEST_CASE("one rank on a fake GPU that may be restarted runs to its end", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const JobFolder job;
+  const Ended trained =
+      fake.run(job.path(), on_cuda({"job.ini"}, {"job.restarts=1", "checkpoint.every=50", "train.steps=5"}));
+  INFO(trained.err);
+  CHECK(trained.code == 0);
+  CHECK(job.summary().at("status") == "finished");
+  CHECK(job.metrics().size() == 5);
+  write_file(job.path() / "heat.ini",
+             "[job]\ntask = iterate\noutput = heat\n[model]\nname = heat1d\ncells = 103\n[iterate]\nsteps = 20\n");
+
+  const Ended iterated = fake.run(job.path(), on_cuda({"heat.ini"}, {"job.restarts=1", "checkpoint.every=50"}));
+
+  INFO(iterated.err);
+  CHECK(iterated.code == 0);
+  CHECK(read_json(job.path() / "heat/summary.json").at("steps") == 20);
+}
+
 TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] memory where there are none", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);

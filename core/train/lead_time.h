@@ -1,0 +1,26 @@
+#pragma once
+
+#include <chrono>
+
+namespace shardrun::train {
+
+/// How long before [job] time_limit a run must end, learned from how long what came before took.
+class LeadTime {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// The first step begins. What came before, such as waiting for ranks that load their data, says nothing about steps.
+  void begin(Time now) noexcept { last_look_ = now; }
+  /// A step that others follow before it is read has ended. Times are in seconds.
+  void step_took(double seconds) noexcept;
+  /// The time to keep: for a save, for what comes before the next call, and for so many steps. One that is still being
+  /// written, if `saves_now`, is waited for. REQUIRES: begin() was called.
+  [[nodiscard]] double look(Time now, double save, bool saves_now, int steps_to_come) noexcept;
+
+ private:
+  Time last_look_;
+  double longest_away_ = 0;  ///< between two calls of look()
+  double longest_step_ = 0;
+};
+
+}  // namespace shardrun::train
