@@ -196,17 +196,17 @@ CUresult cuMemFree(CUdeviceptr memory) {
   });
 }
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t bytes) {
-  return run_alone([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  return run_alone([=] { std::copy_n(static_cast<const std::byte*>(from), bytes, reinterpret_cast<std::byte*>(to)); });
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
-  return run_alone([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+  return run_alone([=] { std::copy_n(reinterpret_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to)); });
 }
 /// From memory that is not pinned: the host's bytes are read during the call.
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
   return on_device([&] {
     const auto* const first = static_cast<const unsigned char*>(from);
     fake::enqueue(stream_of(stream), [to, data = std::vector<unsigned char>(first, first + bytes)] {
-      std::memcpy(reinterpret_cast<void*>(to), data.data(), data.size());
+      std::ranges::copy(data, reinterpret_cast<unsigned char*>(to));
     });
     return cudaSuccess;
   });
