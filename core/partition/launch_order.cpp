@@ -139,7 +139,7 @@ void require_one_order(const std::string& function, const IdVector<StageId, std:
   for (std::vector<Launch>& launches : along) {
     std::erase_if(launches, [&](const Launch& launch) { return launch.axis != axis; });
   }
-  // What each stage's queue stands at; a stage that has come to its peer's next launch lets both go on.
+  // The next launch of each stage. Two stages go on together when both have come to the launch that they share.
   IdVector<StageId, std::size_t> next(along.size(), 0);
   const auto at = [&](StageId stage) {
     return next[stage] < along[stage].size() ? &along[stage][next[stage]] : nullptr;

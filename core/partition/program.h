@@ -213,7 +213,7 @@ struct Programs {
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
 
-  /// Where slots are in staging memory.
+  /// The offset of the slots in staging memory.
   [[nodiscard]] std::uint64_t late_offset() const noexcept { return host_offset + 2 * host_bytes; }
 
   /// The buffers of one of the programs that are not states.

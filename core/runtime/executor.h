@@ -165,7 +165,7 @@ class Executor {
 
   /// Gives the queue a copy of a tensor of at most partition::late_slot_bytes to the slot.
   void keep(std::size_t slot, const device::TensorView& tensor);
-  /// As agree(), of one number, which comes to the slot. REQUIRES: the slot is not in use.
+  /// Agrees on one number, as agree() does, and puts it into the slot. REQUIRES: the slot is not in use.
   void agree_later(std::size_t program, std::int32_t number, std::size_t slot);
   /// The end of the work so far.
   [[nodiscard]] device::Event mark() { return queue_->record(); }

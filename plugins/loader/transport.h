@@ -51,7 +51,7 @@ struct OpRequest {
   std::optional<HostBuffer> scratch;  ///< an op in host memory that needs some and has none gets it from the loader
   std::string label;
   /// For ops that reduce: in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
-  /// Where the transport reduces otherwise, also when it is asked to, the op is made of sends and receives.
+  /// If the transport cannot reduce in that order, the op is made of sends and receives.
   bool in_order = false;
 };
 

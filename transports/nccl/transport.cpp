@@ -10,7 +10,7 @@ constexpr std::int64_t by_local_rank = -1;
 
 }  // namespace
 
-/// What a rank has on its device.
+/// The device of a rank, and the transport's kernels on it.
 struct NcclTransport::Used {
   Used(const NcclTransportState& state, std::optional<int> chosen)
       : device(state.libraries.cuda, chosen, static_cast<int>(state.config.local_rank)),

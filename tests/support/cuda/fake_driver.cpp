@@ -31,7 +31,7 @@ CUresult result_of(cudaError_t error) { return static_cast<CUresult>(static_cast
 FakeStream* stream_of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* event_of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
-/// What the runtime answers, where a GPU is current.
+/// Returns the runtime's answer. It is an error if no GPU is current.
 template <class Act>
 CUresult on_device(const Act& act) {
   return fake::device() == fake::no_device ? CUDA_ERROR_INVALID_CONTEXT : result_of(act());

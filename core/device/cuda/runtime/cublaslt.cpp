@@ -62,7 +62,7 @@ FoundCublasLt open_library() {
     void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
       const char* const why = dlerror();
-      // Of a file that is there, the linker's words say what is wrong with it.
+      // The linker's message says what is wrong with a file that exists.
       const bool is_missing = std::string_view(why).find("No such file") != std::string_view::npos;
       if (lacks.empty() || !is_missing) {
         lacks = is_missing ? fmt::format("{} is not found", file) : why;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What core/device/cuda/runtime uses of cuBLASLt, with its own names and numbers, for tests without a toolkit.
+// The part of cuBLASLt that core/device/cuda/runtime uses, for tests without a toolkit. Names and numbers are its own.
 // fake_cublaslt.cpp has the functions, in a library of its own.
 
 #include <cuda_runtime_api.h>
