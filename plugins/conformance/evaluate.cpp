@@ -165,7 +165,22 @@ class RoomOfBuffers {
       } else {
         copies_.push_back({buffers[i].with_guards(), room.memory_->data() + offsets[i]});
       }
-      room.queue_->write(copies_.back().host, copies_.back().device);
+    }
+  }
+  RoomOfBuffers(const RoomOfBuffers&) = delete;
+  RoomOfBuffers& operator=(const RoomOfBuffers&) = delete;
+  /// Copies that are under way use the host's buffers, also after a failure.
+  ~RoomOfBuffers() {
+    try {
+      room_.queue_->finish();
+    } catch (const Error&) {
+      // It was thrown before, or comes again with the next use of the device.
+    }
+  }
+
+  void write() {
+    for (const Copy& copy : copies_) {
+      room_.queue_->write(copy.host, copy.device);
     }
   }
 
@@ -218,6 +233,7 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   if (execution.room != nullptr) {
     std::ranges::for_each(buffers, &Buffer::unguard);
     on_device.emplace(*execution.room, buffers);
+    on_device->write();
   }
   const auto data = [&](std::size_t buffer) { return on_device ? on_device->data(buffer) : buffers[buffer].data(); };
   std::vector<device::TensorView> inputs;
