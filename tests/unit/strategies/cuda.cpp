@@ -9,9 +9,10 @@ using namespace shardrun::test;
 
 TEST_CASE("every strategy agrees with the reference when it computes with CUDA kernels", "[strategies]") {
   device::cuda::emulated::set_order(device::cuda::emulated::Order::shuffled, 11);
-  for (const Choice& choice : choices_of_devices()) {
-    check_agrees(plain_gpt(), choice, "cuda-emulated");
-    check_agrees(full_gpt(), choice, "cuda-emulated");
+  const std::vector<Choice> choices = choices_of_devices();
+  for (std::size_t c = 0; c < choices.size(); c += SHARDRUN_EVERY) {
+    check_agrees(plain_gpt(), choices[c], "cuda-emulated");
+    check_agrees(full_gpt(), choices[c], "cuda-emulated");
   }
   check_agrees(mlp_of_numbers(), of("zero3", ranks(3)), "cuda-emulated");
   check_agrees(mlp_of_labels(), of("topk", ranks(3), {{"ratio", 1.0}}), "cuda-emulated");
