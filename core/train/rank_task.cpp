@@ -13,6 +13,9 @@
 namespace shardrun::train {
 
 void rethrow_with_step(const Error& error, std::int64_t step) {
+  if (const auto* const late = dynamic_cast<const runtime::TransferError*>(&error)) {
+    step = late->step().value_or(step);
+  }
   switch (error.code()) {
     case ErrorCode::transport:
     case ErrorCode::timeout:
@@ -178,7 +181,8 @@ int RankTask::between_steps(std::int64_t step, int heard) {
   });
 }
 
-void RankTask::begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give) {
+void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const std::function<void()>& give) {
+  executor.begin_step(step);
   naming_step(step, [&] {
     under_way_.push_back({step, StepMeter(executor)});
     give();
