@@ -298,11 +298,10 @@ void Executor::keep(std::size_t slot, const device::TensorView& tensor) {
   queue_->read(tensor.data, kept(slot).first(tensor.bytes()));
 }
 
-void Executor::agree_later(std::size_t program, std::int32_t number, std::size_t slot) {
+void Executor::agree_later(std::size_t program, std::size_t slot, void (*give)(void* argument), void* argument) {
   const device::TensorView values = input(program, partition::agreed_numbers);
-  const std::span<std::byte> given = kept(slot).first(sizeof(number));
-  std::ranges::copy(std::as_bytes(std::span(&number, 1)), given.begin());
-  queue_->write(given, values.data);
+  queue_->call(give, argument);
+  queue_->write(kept(slot).first(values.bytes()), values.data);
   for (Call& call : calls_[program]) {
     perform(call, {});
   }

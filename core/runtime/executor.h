@@ -181,8 +181,9 @@ class Executor {
 
   /// Gives the queue a copy of a tensor of at most partition::late_slot_bytes to the slot.
   void keep(std::size_t slot, const device::TensorView& tensor);
-  /// Agrees on one number, as agree() does, and puts it into the slot. REQUIRES: the slot is not in use.
-  void agree_later(std::size_t program, std::int32_t number, std::size_t slot);
+  /// Agrees on one number, as agree() does, and puts it into the slot. `give(argument)` writes this rank's number there
+  /// once the work before is done; see Queue::call. REQUIRES: the slot is not in use.
+  void agree_later(std::size_t program, std::size_t slot, void (*give)(void* argument), void* argument);
   /// The end of the work so far.
   [[nodiscard]] device::Event mark() { return queue_->record(); }
   /// Waits until then. Throws the errors of the work and of its transfers.
@@ -242,9 +243,9 @@ class Executor {
   void copy_before(const Call& call);
   void copy_after(const Call& call);
   void finish_first_transfer() const;
-  /// Waits for all transfers that queues wait for.
   /// Throws TransferError.
   void finish_transfer(const Call& call) const;
+  /// Waits for all transfers that queues wait for.
   void finish_transfers() const;
   void bind_hook(Call& call);
   void bind_copies(Call& call, const partition::Transfer& transfer);

@@ -117,8 +117,8 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< where the job ends
 
  private:
-  /// What this rank asks for by itself. `steps_to_come`: before it is acted on.
-  [[nodiscard]] Wish own_wish(int steps_to_come);
+  /// When this rank asks for something by itself. `steps_to_come`: before it is acted on.
+  [[nodiscard]] Due own_due(int steps_to_come) { return checkpointing_ ? checkpointing_->due(steps_to_come) : Due{}; }
   [[nodiscard]] Wish agreed(int steps_to_come = 0);
   /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.
   int act_on(const Wish& wish);
