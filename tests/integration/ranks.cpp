@@ -78,7 +78,7 @@ class Interference {
 void ask_twice(pid_t launcher, const JobFolder& job) {
   kill(launcher, SIGINT);
   const auto is_heard = [&] {
-    return read_file(job.path() / "run/log/rank-0.log").find("stopping after this step or the next") != std::string::npos;
+    return read_file(job.path() / "run/log/rank-0.log").find("stopping after this step") != std::string::npos;
   };
   while (!is_heard() && !ends_within(launcher, 0)) {
     sched_yield();
