@@ -16,7 +16,7 @@ inline constexpr std::chrono::milliseconds same_request{200};
 
 /// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: what the
 /// process does about the request.
-[[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step");
+[[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step or the next");
 
 /// Turns the signals in `caught` into readable bytes, whatever thread receives them. A signal that is ignored stays
 /// ignored, because whoever started this process wants that (nohup, a shell's &); SIGCHLD is an exception. The

@@ -158,6 +158,7 @@ void Executor::wait(Call& call) {
     queue_->wait(second_->record());  // also where nothing arrives: what was sent may be overwritten from here on
   }
   queue_->stamp(call.waited.ended);
+  call.step = step_;
   call.passed = queue_->record();
   call.joined = true;
   queued_->joined.push_back(&call);
@@ -170,10 +171,24 @@ void Executor::finish_first_transfer() const {
   try {
     queue_->finish(call.passed);
   } catch (...) {
-    queued_->transfers.finish(call.transfer, call.waited);  // kernels may have failed because of what it brought
+    finish_transfer(call);  // kernels may have failed because of what it brought
     throw;
   }
-  queued_->transfers.finish(call.transfer, call.waited);
+  finish_transfer(call);
+}
+
+void Executor::finish_transfer(const Call& call) const {
+  const double exposed = communicator_->exposed_seconds();
+  const double hidden = communicator_->hidden_seconds();
+  try {
+    queued_->transfers.finish(call.transfer, call.waited);
+  } catch (const Error& error) {
+    throw TransferError(error, call.step);
+  }
+  if (!programs_.programs[call.program].counts) {
+    uncounted_exposed_ += communicator_->exposed_seconds() - exposed;
+    uncounted_hidden_ += communicator_->hidden_seconds() - hidden;
+  }
 }
 
 void Executor::finish_transfers() const {
@@ -283,11 +298,10 @@ void Executor::keep(std::size_t slot, const device::TensorView& tensor) {
   queue_->read(tensor.data, kept(slot).first(tensor.bytes()));
 }
 
-void Executor::agree_later(std::size_t program, std::int32_t number, std::size_t slot) {
+void Executor::agree_later(std::size_t program, std::size_t slot, void (*give)(void* argument), void* argument) {
   const device::TensorView values = input(program, partition::agreed_numbers);
-  const std::span<std::byte> given = kept(slot).first(sizeof(number));
-  std::ranges::copy(std::as_bytes(std::span(&number, 1)), given.begin());
-  queue_->write(given, values.data);
+  queue_->call(give, argument);
+  queue_->write(kept(slot).first(values.bytes()), values.data);
   for (Call& call : calls_[program]) {
     perform(call, {});
   }

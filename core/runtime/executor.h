@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/device/device.h"
 #include "core/device/host_tensor.h"
 #include "core/device/memory.h"
@@ -47,6 +48,18 @@ struct NonFiniteResult {
 
   /// Number among the calls that the program does at once.
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
+};
+
+/// A transfer in a queue that failed, of which the host may hear when it has begun a later step.
+class TransferError : public Error {
+ public:
+  TransferError(const Error& error, std::optional<std::int64_t> step) : Error(error), step_(step) {}
+
+  /// That started the transfer; see Executor::begin_step().
+  [[nodiscard]] std::optional<std::int64_t> step() const noexcept { return step_; }
+
+ private:
+  std::optional<std::int64_t> step_;
 };
 
 /// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. On the cpu a
@@ -97,6 +110,9 @@ class Executor {
     return programs_.programs[program].call_rows;
   }
 
+  /// Errors of transfers in queues that are started from now on name this step, counted from 0: see TransferError.
+  void begin_step(std::int64_t step) noexcept { step_ = step; }
+
   /// `scalars`: one per call.
   void run(std::size_t program, std::span<const device::Scalars> scalars);
   void run(std::size_t program, const device::Scalars& scalars) { run(program, {&scalars, 1}); }
@@ -111,12 +127,12 @@ class Executor {
     return advance(program, {&scalars, 1}, at);
   }
 
-  // Of the programs' transfers so far: see Communicator.
+  // Of the programs' transfers so far: see Communicator. In queues, those of programs that do not count are left out.
   [[nodiscard]] double exposed_seconds() const noexcept {
-    return communicator_ == nullptr ? 0 : communicator_->exposed_seconds();
+    return communicator_ == nullptr ? 0 : communicator_->exposed_seconds() - uncounted_exposed_;
   }
   [[nodiscard]] double hidden_seconds() const noexcept {
-    return communicator_ == nullptr ? 0 : communicator_->hidden_seconds();
+    return communicator_ == nullptr ? 0 : communicator_->hidden_seconds() - uncounted_hidden_;
   }
   /// What transfers that were started sent in all, in a ring, by partition::sent_bytes().
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
@@ -165,8 +181,9 @@ class Executor {
 
   /// Gives the queue a copy of a tensor of at most partition::late_slot_bytes to the slot.
   void keep(std::size_t slot, const device::TensorView& tensor);
-  /// Agrees on one number, as agree() does, and puts it into the slot. REQUIRES: the slot is not in use.
-  void agree_later(std::size_t program, std::int32_t number, std::size_t slot);
+  /// Agrees on one number, as agree() does, and puts it into the slot. `give(argument)` writes this rank's number there
+  /// once the work before is done; see Queue::call. REQUIRES: the slot is not in use.
+  void agree_later(std::size_t program, std::size_t slot, void (*give)(void* argument), void* argument);
   /// The end of the work so far.
   [[nodiscard]] device::Event mark() { return queue_->record(); }
   /// Waits until then. Throws the errors of the work and of its transfers.
@@ -191,13 +208,14 @@ class Executor {
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
     Communicator::Handle transfer = 0;
-    bool is_direct = false;      ///< the transfer moves the device's memory
-    Call* waiter = nullptr;      ///< of a start: the call that waits for its transfer
-    bool joined = false;         ///< of a wait: it was given to the queue, and the host has not asked for its end yet
-    device::Event passed;        ///< of a wait: the queue has gone on
-    Communicator::Times waited;  ///< of a wait: when the queue stood still
-    std::vector<Copied> before;  ///< copied to staging memory before the instruction
-    std::vector<Copied> after;   ///< copied to the arena after it
+    bool is_direct = false;  ///< the transfer moves the device's memory
+    Call* waiter = nullptr;  ///< of a start: the call that waits for its transfer
+    bool joined = false;     ///< of a wait: it was given to the queue, and the host has not asked for its end yet
+    std::optional<std::int64_t> step;  ///< of a wait: that started the transfer
+    device::Event passed;              ///< of a wait: the queue has gone on
+    Communicator::Times waited;        ///< of a wait: when the queue stood still
+    std::vector<Copied> before;        ///< copied to staging memory before the instruction
+    std::vector<Copied> after;         ///< copied to the arena after it
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
     std::uint64_t* sent = nullptr;  ///< where a start counts its bytes
@@ -225,6 +243,8 @@ class Executor {
   void copy_before(const Call& call);
   void copy_after(const Call& call);
   void finish_first_transfer() const;
+  /// Throws TransferError.
+  void finish_transfer(const Call& call) const;
   /// Waits for all transfers that queues wait for.
   void finish_transfers() const;
   void bind_hook(Call& call);
@@ -263,7 +283,11 @@ class Executor {
   mutable std::array<device::Event, 2> input_copies_;  ///< of each room of host(); see HostAccess
   mutable std::size_t room_ = 0;                       ///< that was used last
   partition::SentBytes sent_;
-  std::uint64_t uncounted_ = 0;  ///< bytes of programs that do not count
+  // Of programs that do not count: bytes sent, and seconds.
+  std::uint64_t uncounted_ = 0;
+  mutable double uncounted_exposed_ = 0;
+  mutable double uncounted_hidden_ = 0;
+  std::optional<std::int64_t> step_;  ///< see begin_step()
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< profiling or recording

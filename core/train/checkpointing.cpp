@@ -35,6 +35,12 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StoredFile>& files) {
   return bytes;
 }
 
+Due::Clock::time_point after(Due::Clock::time_point time, double seconds) {
+  constexpr double most = 1e9;  // a clock counts nanoseconds in 64 bits
+  return time + std::chrono::duration_cast<Due::Clock::duration>(
+                    std::chrono::duration<double>(std::clamp(seconds, -most, most)));
+}
+
 void require_ok(const std::string& answer) {
   if (answer.starts_with(failed_word)) {
     throw Error(ErrorCode::io, answer.substr(failed_word.size()));
@@ -130,22 +136,26 @@ bool Checkpointing::is_due(std::int64_t steps) const noexcept {
   return job_.checkpoints.every > 0 && steps % job_.checkpoints.every == 0;
 }
 
-bool Checkpointing::is_due_by_time() const noexcept {
-  return is_first() && job_.checkpoints.minutes > 0 &&
-         metrics::seconds_since(last_begin_) >= job_.checkpoints.minutes * 60;
+Due Checkpointing::due(int steps_to_come) {
+  Due due;
+  if (is_first() && job_.checkpoints.minutes > 0) {
+    due.save = after(last_begin_, job_.checkpoints.minutes * 60);
+  }
+  if (is_first() && settings_.ends_by) {
+    const std::chrono::duration<double> left = *settings_.ends_by - std::chrono::system_clock::now();
+    const Clock::time_point now = Clock::now();
+    due.end = after(now, left.count() - margin(now, steps_to_come));
+  }
+  return due;
 }
 
-bool Checkpointing::is_out_of_time(int steps_to_come) {
-  if (!is_first() || !settings_.ends_by) {
-    return false;
-  }
+double Checkpointing::margin(Clock::time_point now, int steps_to_come) {
   std::uint64_t bytes = 0;
   for (const checkpoint::SavedTensor& saved : contents_.tensors) {
     bytes += checkpoint::tensor_bytes({saved.tensor.name, saved.tensor.dtype, saved.tensor.shape}).value_or(0);
   }
   const double save = longest_save_ > 0 ? longest_save_ : static_cast<double>(bytes) / least_rate;
-  const double margin = lead_time_.look(Clock::now(), save, writer_.joinable() && !written_, steps_to_come);
-  return std::chrono::duration<double>(*settings_.ends_by - std::chrono::system_clock::now()).count() <= margin;
+  return lead_time_.look(now, save, writer_.joinable() && !written_, steps_to_come);
 }
 
 void Checkpointing::save(const checkpoint::Position& position, bool at_end) {

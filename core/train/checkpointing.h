@@ -27,9 +27,6 @@
 
 namespace shardrun::train {
 
-/// Stands for [job] time_limit among the signals that stop a run.
-inline constexpr int time_limit_signal = SIGXCPU;
-
 /// One rank's part in saving the checkpoints of a run. All ranks save at the same points. Each writes its own file; the
 /// first rank makes the checkpoint whole once all have.
 class Checkpointing {
@@ -43,15 +40,13 @@ class Checkpointing {
 
   /// Whether one is due after so many steps.
   [[nodiscard]] bool is_due(std::int64_t steps) const noexcept;
-  /// Whether one is due by [checkpoint] minutes. The first rank decides for all.
-  [[nodiscard]] bool is_due_by_time() const noexcept;
   /// The first step begins, or one has ended that took so many seconds and is read late: see LeadTime.
   void begin_steps() noexcept { lead_time_.begin(Clock::now()); }
   void step_took(double seconds) noexcept { lead_time_.step_took(seconds); }
-  /// Whether the run must end now to save before [job] time_limit. Learns from the time between two calls how long the
-  /// next may be away, and from earlier saves how long one takes. `steps_to_come`: before the run would end. The first
-  /// rank decides for all.
-  [[nodiscard]] bool is_out_of_time(int steps_to_come);
+  /// When a checkpoint is due by [checkpoint] minutes, and when the run must end to save before [job] time_limit. The
+  /// first rank decides for all. Learns from the time between two calls how long the next may be away, and from earlier
+  /// saves how long one takes. `steps_to_come`: that the run does once the time has come.
+  [[nodiscard]] Due due(int steps_to_come);
 
   /// Saves the states as they are. Returns when they may change again; if `at_end`, when the checkpoint is whole. Waits
   /// for an earlier one that is still being written. Throws Error{unsaved} if one could not be written, and
@@ -68,7 +63,10 @@ class Checkpointing {
   [[nodiscard]] std::int64_t last_whole() const noexcept { return last_whole_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Due::Clock;
+
+  /// How long before [job] time_limit the run must end; see due().
+  [[nodiscard]] double margin(Clock::time_point now, int steps_to_come);
 
   /// What came of a save.
   struct Outcome {

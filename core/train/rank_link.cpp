@@ -180,25 +180,32 @@ Wish RankLink::agree_on_stop(Wish wish) {
   return all;
 }
 
-void RankLink::begin_agreement(std::int64_t step, Wish wish) {
+void RankLink::LateAgreement::give() const noexcept {
+  const std::int32_t own = link->number_of(due.wish());
+  std::memcpy(number, &own, sizeof(own));
+}
+
+void RankLink::begin_agreement(std::int64_t step, const Due& due) {
   const auto turn = static_cast<std::size_t>(step % 2);
-  if (!agreement_) {
-    own_numbers_[turn] = number_of(wish);
-    return;
+  LateAgreement& late = late_[turn];
+  late = {.link = this, .due = due, .number = executor_->kept(first_slot + turn).data(), .agreed = {}};
+  if (agreement_) {
+    executor_->agree_later(
+        *agreement_, first_slot + turn, [](void* each) { static_cast<const LateAgreement*>(each)->give(); }, &late);
+    late.agreed = executor_->mark();
   }
-  executor_->agree_later(*agreement_, number_of(wish), first_slot + turn);
-  agreed_[turn] = executor_->mark();
 }
 
 Wish RankLink::end_agreement(std::int64_t step) {
-  const auto turn = static_cast<std::size_t>(step % 2);
-  if (!agreement_) {
-    return wish_of(own_numbers_[turn]);
+  const LateAgreement& late = late_[static_cast<std::size_t>(step % 2)];
+  if (agreement_) {
+    executor_->reach(late.agreed);
+  } else {
+    late.give();
   }
-  executor_->reach(agreed_[turn]);
-  std::int32_t number = 0;
-  std::memcpy(&number, executor_->kept(first_slot + turn).data(), sizeof(number));
-  return wish_of(number);
+  std::int32_t agreed = 0;
+  std::memcpy(&agreed, late.number, sizeof(agreed));
+  return wish_of(agreed);
 }
 
 void RankLink::barrier() {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,12 +28,28 @@ struct Wish {
   bool pause = false;  ///< the job is to be suspended
 };
 
+/// Stands for [job] time_limit among the signals that stop a run.
+inline constexpr int time_limit_signal = SIGXCPU;
+
+/// From when on a rank makes a request by the clock.
+struct Due {
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point end = Clock::time_point::max();   ///< by [job] time_limit
+  Clock::time_point save = Clock::time_point::max();  ///< by [checkpoint] minutes
+
+  [[nodiscard]] Wish wish() const noexcept {
+    const Clock::time_point now = Clock::now();
+    return {.signal = now >= end ? time_limit_signal : 0, .save = now >= save};
+  }
+};
+
 /// This process as one of several ranks: its transports over the launcher's store, and agreements between the ranks.
 /// Destroys ops, groups and transports, in this order, then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
   /// `rank` has joined. All three outlive this. `stop_signal`: the signal that asked this process to stop, or 0; empty
-  /// if only the launcher is asked.
+  /// if only the launcher is asked. Any thread may call it.
   RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
@@ -63,8 +81,9 @@ class RankLink final : private plugins::TransportHost {
   /// calls it at the same point. While the job is suspended, it waits. `wish`: this rank's own.
   [[nodiscard]] Wish agree_on_stop(Wish wish = {});
   /// The same in two parts: the first gives the device the agreement after a step, counted from 0, the second waits for
-  /// it and does not pause. At most two are under way. REQUIRES: the host cannot address the device's memory.
-  void begin_agreement(std::int64_t step, Wish wish);
+  /// it and does not pause. What this rank asks for is looked at when the device has done the work before. At most two
+  /// are under way. REQUIRES: the host cannot address the device's memory.
+  void begin_agreement(std::int64_t step, const Due& due);
   [[nodiscard]] Wish end_agreement(std::int64_t step);
   /// Waits while the job is suspended.
   void pause() { rank_.pause(); }
@@ -102,6 +121,16 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] launch::Rank::Deadline deadline() const;
   /// This rank's part in an agreement on stopping, as the number of which the largest holds.
   [[nodiscard]] std::int32_t number_of(const Wish& wish) const;
+  /// An agreement that is read later.
+  struct LateAgreement {
+    RankLink* link = nullptr;
+    Due due;
+    std::byte* number = nullptr;  ///< in the executor's slot
+    device::Event agreed;         ///< its end
+
+    void give() const noexcept;  ///< writes what this rank asks for; any thread
+  };
+
   /// Compares what a plugin made from the job on this rank with what it made on the first.
   void check_made(const std::string& what, std::string_view maker, std::string_view text);
   /// Compares this rank's fingerprint of a file with the first rank's.
@@ -115,11 +144,10 @@ class RankLink final : private plugins::TransportHost {
   runtime::FlightRecorder record_;
   runtime::TransportMemory memory_;  ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
-  runtime::Executor* executor_ = nullptr;      ///< since connect()
-  std::optional<std::size_t> agreement_;       ///< its program; none with one rank
-  std::array<device::Event, 2> agreed_;        ///< the ends of agreements under way
-  std::array<std::int32_t, 2> own_numbers_{};  ///< with one rank: what it asked for after steps under way
-  int barriers_ = 0;                           ///< calls so far, the same on every rank
+  runtime::Executor* executor_ = nullptr;  ///< since connect()
+  std::optional<std::size_t> agreement_;   ///< its program; none with one rank
+  std::array<LateAgreement, 2> late_;      ///< under way, by step
+  int barriers_ = 0;                       ///< calls so far, the same on every rank
 };
 
 }  // namespace shardrun::train

@@ -13,6 +13,9 @@
 namespace shardrun::train {
 
 void rethrow_with_step(const Error& error, std::int64_t step) {
+  if (const auto* const late = dynamic_cast<const runtime::TransferError*>(&error)) {
+    step = late->step().value_or(step);
+  }
   switch (error.code()) {
     case ErrorCode::transport:
     case ErrorCode::timeout:
@@ -142,16 +145,8 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
-Wish RankTask::own_wish(int steps_to_come) {
-  if (!checkpointing_) {
-    return {};
-  }
-  return {.signal = checkpointing_->is_out_of_time(steps_to_come) ? time_limit_signal : 0,
-          .save = checkpointing_->is_due_by_time()};
-}
-
 Wish RankTask::agreed(int steps_to_come) {
-  const Wish own = own_wish(steps_to_come);
+  const Wish own = own_due(steps_to_come).wish();
   if (settings_.link != nullptr) {
     return settings_.link->agree_on_stop(own);
   }
@@ -178,14 +173,15 @@ int RankTask::between_steps(std::int64_t step, int heard) {
   });
 }
 
-void RankTask::begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give) {
+void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const std::function<void()>& give) {
+  executor.begin_step(step);
   naming_step(step, [&] {
     under_way_.push_back({step, StepMeter(executor)});
     give();
     under_way_.back().meter.all_is_given();
     if (settings_.link != nullptr) {
-      // The device has the step before to do as well, and will have the next one when this rank hears the answer.
-      settings_.link->begin_agreement(step, own_wish(3));
+      // The device will have the next step when this rank hears the answer.
+      settings_.link->begin_agreement(step, own_due(1));
     }
   });
 }

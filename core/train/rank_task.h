@@ -28,7 +28,7 @@ namespace shardrun::train {
                                              const StepSettings& settings, metrics::Summary& failed);
 
 /// Rethrows the error that is being handled. Errors of operations between ranks begin with the step. `step` is counted
-/// from 0; people read it counted from 1.
+/// from 0; people read it counted from 1. A TransferError names its own.
 [[noreturn]] void rethrow_with_step(const Error& error, std::int64_t step);
 
 /// Calls `run`. Its errors are rethrown by rethrow_with_step().
@@ -80,7 +80,7 @@ class RankTask {
   };
   /// Calls `give`, which gives the device the work of a step, counted from 0. Then gives it the ranks' agreement after
   /// the step.
-  void begin_step(std::int64_t step, const runtime::Executor& executor, const std::function<void()>& give);
+  void begin_step(std::int64_t step, runtime::Executor& executor, const std::function<void()>& give);
   /// Ends steps under way, the oldest first, until no more than `most` are left, or none if the ranks have agreed on
   /// something that needs the end of all. `end` waits for a step and records it. Returns the signal that asked to stop.
   int end_steps(std::size_t most, const std::function<void(const UnderWay&)>& end);
@@ -94,6 +94,7 @@ class RankTask {
   /// Runs the step with this number, counted from 0; traces it if it is to be.
   template <typename Run>
   auto traced(std::int64_t step, runtime::Executor& executor, const Run& run) {
+    executor.begin_step(step);
     return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_.step, executor, run) : run(); });
   }
   /// Called between steps, when nothing waits for it.
@@ -116,8 +117,8 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< where the job ends
 
  private:
-  /// What this rank asks for by itself. `steps_to_come`: before it is acted on.
-  [[nodiscard]] Wish own_wish(int steps_to_come);
+  /// When this rank asks for something by itself. `steps_to_come`: before it is acted on.
+  [[nodiscard]] Due own_due(int steps_to_come) { return checkpointing_ ? checkpointing_->due(steps_to_come) : Due{}; }
   [[nodiscard]] Wish agreed(int steps_to_come = 0);
   /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.
   int act_on(const Wish& wish);

@@ -348,6 +348,32 @@ TEST_CASE("a NaN on the fake GPUs is told in the cpu's words though the host rea
   INFO(found.err);
   CHECK_THAT(found.err, Contains(words));
   CHECK(there.losses().size() == here.losses().size());
+  for (const char* rank : {"run/flight/rank-0.jsonl", "run/flight/rank-1.jsonl"}) {
+    CHECK(read_json_lines(there.path() / rank).front().at("step") == 3);  // the GPU had been given it
+    CHECK(read_json_lines(here.path() / rank).front().at("step") == 2);
+  }
+}
+
+TEST_CASE("a job on the fake GPUs that has less time than the least margin ends after the first agreement, and saves",
+          "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  for (const std::vector<std::string>& ranks : {std::vector<std::string>{"job.ranks=1"},
+                                                {"job.ranks=1", "job.restarts=1"},
+                                                {"job.ranks=2", "job.strategy=dp"}}) {
+    INFO(fmt::format("{}", fmt::join(ranks, " ")));
+    std::vector<std::string> settings = ranks;
+    settings.insert(settings.end(), {"train.steps=100000", "train.eval_every=0", "job.time_limit=1"});
+    settings.emplace_back("checkpoint.every=50000");
+    const JobFolder job;
+
+    const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}, settings));
+
+    INFO(ended.err);
+    CHECK(ended.code == 75);
+    CHECK_THAT(ended.out, Contains("[job] time_limit"));
+    CHECK(job.summary().at("steps") == 2);  // the second was begun before the first was read
+    CHECK(job.summary().at("checkpoints").at("last_step") == 2);
+  }
 }
 
 TEST_CASE("a job on the fake GPUs that is asked to stop saves all steps that it has begun, and goes on from there",

@@ -20,5 +20,7 @@ class Uncounted {
 
 /// How often operator new was called so far, by any thread of a test that is built with allocations.cpp.
 [[nodiscard]] std::uint64_t allocations() noexcept;
+/// By the calling thread.
+[[nodiscard]] std::uint64_t own_allocations() noexcept;
 
 }  // namespace shardrun::test

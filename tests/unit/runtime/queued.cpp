@@ -1,6 +1,7 @@
 // Transfers that a device's queue starts and waits for, instead of the host.
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/partition/agreements.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 #include "core/runtime/waits.h"
@@ -26,7 +28,7 @@ extern "C" void* shardrun_test_real_address(const void* address);
 
 namespace {
 
-/// Sums with another rank whose part equals this one's.
+/// Reduces with another rank whose part equals this one's.
 class Twin final : public runtime::Communicator, private runtime::QueuedTransfers {
  public:
   /// `in_queues`: it offers transfers in queues.
@@ -37,6 +39,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
     Op& op = ops_.emplace_back();
     op.buffers = buffers;
     op.is_direct = transfer.is_direct;
+    op.is_sum = transfer.reduction == Reduction::sum;
     if (transfer.is_direct) {
       op.buffers.send = shardrun_test_real_address(buffers.send);
       op.buffers.recv = shardrun_test_real_address(buffers.recv);
@@ -47,6 +50,8 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
   bool test(Handle) override { return true; }
   void wait(Handle) override {}
   runtime::QueuedTransfers* queued() noexcept override { return in_queues_ ? this : nullptr; }
+  double exposed_seconds() const noexcept override { return finished; }
+  double hidden_seconds() const noexcept override { return 2.0 * finished; }
 
   /// Runs of all transfers so far.
   int runs() {
@@ -57,7 +62,8 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
     }
     return all;
   }
-  std::size_t transfers() const { return ops_.size(); }
+  /// Of the programs that compute.
+  std::size_t transfers() const { return static_cast<std::size_t>(std::ranges::count(ops_, true, &Op::is_sum)); }
 
   int finished = 0;
   std::int64_t waited = 0;
@@ -69,6 +75,7 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
   struct Op {
     TransferBuffers buffers;
     bool is_direct = false;
+    bool is_sum = true;  ///< else the largest
     std::mutex mutex;
     int runs = 0;
     bool under_way = false;
@@ -83,8 +90,11 @@ class Twin final : public runtime::Communicator, private runtime::QueuedTransfer
       }
       const auto* const from = static_cast<const float*>(buffers.send);
       auto* const to = static_cast<float*>(buffers.recv);
-      for (std::size_t i = 0; i < buffers.recv_bytes / sizeof(float); ++i) {
+      for (std::size_t i = 0; is_sum && i < buffers.recv_bytes / sizeof(float); ++i) {
         to[i] = 2 * from[i];
+      }
+      if (!is_sum) {
+        std::memmove(buffers.recv, buffers.send, buffers.recv_bytes);
       }
       ++runs;
       end();
@@ -153,7 +163,7 @@ ModelCase mlp() { return training_case("mlp", "mlp", {{"hidden", "16"}}, {.featu
 /// `direct`: the transport moves the device's memory.
 partition::Programs programs_of(const ModelCase& model, const device::Device& device, bool direct) {
   return partition::programs_of(model.graph, partition::split(model.graph, data_parallel(2)),
-                                {.device = device, .moves_device_memory = {direct}});
+                                {.device = device, .moves_device_memory = {direct}, .agreements = true});
 }
 
 /// One rank of two, on a device whose queue runs late.
@@ -182,6 +192,23 @@ struct Late {
     y.store();
     executor.run(program, device::Scalars{});
   }
+  /// Gives the device an agreement on what `wish` is once the device comes to it, and returns its end.
+  device::Event agree_later(std::int32_t& wish) {
+    given = {.from = &wish, .to = executor.kept(slot).data()};
+    executor.agree_later(
+        executor.find(partition::agreement_function, 0), slot,
+        [](void* argument) {
+          const Given& each = *static_cast<const Given*>(argument);
+          std::memcpy(each.to, each.from, sizeof(std::int32_t));
+        },
+        &given);
+    return executor.mark();
+  }
+  std::int32_t agreed() {
+    std::int32_t number = 0;
+    std::memcpy(&number, executor.kept(slot).data(), sizeof(number));
+    return number;
+  }
   std::vector<float> gradient() { return values_of("gradients/layer_0/weights"); }
   std::vector<float> values_of(const std::string& state) {
     const device::HostTensor found(executor.host(device::Access::read), executor.state(model.graph.find_state(state)),
@@ -190,8 +217,15 @@ struct Late {
     return {values.begin(), values.end()};
   }
 
+  struct Given {
+    const std::int32_t* from = nullptr;
+    std::byte* to = nullptr;
+  };
+  static constexpr std::size_t slot = 4;
+
   ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
+  Given given;
   partition::Programs programs;
   Twin communicator;
   runtime::Executor executor;
@@ -255,6 +289,69 @@ TEST_CASE("whoever reads what a device has computed gets the error of a transfer
             }
           }).find("the other rank is gone") != std::string::npos);
   }
+}
+
+TEST_CASE("what ranks agree on later is what a rank wants once its device has done the work before", "[runtime]") {
+  for (const bool direct : {false, true}) {
+    Late late(true, direct);
+    std::int32_t wish = 0;
+    late.micro(1);
+    const device::Event end = late.agree_later(wish);
+    wish = 60;  // the device has not done the work before
+
+    late.executor.reach(end);
+
+    CHECK(late.agreed() == 60);
+  }
+}
+
+TEST_CASE("a transfer that fails names the step that started it, though the host has begun the next", "[runtime]") {
+  const auto failed = [](const auto& act) -> std::optional<std::int64_t> {
+    try {
+      act();
+    } catch (const runtime::TransferError& error) {
+      CHECK(error.code() == ErrorCode::peer_lost);
+      CHECK(error.message() == "the other rank is gone");
+      return error.step();
+    }
+    return std::nullopt;
+  };
+  for (const bool in_agreement : {false, true}) {
+    Late late(true);
+    std::int32_t wish = 0;
+    late.executor.begin_step(3);
+    if (!in_agreement) {
+      late.micro(1);
+    }
+    const device::Event agreed = late.agree_later(wish);
+    late.executor.begin_step(4);
+    late.communicator.fails = true;
+
+    const std::optional<std::int64_t> step = failed([&] {
+      if (in_agreement) {
+        late.executor.reach(agreed);
+      } else {
+        late.micro(1);  // starts transfers again
+      }
+    });
+
+    CHECK(step == 3);
+  }
+}
+
+TEST_CASE("the times of transfers are without those of agreements", "[runtime]") {
+  Late late(true);
+  std::int32_t wish = 0;
+  late.micro(1);
+  late.executor.reach(late.executor.mark());
+  const int of_program = late.communicator.finished;
+  REQUIRE(of_program > 0);
+
+  late.executor.reach(late.agree_later(wish));
+
+  CHECK(late.communicator.finished == of_program + 1);
+  CHECK(late.executor.exposed_seconds() == of_program);
+  CHECK(late.executor.hidden_seconds() == 2 * of_program);
 }
 
 TEST_CASE("an executor that is given up ends its transfers without running them", "[runtime]") {

@@ -152,10 +152,15 @@ TEST_CASE("a loss that is not finite is found one step later with the same words
   static_cast<void>(second.training.step(0));
   spoil(second);
   second.training.begin(1);
+  const fake_cuda::Counts before = fake_cuda::counts();
   second.training.begin(2);
+  const fake_cuda::Counts given = fake_cuda::counts();
 
   const std::string found = error_of([&] { static_cast<void>(second.training.end(1)); });
 
+  CHECK(given.stands == before.stands);
+  CHECK(given.given > before.given);
+  CHECK(fake_cuda::counts().behind - given.behind >= given.given - before.given);  // the GPU had all of step 2
   CHECK(found == expected);
   for (const char* state : {"final_norm/gain", "layer.0/mlp/up/weights", "first_moment/layer.0/mlp/up/weights"}) {
     CHECK(second.bytes(state) == first.bytes(state));

@@ -8,6 +8,7 @@
 #include "core/metrics/locked_run_folder.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
+#include "core/train/rank_task.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -192,6 +193,17 @@ TEST_CASE("a rank tells of the rank that it waited for, where the failure follow
   CHECK(told({ErrorCode::peer_lost, "it is gone", 0}) == 0);
   CHECK_FALSE(told({ErrorCode::timeout, "waiting for member 1 (rank 3)"}));
   CHECK_FALSE(told({ErrorCode::numerics, "NaN", 3}));
+}
+
+TEST_CASE("a transfer's failure names the step that started it, not the one in which it is heard of", "[train]") {
+  const auto told = [](std::optional<std::int64_t> started) {
+    return error_of([&] {
+      train::naming_step(7,
+                         [&] { throw runtime::TransferError(Error(ErrorCode::peer_lost, "rank 1 is gone"), started); });
+    });
+  };
+  CHECK_THAT(told(6), Contains("step 7: rank 1 is gone"));
+  CHECK_THAT(told(std::nullopt), Contains("step 8: rank 1 is gone"));
 }
 
 TEST_CASE("a rank tells whether it would fail again", "[train]") {
