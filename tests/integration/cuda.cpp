@@ -109,7 +109,7 @@ TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks
       {{}, "cuda:", {}, "expected the numbers of units after the colon, such as cuda:0,2; found 'cuda:'"},
       {{}, "cuda:1,", {}, "found 'cuda:1,'"},
       {{}, "cpu:0", {}, "device cpu has no units to choose from: write cpu alone"},
-      {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "the ranks on unit 0 (Fake H200) need "},
+      {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "1 rank does not fit: the fullest, rank 0, needs "},
       {{"FAKE_CUDA_WITHOUT=matmul"},
        "cuda",
        {},
@@ -416,12 +416,36 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
   };
   CHECK_THAT(planned("cuda", {}, {}), Contains("every rank fits: the fullest, rank 0, needs ") &&
                                           Contains(" of the 1.00 GiB of unit 0 (Fake H200): "));
-  CHECK_THAT(planned("cuda:1,1", {"job.strategy=dp", "job.ranks=2"}, {}),
-             Contains(" of the 512 MiB of unit 1 (Fake H200), which 2 ranks share: "));
+  CHECK_THAT(planned("cuda:1,1", {}, {}), Contains("rank 0, needs ") && Contains(" of the 1.00 GiB of unit 1 "));
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_MEMORY=65536"}), Contains("1 rank does not fit: the fullest, rank 0"));
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit"));
   CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
              Contains(" of the 1.00 GiB of [cluster] memory: "));
+}
+
+TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2"};
+  const auto planned = [&](const std::vector<std::string>& more, const std::vector<std::string>& variables) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), more.begin(), more.end());
+    return json::parse(fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, all, "cuda:1,1"), variables).out)
+        .at("memory");
+  };
+  const auto needed = planned({}, {}).at("most").to_number<std::int64_t>();
+  const std::string enough = std::to_string(needed);
+  const std::string too_little = std::to_string(needed - 1);
+  const std::vector<std::string> no_driver = {"FAKE_CUDA_DRIVER=0"};
+
+  const json::value alone = json::parse(fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"})).out).at("memory");
+  CHECK(needed > alone.at("most").to_number<std::int64_t>());
+  CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + enough}).at("fits").as_bool());
+  CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + too_little}).at("ranks_over") == 2);
+  CHECK(planned({"cluster.memory=" + enough}, no_driver).at("fits").as_bool());
+  CHECK(planned({"cluster.memory=" + too_little}, no_driver).at("ranks_over") == 2);
+  check_refused(fake.run(job.path(), on_cuda({"job.ini"}, settings, "cuda:1,1"), {"FAKE_CUDA_MEMORY=" + too_little}),
+                "2 ranks do not fit: the fullest, 2 ranks that share a unit, need ");
 }
 
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
