@@ -441,10 +441,10 @@ std::int64_t waits() {
   return fake.waits;
 }
 
-bool has_virtual_memory() {
+int virtual_memory() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
-  return fake.settings.virtual_memory != 0;
+  return fake.settings.virtual_memory;
 }
 
 bool take_memory(std::int64_t bytes) {

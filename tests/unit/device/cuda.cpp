@@ -410,15 +410,22 @@ TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another s
 }
 
 TEST_CASE("cuda: an arena is memory that transports can register, where the GPU has such memory", "[device][cuda]") {
-  for (const int has : {1, 0}) {
-    OnGpu at({.memory = 1 << 20, .virtual_memory = has}, 100'000);
+  for (const int has : {0, 1, 2, 3}) {  // 2: not for network cards; 3: it is refused
+    CAPTURE(has);
+    OnGpu at({.memory = (1 << 20) + (1 << 15), .virtual_memory = has}, 100'000);
     CHECK(at.memory->bytes() == 100'000);
     at.queue->fill(at.view(24'999, 1), 3);
     CHECK(is_finite(*at.queue, at.view(24'999, 1)));
     CHECK(at.memory->touched_bytes() == 4096);
     // In whole pieces of 64 KiB, or as cudaMalloc rounds.
-    CHECK_THROWS_AS(at.device.allocate((1 << 20) - 100'000), Error);
+    CHECK_THROWS_AS(at.device.allocate(1 << 20), Error);
     CHECK_NOTHROW(at.device.allocate((1 << 20) - 131'072));
+    const auto allocate_half_piece = [&] { static_cast<void>(at.device.allocate((1 << 20) - 131'072 + 1000)); };
+    if (has == 1 || has == 2) {
+      CHECK_THAT(test::error_of(allocate_half_piece), Contains("out of memory"));
+    } else {
+      CHECK_NOTHROW(allocate_half_piece());
+    }
   }
 }
 
