@@ -182,8 +182,13 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
       CHECK_THAT(std::string(devices[2].at("bf16_products").as_string()), StartsWith(each.found));
     }
   }
-  check_refused(fake.run(job.path(), on_cuda({"job.ini"}), {"SHARDRUN_CUDA_PRODUCTS=fast"}),
-                "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded");
+  const std::string unknown = "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded";
+  for (const char* const driver : {"FAKE_CUDA_DRIVER=13000", "FAKE_CUDA_DRIVER=0"}) {
+    const std::vector<std::string> variables = {"SHARDRUN_CUDA_PRODUCTS=fast", driver};
+    check_refused(fake.run(job.path(), on_cuda({"job.ini"}), variables), unknown);
+    check_refused(fake.run(job.path(), on_cuda({"plan", "job.ini"}), variables), unknown);
+    CHECK_THAT(fake.run(job.path(), {"devices"}, variables).out, Contains("\ncuda: not available: " + unknown));
+  }
   check_refused(
       fake.run(job.path(), on_cuda({"job.ini"}), {by_cublaslt[0], by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"}),
       "asks for cuBLASLt, which cannot be used (own kernels: libcublasLt.so.13 does not fit");

@@ -171,8 +171,8 @@ void fill_as(const KernelCall& call, void* data, std::int64_t count, std::uint64
   for_each(call, count, FillElement<Element>{static_cast<Element*>(data), static_cast<Element>(bits)});
 }
 
-/// All bits of the exponent are set in infinities and NaN. A block writes at most once: `finite` may be in memory of the
-/// host.
+/// All bits of the exponent are set in infinities and NaN. A block writes at most once: `finite` may be in memory of
+/// the host.
 template <typename Element>
 struct FindNonFinite {
   const Element* data;
