@@ -102,11 +102,11 @@ void unmap_memory(void* address);
 
 /// What the host has asked of CUDA so far.
 struct Counts {
-  std::int64_t made = 0;    ///< allocations, streams and events
-  std::int64_t given = 0;   ///< works of streams
+  std::int64_t made = 0;     ///< allocations, streams and events
+  std::int64_t given = 0;    ///< works of streams
   std::int64_t kernels = 0;  ///< of them
-  std::int64_t stands = 0;  ///< waits of the host for work that was not done
-  std::int64_t behind = 0;  ///< works given behind what it waited for, in that stream; the sum over these waits
+  std::int64_t stands = 0;   ///< waits of the host for work that was not done
+  std::int64_t behind = 0;   ///< works given behind what it waited for, in that stream; the sum over these waits
 };
 [[nodiscard]] Counts counts();
 
