@@ -417,6 +417,30 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
              Contains(" of the 1.00 GiB of [cluster] memory: "));
 }
 
+TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that there are", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const auto ranks = [&](const std::string& device, std::vector<std::string> settings, const std::string& variable) {
+    settings.emplace_back("job.strategy=dp");
+    const Ended ended = fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, settings, device), {variable});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    std::size_t count = 0;
+    for (const json::value& alike : json::parse(ended.out).at("ranks").as_array()) {
+      count += alike.at("members").as_array().size();
+    }
+    return count;
+  };
+  const std::string none = "FAKE_CUDA_DRIVER=0";
+  CHECK(ranks("cuda", {"job.ranks=auto"}, "FAKE_CUDA_GPUS=2") == 2);
+  CHECK(ranks("cuda", {"job.ranks=auto"}, "FAKE_CUDA_GPUS=4") == 4);
+  CHECK(ranks("cuda", {"job.ranks=1..3"}, "FAKE_CUDA_GPUS=4") == 3);
+  CHECK(ranks("cuda:0,2,2", {"job.ranks=auto"}, none) == 3);
+  CHECK(ranks("cuda", {"job.ranks=auto", "mesh.data=2"}, none) == 2);
+  check_refused(fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=auto"}), {none}),
+                "[job] ranks: their number is that of the units of device cuda: there is no NVIDIA driver");
+}
+
 TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
