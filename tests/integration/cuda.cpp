@@ -426,7 +426,8 @@ TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that the
     INFO(ended.err);
     REQUIRE(ended.code == 0);
     std::size_t count = 0;
-    for (const json::value& alike : json::parse(ended.out).at("ranks").as_array()) {
+    const json::value plan = json::parse(ended.out);
+    for (const json::value& alike : plan.at("ranks").as_array()) {
       count += alike.at("members").as_array().size();
     }
     return count;
