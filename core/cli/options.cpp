@@ -207,9 +207,9 @@ job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
   job::SchemaProviders providers = compile::schema_providers();
   if (parsed.get("launch").value_or("") != "here") {
-    providers.automatic_ranks = [cores = providers.automatic_ranks] {
+    providers.automatic_ranks = [here = providers.automatic_ranks](const job::Job& job) {
       const std::optional<launch::World> world = launch::world_of();
-      return world ? world->size : cores();
+      return world ? world->size : here(job);
     };
   }
   job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), providers);

@@ -86,15 +86,14 @@ void print_plan(const Planned& planned, bool every_rank) {
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
-    fmt::print("{}", forecast::to_string(
-                         forecast::find_fitting(planned.job, planned.compiled, planned.forecast, planned.fit->memory)));
+    fmt::print("{}", forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast)));
   }
 }
 
 void print_json(const Planned& planned) {
   std::optional<forecast::FitSearch> search;
   if (planned.fit && !planned.fit->fits()) {
-    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast, planned.fit->memory);
+    search = forecast::find_fitting(planned.job, planned.compiled, planned.forecast);
   }
   fmt::print("{}", plan_json(planned, search));
 }

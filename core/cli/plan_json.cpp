@@ -112,7 +112,7 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
     for (const forecast::Alternative& alternative : search->tried) {
       tried.push_back({{"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
                        {"most", alternative.most},
-                       {"fits", alternative.most <= fit.memory}});
+                       {"fits", alternative.fits}});
     }
   }
   return memory;

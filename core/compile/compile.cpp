@@ -12,8 +12,8 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/cluster.h"
 #include "core/compile/describe.h"
+#include "core/compile/device.h"
 #include "core/compile/plugins.h"
-#include "core/device/choice.h"
 #include "core/device/cores.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
@@ -77,17 +77,6 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
       throw;
     }
     throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("model", ""), error.message()));
-  }
-}
-
-const device::Device& find_device(const job::Job& job) {
-  try {
-    const device::DeviceChoice choice = device::parse_device(job.device);
-    const device::Device& device = device::Device::find(choice.name);
-    device::require_units(device, choice);
-    return device;
-  } catch (const Error& error) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] device: {}", job.where("job", "device"), error.message()));
   }
 }
 

@@ -10,8 +10,8 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/compile/cluster.h"
+#include "core/compile/device.h"
 #include "core/compile/model.h"
-#include "core/device/cores.h"
 #include "core/files/text_file.h"
 #include "core/job/section.h"
 #include "core/runtime/device_queue.h"
@@ -129,7 +129,7 @@ job::SchemaProviders schema_providers() {
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::engine);
           },
-      .automatic_ranks = [] { return device::usable_cores(); },
+      .automatic_ranks = ranks_of_machine,
   };
 }
 

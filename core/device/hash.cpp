@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "core/device/queue.h"
@@ -14,6 +15,8 @@ namespace {
 
 /// Small enough that threads share the work evenly.
 constexpr std::size_t block_bytes = std::size_t{256} * 1024;
+/// Read of a device at once.
+constexpr std::size_t blocks_of_read = 32;
 
 }  // namespace
 
@@ -34,24 +37,53 @@ void TensorHashes::add(const Block& block, const std::byte* contents) {
       .fetch_add(XXH3_64bits_withSeed(contents, block.bytes, block.number), std::memory_order_relaxed);
 }
 
+void TensorHashes::add_all(std::span<const Block> blocks, Threads& threads, const std::byte* copy) {
+  threads.split(static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto b = static_cast<std::size_t>(begin); b < static_cast<std::size_t>(end); ++b) {
+      add(blocks[b], copy == nullptr ? blocks[b].data : copy + b * block_bytes);
+    }
+  });
+}
+
+void TensorHashes::add_read(Queue& queue, Threads& threads) {
+  std::array<std::vector<std::byte>, 2> copies;
+  for (std::vector<std::byte>& copy : copies) {
+    copy.resize(std::min(blocks_.size(), blocks_of_read) * block_bytes);
+  }
+  const auto blocks_at = [&](std::size_t first) {
+    return std::span(blocks_).subspan(first, std::min(blocks_of_read, blocks_.size() - first));
+  };
+  const auto read = [&](std::size_t first) {
+    std::byte* to = copies[first / blocks_of_read % copies.size()].data();
+    const std::span<const Block> blocks = blocks_at(first);
+    for (std::size_t b = 0; b < blocks.size();) {
+      const std::size_t begin = b;
+      for (; b < blocks.size() && blocks[b].tensor == blocks[begin].tensor; ++b) {
+      }
+      const std::byte* const end = blocks[b - 1].data + blocks[b - 1].bytes;
+      queue.read(blocks[begin].data, {to + begin * block_bytes, static_cast<std::size_t>(end - blocks[begin].data)});
+    }
+    return queue.record();
+  };
+  Event done = blocks_.empty() ? Event{} : read(0);
+  for (std::size_t first = 0; first < blocks_.size(); first += blocks_of_read) {
+    const Event reading = done;
+    if (first + blocks_of_read < blocks_.size()) {
+      done = read(first + blocks_of_read);  // while the host computes
+    }
+    queue.finish(reading);
+    add_all(blocks_at(first), threads, copies[first / blocks_of_read % copies.size()].data());
+  }
+}
+
 std::span<const std::uint64_t> TensorHashes::compute(Queue& queue, Threads& threads) {
   std::fill(hashes_.begin(), hashes_.end(), 0);
   queue.finish();
-  if (!queue.device().is_addressable()) {
-    std::vector<std::byte> copy(block_bytes);
-    for (const Block& block : blocks_) {
-      queue.read(block.data, std::span(copy).first(block.bytes));
-      queue.finish();
-      add(block, copy.data());
-    }
-    return hashes_;
+  if (queue.device().is_addressable()) {
+    add_all(blocks_, threads, nullptr);
+  } else {
+    add_read(queue, threads);
   }
-  threads.split(static_cast<std::int64_t>(blocks_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      const Block& block = blocks_[static_cast<std::size_t>(b)];
-      add(block, block.data);
-    }
-  });
   return hashes_;
 }
 

@@ -34,6 +34,10 @@ class TensorHashes {
   };
 
   void add(const Block& block, const std::byte* contents);
+  /// `copy`: their contents, a block after the other in whole sizes; null: the host can address them.
+  void add_all(std::span<const Block> blocks, Threads& threads, const std::byte* copy);
+  /// Reads many blocks at once, and the next of them while the host computes.
+  void add_read(Queue& queue, Threads& threads);
 
   std::vector<Block> blocks_;
   std::vector<std::uint64_t> hashes_;

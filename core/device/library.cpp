@@ -52,10 +52,11 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     refuse(fmt::format("is of build {}, and this program is of build {}: build or install both together", given.build,
                        build_of_devices()));
   }
+  std::unique_ptr<const Device> opened = given.open();  // first: it may refuse
   for (const LibraryKernel& each : given.kernels()) {
     const RegisterKernel registered(device, each.op, each.kernel);
   }
-  const RegisterDevice registered(given.open());
+  const RegisterDevice registered(std::move(opened));
   return *Device::all().back();
 }
 

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <ranges>
+#include <set>
 
 #include "core/base/error.h"
 #include "core/compile/plugins.h"
@@ -31,48 +34,76 @@ std::uint64_t needed_by(const RankForecast& rank, const device::Device& device) 
   return device.has_units() ? rank.memory.peak - rank.memory.staging : rank.needs();
 }
 
-std::uint64_t most_of(const Forecast& forecast, const device::Device& device) {
-  std::uint64_t most = 0;
-  for (const RankForecast& alike : forecast.ranks) {
-    most = std::max(most, needed_by(alike, device));
+/// A memory, and the local ranks that use it.
+struct Shared {
+  std::uint64_t memory = 0;
+  std::string whose;
+  std::vector<std::size_t> ranks;
+};
+
+/// The memories that `here` local ranks use, those that [job] device gives them.
+/// `memory`: of each; 0: that of `units`.
+std::vector<Shared> shared_memories(const job::Job& job, const std::vector<device::Unit>& units, std::int64_t here,
+                                    std::uint64_t memory) {
+  const std::vector<std::size_t> named = device::parse_device(job.device).units;
+  std::map<std::size_t, Shared> used;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(here); ++rank) {
+    const std::size_t unit = named.empty() ? rank : named.at(rank);
+    Shared& shared = used[unit];
+    shared.ranks.push_back(rank);
+    shared.memory = memory != 0 ? memory : units.at(unit).memory;
+    shared.whose = memory != 0 ? "[cluster] memory" : fmt::format("unit {} ({})", unit, units[unit].name);
   }
-  return most;
+  std::vector<Shared> all;
+  std::ranges::copy(used | std::views::values, std::back_inserter(all));
+  return all;
 }
 
-/// The memory of the smallest unit of this machine that ranks use. A unit that stands twice in [job] device is shared.
-std::optional<MemoryFit> smallest_unit(const job::Job& job, const device::Device& device) {
-  std::vector<device::Unit> units;
-  try {
-    units = device.units();
-  } catch (const Error&) {
-    return std::nullopt;  // a job may be planned for another machine
-  }
-  std::vector<std::size_t> used = device::parse_device(job.device).units;
-  for (std::size_t unit = 0; used.size() < units.size() && device::parse_device(job.device).units.empty(); ++unit) {
-    used.push_back(unit);
-  }
-  std::optional<MemoryFit> smallest;
-  for (const std::size_t unit : used) {
-    if (unit >= units.size()) {
-      return std::nullopt;
-    }
-    const auto sharing = static_cast<std::uint64_t>(std::ranges::count(used, unit));
-    const std::uint64_t memory = units[unit].memory / sharing;
-    if (!smallest || memory < smallest->memory) {
-      smallest = {.memory = memory,
-                  .whose = fmt::format("unit {} ({}){}", unit, units[unit].name,
-                                       sharing == 1 ? "" : fmt::format(", which {} ranks share", sharing))};
+std::vector<std::uint64_t> needs_of(const job::Job& job, const device::Device& device, const Forecast& forecast) {
+  std::vector<std::uint64_t> needs(static_cast<std::size_t>(job.ranks));
+  for (const RankForecast& alike : forecast.ranks) {
+    for (const std::int64_t rank : alike.members) {
+      needs.at(static_cast<std::size_t>(rank)) = needed_by(alike, device);
     }
   }
-  return smallest;
+  return needs;
+}
+
+double filled(const MemoryFit& fit) { return static_cast<double>(fit.most) / static_cast<double>(fit.memory); }
+
+/// `needs`: of each rank of the job. With `is_known`, local rank i is rank i; else any rank may be at each place.
+MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::uint64_t>& needs, bool is_known) {
+  const auto fullest = std::ranges::max_element(needs);
+  MemoryFit worst;
+  std::set<std::size_t> over;
+  for (const Shared& shared : memories) {
+    MemoryFit fit = {.memory = shared.memory,
+                     .whose = shared.whose,
+                     .rank = is_known ? static_cast<std::int64_t>(shared.ranks.front()) : fullest - needs.begin(),
+                     .sharing = static_cast<std::int64_t>(shared.ranks.size())};
+    for (const std::size_t rank : shared.ranks) {
+      fit.most += is_known ? needs[rank] : *fullest;
+    }
+    if (fit.most > fit.memory && is_known) {
+      over.insert(shared.ranks.begin(), shared.ranks.end());
+    }
+    for (std::size_t rank = 0; fit.most > fit.memory && !is_known && rank < needs.size(); ++rank) {
+      if (fit.most - *fullest + needs[rank] > fit.memory) {
+        over.insert(rank);
+      }
+    }
+    if (worst.memory == 0 || filled(fit) > filled(worst)) {
+      worst = fit;
+    }
+  }
+  worst.over = static_cast<std::int64_t>(over.size());
+  return worst;
 }
 
 class Search {
  public:
-  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t memory)
-      : job_(job), dataset_(std::move(dataset)), idle_(idle) {
-    result_.memory = memory;
-  }
+  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle)
+      : job_(job), dataset_(std::move(dataset)), idle_(idle) {}
 
   /// Settings are tried one after the other, up to the first that makes the later ones needless.
   enum class Until { fits, fits_or_refused, all };
@@ -81,7 +112,7 @@ class Search {
     for (const std::string& setting : settings) {
       const std::optional<Alternative> planned = plan({setting});
       best = planned && (!best || planned->most < best->most) ? planned : best;
-      const bool fits = best && best->most <= result_.memory;
+      const bool fits = best && best->fits;
       if ((until != Until::all && fits) || (until == Until::fits_or_refused && !planned)) {
         break;
       }
@@ -116,13 +147,14 @@ class Search {
     try {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
-      other.cluster = {};  // the memory that a rank has is known
+      other.cluster = {};  // the time of a step is not asked for
       const compile::Compiled compiled = compile::compile(other, 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
       }
-      return result_.tried.emplace_back(Alternative{.settings = settings, .most = most_of(forecast, *compiled.device)});
+      const MemoryFit fit = memory_fit(job_, *compiled.device, forecast).value();
+      return result_.tried.emplace_back(Alternative{.settings = settings, .most = fit.most, .fits = fit.fits()});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
@@ -228,35 +260,39 @@ std::string text_of(const Alternative& alternative) {
 
 std::vector<Alternative> FitSearch::fitting() const {
   std::vector<Alternative> fitting;
-  std::ranges::copy_if(tried, std::back_inserter(fitting),
-                       [&](const Alternative& alternative) { return alternative.most <= memory; });
+  std::ranges::copy_if(tried, std::back_inserter(fitting), &Alternative::fits);
   return fitting;
 }
 
 std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& device, const Forecast& forecast) {
-  std::optional<MemoryFit> fit;
-  if (job.cluster.memory > 0) {
-    fit = {.memory = static_cast<std::uint64_t>(job.cluster.memory), .whose = "[cluster] memory"};
-  } else if (device.has_units()) {
-    fit = smallest_unit(job, device);
-  }
-  if (!fit) {
-    return std::nullopt;
-  }
-  for (const RankForecast& alike : forecast.ranks) {
-    const std::uint64_t needed = needed_by(alike, device);
-    if (needed > fit->most) {
-      fit->most = needed;
-      fit->rank = alike.members.front();
+  const std::vector<std::size_t> named = device::parse_device(job.device).units;
+  const auto memory = static_cast<std::uint64_t>(job.cluster.memory);
+  std::vector<device::Unit> units;
+  auto most = static_cast<std::size_t>(job.ranks);  // ranks of this machine
+  if (memory == 0) {
+    try {
+      units = device.units();
+    } catch (const Error&) {
+      // A job may be planned for another machine.
     }
-    fit->over += needed > fit->memory ? static_cast<std::int64_t>(alike.members.size()) : 0;
+    if (units.empty() || std::ranges::any_of(named, [&](std::size_t unit) { return unit >= units.size(); })) {
+      return std::nullopt;
+    }
+    most = units.size();
   }
-  return fit;
+  const std::int64_t here =
+      std::min<std::int64_t>(job.ranks, static_cast<std::int64_t>(named.empty() ? most : named.size()));
+  return compare(shared_memories(job, units, here, memory), needs_of(job, device, forecast), here == job.ranks);
 }
 
-FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
-                       std::uint64_t memory) {
-  Search search(job, compiled.dataset, idle_count(job, compiled, forecast), memory);
+MemoryFit fit_of_units(const job::Job& job, const device::Device& device, const Forecast& forecast,
+                       std::int64_t ranks_here) {
+  return compare(shared_memories(job, device.units(), std::max<std::int64_t>(ranks_here, 1), 0),
+                 needs_of(job, device, forecast), ranks_here == job.ranks);
+}
+
+FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
+  Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
     // If so many leave ranks idle, more do too.
@@ -275,11 +311,13 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
 }
 
 std::string to_string(const MemoryFit& fit) {
-  const std::string fullest = fmt::format("rank {}, needs {} of the {} of {}", fit.rank, metrics::human_bytes(fit.most),
-                                          metrics::human_bytes(fit.memory), fit.whose);
+  const std::string fullest =
+      fmt::format("{}{} of the {} of {}",
+                  fit.sharing == 1 ? fmt::format("rank {}, needs ", fit.rank)
+                                   : fmt::format("{} ranks that share a unit, need ", fit.sharing),
+                  metrics::human_bytes(fit.most), metrics::human_bytes(fit.memory), fit.whose);
   if (fit.fits()) {
-    return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest,
-                       100 * static_cast<double>(fit.most) / static_cast<double>(fit.memory));
+    return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest, 100 * filled(fit));
   }
   return fmt::format("{} not fit: the fullest, {}: {} too much ({} bytes)",
                      metrics::counted(fit.over, "rank does", "ranks do"), fullest,
@@ -306,7 +344,7 @@ std::string to_string(const FitSearch& search) {
   std::string fits;
   std::string others;
   for (const Alternative& alternative : search.tried) {
-    (alternative.most <= search.memory ? fits : others) += text_of(alternative);
+    (alternative.fits ? fits : others) += text_of(alternative);
   }
   std::string text = fits.empty() ? "nothing that was tried makes it fit; use more ranks, or a smaller model\n"
                                   : "it fits with one of these, each planned; the fullest rank then needs\n" + fits;

@@ -9,41 +9,48 @@
 
 namespace shardrun::forecast {
 
-/// A job's ranks compared with the memory that each has: of the host, or of a unit of the device.
+/// A job's ranks compared with the memory that they have: each rank's of the host, or units of the device. Of a unit,
+/// the ranks that use it need the sum. The numbers are those of the fullest memory.
 struct MemoryFit {
-  std::uint64_t memory = 0;  ///< bytes of a rank's memory
+  std::uint64_t memory = 0;  ///< its bytes
   std::string whose;         ///< "[cluster] memory", or the unit
-  std::uint64_t most = 0;    ///< bytes that the fullest rank needs of it
-  std::int64_t rank = 0;     ///< the first that needs the most
-  std::int64_t over = 0;     ///< ranks that need more than they have
+  std::uint64_t most = 0;    ///< bytes that ranks need of it
+  std::int64_t rank = 0;     ///< the first of them; if it is unknown which these are, the first that needs the most
+  std::int64_t sharing = 1;  ///< how many they are
+  std::int64_t over = 0;     ///< ranks of the job whose memory is too small
 
   [[nodiscard]] bool fits() const noexcept { return over == 0; }
 };
 
-/// With [cluster] memory, else with the smallest unit that ranks use on this machine. Nothing if there is neither.
+/// With [cluster] memory, else with the units of this machine that ranks use. Nothing if there is neither. If the job
+/// has more ranks than the machine units, it is unknown which are here.
 [[nodiscard]] std::optional<MemoryFit> memory_fit(const job::Job& job, const device::Device& device,
                                                   const Forecast& forecast);
 
-/// The job with other settings, and what its fullest rank needs.
+/// The ranks of this machine with its units. REQUIRES: each rank has a unit. With other ranks elsewhere it is unknown
+/// which are here, so that each may be the fullest.
+[[nodiscard]] MemoryFit fit_of_units(const job::Job& job, const device::Device& device, const Forecast& forecast,
+                                     std::int64_t ranks_here);
+
+/// The job with other settings, and what is needed of the fullest memory.
 struct Alternative {
   std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
   std::uint64_t most = 0;
+  bool fits = false;
 };
 
 /// The plans of the search for settings with which every rank fits.
 struct FitSearch {
   std::vector<Alternative> tried;  ///< in the order tried
-  std::uint64_t memory = 0;
 
   [[nodiscard]] std::vector<Alternative> fitting() const;
 };
 
 /// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other
 /// strategies with the same ranks; and if none of them fits, several together. At most 20 plans, each about as long as
-/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does. `memory`:
-/// bytes of a rank's memory.
-[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast,
-                                     std::uint64_t memory);
+/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does.
+/// REQUIRES: memory_fit() compares the job.
+[[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
 /// Whether every rank fits: one line without its line break.
 [[nodiscard]] std::string to_string(const MemoryFit& fit);

@@ -223,7 +223,8 @@ struct SchemaProviders {
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
   std::function<std::vector<std::string>(const Job& job)> engine_names;
 
-  std::function<std::int64_t()> automatic_ranks;  ///< what `[job] ranks = auto` is without [mesh]
+  /// What `[job] ranks = auto` is without [mesh].
+  std::function<std::int64_t(const Job& job)> automatic_ranks;
 };
 
 /// Throws Error{job} with the place at the start of its message; Error{plugin} for options that are declared wrongly;

@@ -67,7 +67,7 @@ void resolve_ranks(Reading& reading) {
   if (job.ranks != 0) {
     return;
   }
-  const std::int64_t ranks = job.mesh.empty() ? reading.providers->automatic_ranks() : places_of_mesh(job);
+  const std::int64_t ranks = job.mesh.empty() ? reading.providers->automatic_ranks(job) : places_of_mesh(job);
   set_ranks(reading, job.elastic_ranks ? std::clamp(ranks, job.elastic_ranks->least, job.elastic_ranks->most) : ranks);
 }
 

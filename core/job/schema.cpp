@@ -203,7 +203,8 @@ Section cluster_section() {
                 .minimum = 1,
                 .help =
                     "Bytes of memory of each rank, for what 'shardrun plan' counts, such as 80G or 64GiB. On GPUs: of "
-                    "a rank's GPU, for the arena; without it plan compares with the GPUs of this machine.",
+                    "a GPU, for the arenas of the ranks that use it; without it plan compares with the GPUs of this "
+                    "machine.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::memory)},
               {{.name = "flops",

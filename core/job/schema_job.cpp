@@ -30,9 +30,10 @@ Section job_section() {
                 .minimum = 1,
                 .help = "Number of processes that share the work. shardrun starts them, or mpirun, srun or another "
                         "launcher has started as many. auto is the product of [mesh]. Without [mesh] auto is the "
-                        "launcher's number of processes, or one rank for each core that this process may use. A range "
-                        "such as 2..8 is as many as auto, but within the range, and as many as strategy and "
-                        "mesh accept. After a failure the job may go on with fewer ([job] restarts).",
+                        "launcher's number of processes, or one rank for each core that this process may use; on GPUs, "
+                        "one for each that device names or that this machine has. A range such as 2..8 is as many as "
+                        "auto, but within the range, and as many as strategy and mesh accept. After a failure the job "
+                        "may go on with fewer ([job] restarts).",
                 .automatic = true,
                 .ranged = true,
                 .aliases = {"world_size", "nproc", "nprocs", "nproc_per_node", "num_processes", "num_procs", "np",

@@ -12,7 +12,7 @@
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/device/cores.h"
+#include "core/compile/device.h"
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/elastic.h"
@@ -128,14 +128,15 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   }
   next_job_ = job_;
   const bool is_blamed = set_aside_.empty() && (!has_begun || blamed_ == cause.rank);
-  const std::int64_t most = is_blamed ? job_.ranks - 1 : device::usable_cores();
-  if (!job_.elastic_ranks || most >= job_.ranks || job_.ranks == job_.elastic_ranks->least) {
+  if (!job_.elastic_ranks || job_.ranks == job_.elastic_ranks->least) {
     return;
   }
   try {
-    next_job_ = with_fitting_ranks(job_, most);
+    if (const std::int64_t most = is_blamed ? job_.ranks - 1 : compile::ranks_of_machine(job_); most < job_.ranks) {
+      next_job_ = with_fitting_ranks(job_, most);
+    }
   } catch (const Error&) {
-    // Neither strategy nor mesh allows fewer.
+    // Neither strategy nor mesh allows fewer, or the device is not there any more.
   }
 }
 

@@ -9,8 +9,8 @@
 
 #include "core/base/error.h"
 #include "core/compile/compile.h"
+#include "core/compile/device.h"
 #include "core/compile/plugins.h"
-#include "core/device/cores.h"
 #include "core/train/requirements.h"
 
 namespace shardrun::train {
@@ -35,7 +35,7 @@ job::Job with_fitting_ranks(const job::Job& job, std::int64_t most) {
   }
   const std::int64_t least = job.elastic_ranks->least;
   std::optional<Error> first;
-  for (std::int64_t ranks = std::max(least, std::min(most, device::usable_cores())); ranks >= least; --ranks) {
+  for (std::int64_t ranks = std::max(least, std::min(most, compile::ranks_of_machine(job))); ranks >= least; --ranks) {
     try {
       job::Job other = ranks == job.ranks ? job : with_ranks(job, ranks);
       static_cast<void>(require_runnable(other, compile::compile(other), ranks));

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -116,8 +115,8 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
     notices.push_back(to_string(*idle));
   }
   const std::uint64_t text = bytes_of_text(compiled);
-  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast)) {
-    // What the units of this machine have was required.
+  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast);
+      fit && job.cluster.memory > 0) {  // what the units of this machine have was required
     const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;
     std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
@@ -225,33 +224,13 @@ void require_units(const job::Job& job, const compile::Compiled& compiled, const
   if (!device.has_units()) {
     return;
   }
-  // With several hosts it is unknown which ranks are here, so that each may be the fullest.
-  const std::int64_t here = std::max<std::int64_t>(ranks_here, 1);
-  std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(here));
-  for (const forecast::RankForecast& alike : forecast.ranks) {
-    const std::uint64_t bytes = alike.memory.peak - alike.memory.staging;
-    for (std::int64_t rank = 0; rank < here; ++rank) {
-      std::uint64_t& most = of_ranks[static_cast<std::size_t>(rank)];
-      if (here != job.ranks || std::ranges::find(alike.members, rank) != alike.members.end()) {
-        most = std::max(most, bytes);
-      }
-    }
-  }
-  std::map<std::size_t, std::uint64_t> needed;
-  for (std::int64_t rank = 0; rank < here; ++rank) {
-    needed[unit_of(job, device, rank, ranks_here)] += of_ranks[static_cast<std::size_t>(rank)];
-  }
-  const std::vector<device::Unit> units = device.units();
-  for (const auto& [unit, bytes] : needed) {
-    if (bytes > units[unit].memory) {
-      throw Error(
-          ErrorCode::job,
-          fmt::format("{}: [job] device = {}: the ranks on unit {} ({}) need {} ({} bytes), and it has {}: make "
-                      "the model, [data] batch or context smaller, use more microbatches or more units; "
-                      "'shardrun plan' shows what takes it",
-                      job.where("job", "device"), job.device, unit, units[unit].name, metrics::human_bytes(bytes),
-                      bytes, metrics::human_bytes(units[unit].memory)));
-    }
+  static_cast<void>(unit_of(job, device, 0, ranks_here));
+  const forecast::MemoryFit fit = forecast::fit_of_units(job, device, forecast, ranks_here);
+  if (!fit.fits()) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] device = {}: {}: make the model, [data] batch or context smaller, use more "
+                            "microbatches or more units; 'shardrun plan' shows what takes it",
+                            job.where("job", "device"), job.device, forecast::to_string(fit)));
   }
 }
 

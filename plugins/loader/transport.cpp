@@ -149,7 +149,7 @@ TransportProps TransportState::props() const {
           .queue_kinds = functions.op_enqueue != nullptr && functions.op_join != nullptr ? props.queue_kinds : 0};
 }
 
-std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members) const {
+std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members, std::string* why) const {
   const std::vector<sdk::OpSpec> specs = {op};
   const RawOps raw(specs);
   sr_op_info info{};
@@ -158,6 +158,9 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
   call(fmt::format("asked for {}", sdk::describe(op)), [&](sr_error* error) {
     const std::int32_t status = functions.op_query(self, raw.data(), members, &info, error);
     is_offered = status != SR_UNIMPLEMENTED || !sdk::find_opcode(op.opcode)->collective;
+    if (!is_offered && why != nullptr) {
+      *why = failure_of(status, *error).what();
+    }
     return is_offered ? status : SR_OK;
   });
   const bool is_rounded_once = (info.flags & SR_OP_INFO_ROUNDED_ONCE) != 0 || !sdk::has_wide_partials(op, members);
@@ -211,7 +214,7 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
   const std::optional<OpInfo> info =
       op.in_order ? state_->offered_in_order(spec, members) : state_->offered(spec, members);
   if (!info) {
-    require_host_memory(*state_, spec, op.in_order && state_->offered(spec, members).has_value());
+    require_host_memory(*state_, spec, members, op.in_order);
   }
   return info ? *info
               : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |

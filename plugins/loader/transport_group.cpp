@@ -210,13 +210,16 @@ bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
   return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
 }
 
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, bool lacks_order) {
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members, bool in_order) {
   if (!is_in_host_memory(op)) {
+    std::string why;
+    const bool lacks_order = transport.offered(op, members, &why).has_value() && in_order;
     fail(transport.what(sdk::describe(op)),
          {SR_UNIMPLEMENTED,
-          fmt::format("it {}, and what it lacks can be made of sends and receives in host memory alone",
-                      lacks_order ? "does not reduce in the order of the members, as the job asks"
-                                  : "does not offer this op")});
+          fmt::format(
+              "it {}{}, and what it lacks can be made of sends and receives in host memory alone",
+              lacks_order ? "does not reduce in the order of the members, as the job asks" : "does not offer this op",
+              why.empty() ? "" : fmt::format(" ({})", why))});
   }
 }
 
@@ -336,8 +339,7 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, in_order));
   }
   if (!is_offered) {
-    require_host_memory(*state_->transport, specs[0],
-                        in_order && state_->transport->offered(specs[0], state_->size).has_value());
+    require_host_memory(*state_->transport, specs[0], state_->size, in_order);
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);

@@ -69,8 +69,10 @@ struct TransportState {
   /// REQUIRES: it is configured.
   [[nodiscard]] TransportProps props() const;
   /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
-  /// or rounds partial sums in host memory. Throws Error.
-  [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members) const;
+  /// or rounds partial sums in host memory. `why`: gets what the transport says where it does not offer it. Throws
+  /// Error.
+  [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
+                                              std::string* why = nullptr) const;
   /// The same for an op that is to reduce in order. Nothing where the transport reduces otherwise.
   [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
 
@@ -159,7 +161,7 @@ struct TransportOp::State {
 
 /// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
 /// to access the buffers. Throws Error. `lacks_order`: the transport offers the op, but does not reduce in order.
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, bool lacks_order);
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members, bool in_order);
 
 /// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);

@@ -109,7 +109,7 @@ TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks
       {{}, "cuda:", {}, "expected the numbers of units after the colon, such as cuda:0,2; found 'cuda:'"},
       {{}, "cuda:1,", {}, "found 'cuda:1,'"},
       {{}, "cpu:0", {}, "device cpu has no units to choose from: write cpu alone"},
-      {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "the ranks on unit 0 (Fake H200) need "},
+      {{"FAKE_CUDA_MEMORY=65536"}, "cuda", {}, "1 rank does not fit: the fullest, rank 0, needs "},
       {{"FAKE_CUDA_WITHOUT=matmul"},
        "cuda",
        {},
@@ -182,25 +182,32 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
       CHECK_THAT(std::string(devices[2].at("bf16_products").as_string()), StartsWith(each.found));
     }
   }
-  check_refused(fake.run(job.path(), on_cuda({"job.ini"}), {"SHARDRUN_CUDA_PRODUCTS=fast"}),
-                "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded");
+  const std::string unknown = "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unpadded";
+  for (const char* const driver : {"FAKE_CUDA_DRIVER=13000", "FAKE_CUDA_DRIVER=0"}) {
+    const std::vector<std::string> variables = {"SHARDRUN_CUDA_PRODUCTS=fast", driver};
+    check_refused(fake.run(job.path(), on_cuda({"job.ini"}), variables), unknown);
+    check_refused(fake.run(job.path(), on_cuda({"plan", "job.ini"}), variables), unknown);
+    CHECK_THAT(fake.run(job.path(), {"devices"}, variables).out, Contains("\ncuda: not available: " + unknown));
+  }
   check_refused(
       fake.run(job.path(), on_cuda({"job.ini"}), {by_cublaslt[0], by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"}),
       "asks for cuBLASLt, which cannot be used (own kernels: libcublasLt.so.13 does not fit");
   CHECK_FALSE(fs::exists(job.path() / "run"));
 }
 
-TEST_CASE("jobs whose products are the library's have the cpu's losses, and touch what was planned", "[cuda]") {
+namespace {
+
+/// Jobs of all strategies with these settings. Each has a seed of its own, from `seed` on.
+void check_splits(std::uint64_t seed, const std::vector<std::string>& more, std::vector<std::string> variables) {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
-  std::uint64_t seed = 50;
+  variables.emplace_back();
   for (const SplitJob& strategy : split_jobs()) {
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
       const JobFolder here;
       std::vector<std::string> settings = strategy.settings;
-      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "data.microbatches=3"});
-      std::vector<std::string> variables = by_cublaslt;
-      variables.push_back("FAKE_CUDA_SEED=" + std::to_string(seed));
+      settings.insert(settings.end(), more.begin(), more.end());
+      variables.back() = "FAKE_CUDA_SEED=" + std::to_string(seed);
 
       const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"), variables);
       const Ended expected = here.run(settings);
@@ -212,6 +219,12 @@ TEST_CASE("jobs whose products are the library's have the cpu's losses, and touc
     }
     ++seed;
   }
+}
+
+}  // namespace
+
+TEST_CASE("jobs whose products are the library's have the cpu's losses, and touch what was planned", "[cuda]") {
+  check_splits(50, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, by_cublaslt);
 }
 
 TEST_CASE("a job has the same plan whatever multiplies, and the library's failure ends it", "[cuda]") {
@@ -231,26 +244,7 @@ TEST_CASE("a job has the same plan whatever multiplies, and the library's failur
 }
 
 TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
-  const Installation fake(SHARDRUN_FAKE_LIBRARY);
-  std::uint64_t seed = 1;
-  for (const SplitJob& strategy : split_jobs()) {
-    DYNAMIC_SECTION(strategy.name) {
-      const JobFolder there;
-      const JobFolder here;
-      std::vector<std::string> settings = strategy.settings;
-      settings.insert(settings.end(), {"train.steps=6", "train.eval_every=3", "data.microbatches=3"});
-
-      const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"),
-                                   {"FAKE_CUDA_SEED=" + std::to_string(seed)});
-      const Ended expected = here.run(settings);
-
-      INFO(ended.err);
-      REQUIRE(ended.code == 0);
-      REQUIRE(expected.code == 0);
-      check_losses(there, here, strategy);
-    }
-    ++seed;
-  }
+  check_splits(1, {"train.steps=6", "train.eval_every=3", "data.microbatches=3"}, {});
 }
 
 TEST_CASE("a job has the same bits in every order in which streams may run", "[cuda]") {
@@ -442,12 +436,61 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
   };
   CHECK_THAT(planned("cuda", {}, {}), Contains("every rank fits: the fullest, rank 0, needs ") &&
                                           Contains(" of the 1.00 GiB of unit 0 (Fake H200): "));
-  CHECK_THAT(planned("cuda:1,1", {"job.strategy=dp", "job.ranks=2"}, {}),
-             Contains(" of the 512 MiB of unit 1 (Fake H200), which 2 ranks share: "));
+  CHECK_THAT(planned("cuda:1,1", {}, {}), Contains("rank 0, needs ") && Contains(" of the 1.00 GiB of unit 1 "));
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_MEMORY=65536"}), Contains("1 rank does not fit: the fullest, rank 0"));
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit"));
   CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
              Contains(" of the 1.00 GiB of [cluster] memory: "));
+}
+
+TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that there are", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const auto ranks = [&](const std::string& device, std::vector<std::string> settings, const std::string& variable) {
+    settings.emplace_back("job.strategy=dp");
+    const Ended ended = fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, settings, device), {variable});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    std::size_t count = 0;
+    const json::value plan = json::parse(ended.out);
+    for (const json::value& alike : plan.at("ranks").as_array()) {
+      count += alike.at("members").as_array().size();
+    }
+    return count;
+  };
+  const std::string none = "FAKE_CUDA_DRIVER=0";
+  CHECK(ranks("cuda", {"job.ranks=auto"}, "FAKE_CUDA_GPUS=2") == 2);
+  CHECK(ranks("cuda", {"job.ranks=auto"}, "FAKE_CUDA_GPUS=4") == 4);
+  CHECK(ranks("cuda", {"job.ranks=1..3"}, "FAKE_CUDA_GPUS=4") == 3);
+  CHECK(ranks("cuda:0,2,2", {"job.ranks=auto"}, none) == 3);
+  CHECK(ranks("cuda", {"job.ranks=auto", "mesh.data=2"}, none) == 2);
+  check_refused(fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=auto"}), {none}),
+                "[job] ranks: their number is that of the units of device cuda: there is no NVIDIA driver");
+}
+
+TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2"};
+  const auto planned = [&](const std::vector<std::string>& more, const std::vector<std::string>& variables) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), more.begin(), more.end());
+    return json::parse(fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"}, all, "cuda:1,1"), variables).out)
+        .at("memory");
+  };
+  const auto needed = planned({}, {}).at("most").to_number<std::int64_t>();
+  const std::string enough = std::to_string(needed);
+  const std::string too_little = std::to_string(needed - 1);
+  const std::vector<std::string> no_driver = {"FAKE_CUDA_DRIVER=0"};
+
+  const json::value alone = json::parse(fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"})).out).at("memory");
+  CHECK(needed > alone.at("most").to_number<std::int64_t>());
+  CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + enough}).at("fits").as_bool());
+  CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + too_little}).at("ranks_over") == 2);
+  CHECK(planned({"cluster.memory=" + enough}, no_driver).at("fits").as_bool());
+  CHECK(planned({"cluster.memory=" + too_little}, no_driver).at("ranks_over") == 2);
+  check_refused(fake.run(job.path(), on_cuda({"job.ini"}, settings, "cuda:1,1"), {"FAKE_CUDA_MEMORY=" + too_little}),
+                "2 ranks do not fit: the fullest, 2 ranks that share a unit, need ");
 }
 
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {

@@ -234,3 +234,30 @@ TEST_CASE("bench/gpu/pack refuses a folder that is too large, and one with files
   CHECK_THAT(others.err, Contains("has files of others"));
   CHECK(fs::exists(folder.path() / "packed/bin/shardrun"));
 }
+
+TEST_CASE("bench/gpu/pack looks at its folder before it builds", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  fs::create_directories(folder.path() / "packed/of_others");
+  const Ended others = pack(folder.path(), "--build nowhere");
+  CHECK(others.code == 1);
+  CHECK_THAT(others.err, Contains("has files of others"));
+}
+
+TEST_CASE("bench/gpu refuses arguments that it cannot use", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "pack.json") << "{}";
+  for (const char* const words : {"pack packed --jobs 0", "pack packed --limit-mib nan", "pack packed --library none",
+                                  "run . --seconds 0", "run . --peak-tflops -1", "run . --out none/report.json",
+                                  "run . --python none", "run . --only none", "run none"}) {
+    INFO(words);
+    const Ended ended = run_script(folder.path(), "exec python3 '" SHARDRUN_SOURCE "/bench/gpu/'" + words);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, Contains(": error: ") && !Contains("Traceback"));
+  }
+}

@@ -65,7 +65,7 @@ inline job::SchemaProviders job_providers() {
           [](const job::Job&) {
             return std::vector<std::string>{"shm", "veil", "wire"};
           },
-      .automatic_ranks = [] { return std::int64_t{4}; },
+      .automatic_ranks = [](const job::Job&) { return std::int64_t{4}; },
   };
 }
 

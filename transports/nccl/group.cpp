@@ -56,9 +56,7 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
   for (const sdk::OpSpec& op : ops) {
     const std::optional<sdk::OpInfo> info = info_of(op, spec_.size(), has_kernels());
     if (!info) {
-      throw TransportError(SR_UNIMPLEMENTED, sdk::describe(op) +
-                                                 ": NCCL drops NaN in it, and this build has no kernels for it (it was "
-                                                 "configured where no nvcc was found)");
+      throw TransportError(SR_UNIMPLEMENTED, sdk::describe(op) + no_kernels);
     }
     check_buffers(op, info->scratch_bytes, deadline);
   }

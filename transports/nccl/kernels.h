@@ -21,6 +21,10 @@ struct KernelCall {
 
 /// Whether this build has the kernels: nvcc compiled them.
 [[nodiscard]] bool has_kernels() noexcept;
+/// Why an op is refused without them, behind its description.
+inline constexpr const char* no_kernels =
+    ": NCCL drops NaN in minima and maxima, and sums in an order of its own, and this build has no kernels of ours (it "
+    "was configured where no nvcc was found)";
 
 /// The kernels on a device. All are loaded at once: loading one later might wait for streams that wait for other ranks.
 /// Created and destroyed with the device current. Without kernels in this build it is empty.

@@ -185,8 +185,13 @@ Method method_of(const OpSpec& op, std::uint32_t n, bool with_kernels) {
   if (op.reduction == SR_REDUCE_MIN || op.reduction == SR_REDUCE_MAX) {
     return Method::keyed;
   }
-  const bool is_asked = (op.flags & SR_OP_FLAG_IN_ORDER) != 0 || sdk::has_wide_partials(op, n);
+  const bool is_asked = is_summed_in_order(op, n) || sdk::has_wide_partials(op, n);
   return with_kernels && n > 2 && is_asked ? Method::in_order : Method::nccl;
+}
+
+bool is_summed_in_order(const OpSpec& op, std::uint32_t n) {
+  return sdk::find_opcode(op.opcode)->reduces && is_floating_number(op.dtype) && n > 2 &&
+         (op.flags & SR_OP_FLAG_IN_ORDER) != 0;
 }
 
 std::uint64_t scratch_of(const OpSpec& op, std::uint32_t n, Method method) {

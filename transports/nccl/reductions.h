@@ -12,6 +12,8 @@ namespace shardrun::nccl {
 /// How an op is done; see info_of.
 enum class Method : std::uint8_t { nccl, keyed, in_order };
 
+/// Whether the members' floating-point numbers are to be summed in order, and the order matters.
+[[nodiscard]] bool is_summed_in_order(const sdk::OpSpec& op, std::uint32_t n);
 [[nodiscard]] Method method_of(const sdk::OpSpec& op, std::uint32_t n, bool with_kernels);
 /// Scratch of the methods with kernels, on the member that needs most.
 [[nodiscard]] std::uint64_t scratch_of(const sdk::OpSpec& op, std::uint32_t n, Method method);

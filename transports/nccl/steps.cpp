@@ -124,7 +124,7 @@ class Builder {
 
 std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size, bool with_kernels) {
   const Method method = method_of(op, group_size, with_kernels);
-  if (method == Method::keyed && !with_kernels) {
+  if (!with_kernels && (method == Method::keyed || is_summed_in_order(op, group_size))) {
     return std::nullopt;
   }
   const sdk::OpcodeTraits& traits = *sdk::find_opcode(op.opcode);

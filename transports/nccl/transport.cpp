@@ -81,7 +81,10 @@ sdk::Props NcclTransport::props() const {
 }
 
 std::optional<sdk::OpInfo> NcclTransport::query(const sdk::OpSpec& op, std::uint32_t group_size) const {
-  return info_of(op, group_size, has_kernels());
+  if (const std::optional<sdk::OpInfo> info = info_of(op, group_size, has_kernels())) {
+    return info;
+  }
+  throw sdk::TransportError(SR_UNIMPLEMENTED, sdk::describe(op) + no_kernels);
 }
 
 void NcclTransport::open(const sdk::Config& config) { opened_ = std::make_unique<Opened>(config, log_); }

@@ -132,13 +132,13 @@ typedef struct sr_buffer {
 /// what the other expects), and on peer where it is a root.
 typedef struct sr_op {
   uint32_t struct_size;
-  uint32_t opcode;    /* SR_OP_... */
-  uint32_t dtype;     /* SR_DTYPE_...; none for a barrier */
-  uint32_t reduction; /* SR_REDUCE_..., for ops that reduce */
-  uint32_t peer;      /* an index into the group: the other member of SEND and RECV, or the root */
-  uint32_t flags;     /* SR_OP_FLAG_...; unknown ones are skipped */
-  uint64_t id;        /* chosen by the host; unique within the group among prepared ops */
-  uint64_t count;     /* elements, as the opcode says */
+  uint32_t opcode;             /* SR_OP_... */
+  uint32_t dtype;              /* SR_DTYPE_...; none for a barrier */
+  uint32_t reduction;          /* SR_REDUCE_..., for ops that reduce */
+  uint32_t peer;               /* an index into the group: the other member of SEND and RECV, or the root */
+  uint32_t flags;              /* SR_OP_FLAG_...; unknown ones are skipped */
+  uint64_t id;                 /* chosen by the host; unique within the group among prepared ops */
+  uint64_t count;              /* elements, as the opcode says */
   const uint64_t* send_counts; /* for the V forms, one per member; read only during the call */
   const uint64_t* recv_counts;
   const sr_buffer* send; /* NULL where the op has none on this member; read only during the call */
@@ -330,8 +330,8 @@ typedef struct sr_transport {
   /// done that the queue was given before. The call does not wait for that work; it may wait until the members have
   /// connected, in their first op. Work that the queue is given later need not wait for the op; op_join makes it wait.
   /// Ops of a group begin in the order in which they were started or enqueued, whatever their queues. `timeout`:
-  /// nanoseconds that the op may take from when the queue has come to it; INT64_MAX: no limit. SR_INVALID for a queue of
-  /// a kind that is not in `queue_kinds`.
+  /// nanoseconds that the op may take from when the queue has come to it; INT64_MAX: no limit. SR_INVALID for a queue
+  /// of a kind that is not in `queue_kinds`.
   int32_t (*op_enqueue)(void* self, uint64_t op, const sr_queue* queue, int64_t timeout, sr_error* error);
   /// GROUP. Since 1.6. Work that the queue is given later waits for the op, which was started or enqueued. The host
   /// does not wait. The queue also goes on where the op fails: the host tests the op, or waits for it, before it starts

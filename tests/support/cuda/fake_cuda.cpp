@@ -167,7 +167,7 @@ class Fake {
   std::map<const std::byte*, std::size_t> pinned;
   std::set<const std::byte*> mapped;  ///< of `device`, virtual memory
   std::uint64_t taken = 0;            ///< bytes of virtual memory
-  std::set<const void*> kernels;  ///< loaded
+  std::set<const void*> kernels;      ///< loaded
   std::vector<FakeStream*> streams;
   // Destroyed; others may still ask how far they were.
   std::vector<std::unique_ptr<FakeStream>> old_streams;
@@ -441,10 +441,10 @@ std::int64_t waits() {
   return fake.waits;
 }
 
-bool has_virtual_memory() {
+int virtual_memory() {
   Fake& fake = state();
   const std::lock_guard lock(fake.mutex);
-  return fake.settings.virtual_memory != 0;
+  return fake.settings.virtual_memory;
 }
 
 bool take_memory(std::int64_t bytes) {

@@ -34,7 +34,7 @@ struct Settings {
   std::int64_t fail_at = 0;  ///< the number of the work that fails, from 1; 0: none
   int failure = 700;         ///< cudaError_t of it
   double clock = 1;          ///< by how much the GPU's is faster than the host's
-  int virtual_memory = 1;    ///< 0: GPUs have none
+  int virtual_memory = 1;    ///< 0: GPUs have none; 2: it is refused for network cards; 3: it is always refused
   std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
 };
 
@@ -92,7 +92,8 @@ void set_device(int number);
 
 /// A function of the driver by name, or null.
 [[nodiscard]] void* virtual_memory_function(std::string_view name);
-[[nodiscard]] bool has_virtual_memory();
+/// Settings::virtual_memory.
+[[nodiscard]] int virtual_memory();
 /// Takes bytes of a GPU that has them, or gives back.
 [[nodiscard]] bool take_memory(std::int64_t bytes);
 /// Makes reserved addresses memory of the GPU, and ends that.
@@ -101,11 +102,11 @@ void unmap_memory(void* address);
 
 /// What the host has asked of CUDA so far.
 struct Counts {
-  std::int64_t made = 0;    ///< allocations, streams and events
-  std::int64_t given = 0;   ///< works of streams
+  std::int64_t made = 0;     ///< allocations, streams and events
+  std::int64_t given = 0;    ///< works of streams
   std::int64_t kernels = 0;  ///< of them
-  std::int64_t stands = 0;  ///< waits of the host for work that was not done
-  std::int64_t behind = 0;  ///< works given behind what it waited for, in that stream; the sum over these waits
+  std::int64_t stands = 0;   ///< waits of the host for work that was not done
+  std::int64_t behind = 0;   ///< works given behind what it waited for, in that stream; the sum over these waits
 };
 [[nodiscard]] Counts counts();
 

@@ -36,7 +36,7 @@ Known& known() {
 void* memory_at(CUdeviceptr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
 
 CUresult attribute(int* value, CUdevice_attribute, CUdevice) {
-  *value = has_virtual_memory() ? 1 : 0;
+  *value = virtual_memory() != 0 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -45,11 +45,15 @@ CUresult granularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAlloca
   return CUDA_SUCCESS;
 }
 
-/// NCCL registers only memory that can be shared, and network cards reach it.
+/// NCCL registers only memory that can be shared, and that network cards reach unless that is refused.
 CUresult create(CUmemGenericAllocationHandle* made, std::size_t bytes, const CUmemAllocationProp* of,
                 unsigned long long flags) {
-  const bool can_be_registered =
-      of->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && of->allocFlags.gpuDirectRDMACapable == 1;
+  const bool reaches_network_cards = of->allocFlags.gpuDirectRDMACapable == 1;
+  if (virtual_memory() == 3 || (virtual_memory() == 2 && reaches_network_cards)) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  const bool can_be_registered = of->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+                                 (reaches_network_cards || virtual_memory() == 2);
   if (of->type != CU_MEM_ALLOCATION_TYPE_PINNED || !can_be_registered || bytes % piece != 0 || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -1,9 +1,11 @@
 // The runtime of device `cuda` over a fake of CUDA: what unit tests of every device do not ask for.
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "core/device/cuda/emulated/emulator.h"
 #include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/device.h"
+#include "core/device/hash.h"
 #include "core/device/memory.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
@@ -109,20 +112,84 @@ TEST_CASE("cuda: a wait that is left out shows as a wrong number", "[device][cud
   CHECK(wrong >= 5);
 }
 
-TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the queue's turn", "[device][cuda]") {
-  OnGpu at({}, 4 << 20);
-  std::vector<float> given(700'000, 1);  // more than the queue's pinned buffer
-  std::vector<float> found(given.size());
-  const std::uint64_t gate = at.queue->add_gate();
-  at.queue->write(std::as_bytes(std::span(given)), at.memory->data());
-  at.queue->read(at.memory->data(), std::as_writable_bytes(std::span(found)));
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    given[i] = static_cast<float>(i);  // the queue has not come to it
+namespace {
+
+/// Whether floats that are not pinned are written, as they are in the queue's turn, and others read.
+bool are_copied(const Settings& settings, std::size_t count) {
+  std::vector<float> others(count);
+  std::vector<float> given(count);
+  std::vector<float> found(count);
+  std::iota(others.begin(), others.end(), 3.0F);
+  OnGpu at(settings, 2 * count * sizeof(float));  // its streams end before the numbers
+  std::byte* const of_others = at.memory->data() + count * sizeof(float);
+  {
+    const auto pinned = at.device.pin(std::as_writable_bytes(std::span(others)));
+    at.queue->write(std::as_bytes(std::span(others)), of_others);
+    at.queue->finish();
   }
-  std::thread opener([&] { at.queue->open_gate(gate); });
+  at.queue->call(
+      [](void* of) {
+        auto& numbers = *static_cast<std::vector<float>*>(of);
+        std::iota(numbers.begin(), numbers.end(), 1.0F);
+      },
+      &given);
+  at.queue->write(std::as_bytes(std::span(given)), at.memory->data());
+  at.queue->read(of_others, std::as_writable_bytes(std::span(found)));
   at.queue->finish();
-  opener.join();
-  CHECK((found == given));
+  const bool are_read = found == others;
+  test::fake_cuda::forget(0);
+  at.queue->read(at.memory->data(), std::as_writable_bytes(std::span(found)));
+  at.queue->finish();
+  std::iota(given.begin(), given.end(), 1.0F);
+  return are_read && found == given;
+}
+
+constexpr std::size_t floats_of_buffer = std::size_t{1} << 20U;
+
+}  // namespace
+
+TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the queue's turn", "[device][cuda]") {
+  for (const std::size_t count : {floats_of_buffer, floats_of_buffer + 1, 3 * floats_of_buffer + 3}) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      CAPTURE(count, seed);
+      CHECK(are_copied({.seed = seed}, count));
+    }
+  }
+}
+
+TEST_CASE("cuda: pieces of host memory that are copied out of their turn show as wrong numbers", "[device][cuda]") {
+  // Three pieces there and three back, each with two waits, and one behind all. The others only repeat what these
+  // ensure.
+  for (const std::int64_t wait : {1, 2, 5, 9, 12, 14}) {
+    bool is_right = true;
+    for (std::uint64_t seed = 1; seed <= 30 && is_right; ++seed) {
+      is_right = are_copied({.seed = seed, .forget = wait}, 2 * floats_of_buffer + 3);
+    }
+    CAPTURE(wait);
+    CHECK_FALSE(is_right);
+  }
+}
+
+TEST_CASE("cuda: hashes of tensors are those of the same numbers on the cpu", "[device][cuda]") {
+  OnGpu at({}, 20 << 20);
+  std::vector<float> numbers(5'000'000);
+  std::iota(numbers.begin(), numbers.end(), 1.0F);
+  at.queue->write(std::as_bytes(std::span(numbers)), at.memory->data());
+  std::vector<TensorView> on_gpu;
+  std::vector<TensorView> on_host;
+  // More than is read at once, in tensors that begin anywhere.
+  for (const auto& [first, count] :
+       {std::pair(3, 900'001), std::pair(0, 0), std::pair(0, 3), std::pair(7, 4'900'000)}) {
+    on_gpu.push_back(at.view(first, count));
+    on_host.push_back(on_gpu.back());
+    on_host.back().data = numbers.data() + first;
+  }
+  TensorHashes hashes(on_gpu);
+  for (int time = 0; time < 2; ++time) {
+    const std::span<const std::uint64_t> found = hashes.compute(*at.queue, at.threads);
+    TensorHashes expected(on_host);
+    CHECK(std::ranges::equal(found, expected.compute(*Device::find("cpu").open_queue(at.threads), at.threads)));
+  }
 }
 
 TEST_CASE("cuda: pinned memory is read and written directly", "[device][cuda]") {
@@ -341,7 +408,8 @@ TEST_CASE("cuda: a queue of transfers has the greatest priority, and tells its s
   CHECK(gpu.queue->native() != nullptr);
   CHECK(gpu.queue->native() != gpu.other->native());
   const std::unique_ptr<Queue> transfers = gpu.device.open_transfer_queue(gpu.threads);
-  CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, -5});
+  // Behind each stream, the one in which the host copies.
+  CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, 0, 0, -5, 0});
 }
 
 TEST_CASE("cuda: work allocates nothing once there was as much of it before", "[device][cuda]") {
@@ -410,15 +478,22 @@ TEST_CASE("cuda: times follow the host's clock where the GPU's runs at another s
 }
 
 TEST_CASE("cuda: an arena is memory that transports can register, where the GPU has such memory", "[device][cuda]") {
-  for (const int has : {1, 0}) {
-    OnGpu at({.memory = 1 << 20, .virtual_memory = has}, 100'000);
+  for (const int has : {0, 1, 2, 3}) {  // 2: not for network cards; 3: it is refused
+    CAPTURE(has);
+    OnGpu at({.memory = (1 << 20) + (1 << 15), .virtual_memory = has}, 100'000);
     CHECK(at.memory->bytes() == 100'000);
     at.queue->fill(at.view(24'999, 1), 3);
     CHECK(is_finite(*at.queue, at.view(24'999, 1)));
     CHECK(at.memory->touched_bytes() == 4096);
     // In whole pieces of 64 KiB, or as cudaMalloc rounds.
-    CHECK_THROWS_AS(at.device.allocate((1 << 20) - 100'000), Error);
+    CHECK_THROWS_AS(at.device.allocate(1 << 20), Error);
     CHECK_NOTHROW(at.device.allocate((1 << 20) - 131'072));
+    const auto allocate_half_piece = [&] { static_cast<void>(at.device.allocate((1 << 20) - 131'072 + 1000)); };
+    if (has == 1 || has == 2) {
+      CHECK_THAT(test::error_of(allocate_half_piece), Contains("out of memory"));
+    } else {
+      CHECK_NOTHROW(allocate_half_piece());
+    }
   }
 }
 

@@ -257,7 +257,7 @@ namespace {
 
 job::Job parse_where(std::int64_t ranks_here, const std::string& text, const std::vector<std::string>& overrides = {}) {
   job::SchemaProviders providers = job_providers();
-  providers.automatic_ranks = [ranks_here] { return ranks_here; };
+  providers.automatic_ranks = [ranks_here](const job::Job&) { return ranks_here; };
   return job::parse_job(job::read_job_text(text, "toy.ini", overrides), providers);
 }
 

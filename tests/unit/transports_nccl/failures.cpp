@@ -36,6 +36,21 @@ TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_de
   const bool has_kernels = SHARDRUN_HAS_NCCL_KERNELS != 0;
   CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_ASYNC | (has_kernels ? own_sums : SR_OP_INFO_NATIVE)));
   CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 3 * 2 * sizeof(std::uint16_t) : 0));
+  if (!has_kernels) {
+    std::vector<float> values(5);
+    const plugins::HostBuffer data{.data = values.data(), .bytes = 5 * sizeof(float), .kind = SR_MEMORY_CUDA};
+    for (const bool in_order : {true, false}) {
+      const plugins::OpRequest lacking{.opcode = SR_OP_ALL_REDUCE,
+                                       .dtype = SR_DTYPE_F32,
+                                       .reduction = in_order ? SR_REDUCE_SUM : SR_REDUCE_MAX,
+                                       .count = 5,
+                                       .send = data,
+                                       .recv = data,
+                                       .in_order = in_order};
+      CHECK_THAT(error_of([&] { static_cast<void>(nccl.query(lacking, 4)); }),
+                 Contains("it does not offer this op (") && Contains("configured where no nvcc was found"));
+    }
+  }
 }
 
 TEST_CASE("nccl: without a driver it says so", "[.][no_driver]") {

@@ -16,7 +16,9 @@ namespace {
 }
 
 /// Whether the update is held back; see Guard.
-[[nodiscard]] SHARDRUN_ON_DEVICE inline bool is_held(const Guard& guard) { return guard.held != nullptr && *guard.held != 0; }
+[[nodiscard]] SHARDRUN_ON_DEVICE inline bool is_held(const Guard& guard) {
+  return guard.held != nullptr && *guard.held != 0;
+}
 
 /// norm² -> the factor that reduces the norm to `limit` (0: no limit), and the norm. Pascanu, Mikolov and Bengio 2013,
 /// arXiv:1211.5063, algorithm 1. Closes the guard if the norm or the loss is not finite: all updates follow it.

@@ -160,7 +160,8 @@ void mean(const KernelCall& call) {
 
 /// y[k] = sum over l of x[l, k].   x: [L, K...]   y: [K...], `keep` dimensions
 void sum_leading(const KernelCall& call) {
-  reduce(call, {call.inputs[0], leading_dimensions(call.inputs[0].rank - call.attributes.integer("keep"))}, Plain{}, Plus{}, 0);
+  reduce(call, {call.inputs[0], leading_dimensions(call.inputs[0].rank - call.attributes.integer("keep"))}, Plain{},
+         Plus{}, 0);
 }
 void sum_all(const KernelCall& call) {
   reduce(call, {call.inputs[0], all_dimensions(call.inputs[0])},

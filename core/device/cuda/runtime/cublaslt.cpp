@@ -81,16 +81,10 @@ FoundCublasLt open_library() {
 }
 
 FoundCublasLt choose() {
-  const char* const variable = std::getenv(products_variable);
-  const std::string_view chosen = variable == nullptr ? "" : variable;
+  const std::string_view chosen = chosen_products();
   if (chosen == "own") {
     return {
         .is_used = false, .pads = true, .functions = {}, .text = fmt::format("own kernels: {}=own", products_variable)};
-  }
-  if (!chosen.empty() && chosen != "cublaslt" && chosen != "unpadded") {
-    throw Error(ErrorCode::job,
-                fmt::format("the variable {} is '{}'; expected own, cublaslt or unpadded, or no such variable",
-                            products_variable, chosen));
   }
   FoundCublasLt found = open_library();
   if (!found.is_used && !chosen.empty()) {
@@ -107,6 +101,17 @@ FoundCublasLt choose() {
 }
 
 }  // namespace
+
+std::string_view chosen_products() {
+  const char* const variable = std::getenv(products_variable);
+  const std::string_view chosen = variable == nullptr ? "" : variable;
+  if (!chosen.empty() && chosen != "own" && chosen != "cublaslt" && chosen != "unpadded") {
+    throw Error(ErrorCode::job,
+                fmt::format("the variable {} is '{}'; expected own, cublaslt or unpadded, or no such variable",
+                            products_variable, chosen));
+  }
+  return chosen;
+}
 
 const FoundCublasLt& find_cublaslt() {
   static const FoundCublasLt found = choose();

@@ -29,7 +29,9 @@ void load_kernels(const Gpu& gpu) {
 
 }  // namespace
 
-CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {}
+CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {
+  static_cast<void>(chosen_products());  // another value is refused also where there is no driver
+}
 CudaDevice::~CudaDevice() = default;
 
 DeviceFacts CudaDevice::facts() const {

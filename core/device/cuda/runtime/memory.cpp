@@ -48,8 +48,16 @@ CudaMemory::CudaMemory(const Gpu& gpu, std::uint64_t bytes) : gpu_(gpu), virtual
   gpu.use();
   const std::uint64_t allocated = std::max<std::uint64_t>(memory::align_up(bytes), memory::align_up(1));
   void* data = nullptr;
-  const cudaError_t result =
-      virtual_ ? static_cast<cudaError_t>(virtual_->allocate(allocated)) : cudaMalloc(&data, allocated);
+  cudaError_t result = cudaSuccess;
+  if (virtual_) {
+    result = static_cast<cudaError_t>(virtual_->allocate(allocated));
+    if (result != cudaSuccess && result != cudaErrorMemoryAllocation) {
+      virtual_.reset();  // refused, as in some containers and virtual machines
+    }
+  }
+  if (!virtual_) {
+    result = cudaMalloc(&data, allocated);
+  }
   if (result != cudaSuccess) {
     std::size_t free = 0;
     std::size_t total = 0;

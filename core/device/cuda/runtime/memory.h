@@ -8,9 +8,9 @@
 
 namespace shardrun::device::cuda {
 
-/// An arena in the memory of a GPU: virtual memory where the GPU has it, else cudaMalloc's. It is filled with a pattern
-/// that is NaN in every type, so that the pages that were written can be counted, and what nobody has written shows in
-/// results.
+/// An arena in the memory of a GPU: virtual memory where the GPU has it and gives it, else cudaMalloc's. It is filled
+/// with a pattern that is NaN in every type, so that the pages that were written can be counted, and what nobody has
+/// written shows in results.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} when the GPU has not that much.

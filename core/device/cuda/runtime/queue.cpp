@@ -17,7 +17,6 @@
 namespace shardrun::device::cuda {
 namespace {
 
-constexpr std::size_t buffer_bytes = std::size_t{1} << 20U;
 constexpr std::size_t flags = 256;
 constexpr std::size_t events_at_once = 64;
 /// More than the host is ever ahead of a GPU by.
@@ -35,7 +34,6 @@ struct CudaQueue::Pinned {
   alignas(64) std::uint32_t gate;      ///< gates up to it are open (its low 32 bits)
   alignas(64) std::uint32_t progress;  ///< runs that are known to be done
   alignas(64) std::array<std::int32_t, flags> finite;
-  alignas(64) std::array<std::byte, buffer_bytes> buffer;
 };
 
 CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
@@ -59,6 +57,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     gpu_.check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for the priorities of streams");
     gpu_.check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least),
                "making a stream");
+    host_copies_.prepare(gpu_, stream_);
     try_gates();
     last_ = take(timers_, cudaEventDefault);
     set_clock();
@@ -214,67 +213,26 @@ void CudaQueue::copy(const StridedCopy& copy) {
   give("copying a box", [&] { copy_box(call_of(no_scalars_), copy); });
 }
 
-void CudaQueue::copy_on_host(const void* from, void* to, std::size_t bytes) {
-  HostCopy* copy = nullptr;
-  {
-    const std::lock_guard lock(copies_mutex_);
-    if (free_copies_.empty()) {
-      copies_.push_back(std::make_unique<HostCopy>());
-      free_copies_.reserve(copies_.size());  // so that giving one back allocates nothing
-      copy = copies_.back().get();
-    } else {
-      copy = free_copies_.back();
-      free_copies_.pop_back();
-    }
-  }
-  *copy = {.queue = this, .from = from, .to = to, .bytes = bytes};
-  check(cudaLaunchHostFunc(
-            stream_,
-            [](void* of) {
-              auto& given = *static_cast<HostCopy*>(of);
-              std::memcpy(given.to, given.from, given.bytes);
-              const std::lock_guard lock(given.queue->copies_mutex_);
-              given.queue->free_copies_.push_back(&given);
-            },
-            copy),
-        "calling a function of the host");
-}
-
-void CudaQueue::copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  if (const cudaError_t result = cudaMemcpyAsync(to, from, bytes, kind, stream_); result != cudaSuccess) {
-    check(result, fmt::format("copying {} bytes to the {}", bytes, kind == cudaMemcpyHostToDevice ? "GPU" : "host"));
-  }
-}
-
 void CudaQueue::read(const void* from, std::span<std::byte> to) {
-  gpu_.use();
-  if (cuda_.is_pinned(to.data(), to.size())) {
-    if (!to.empty()) {
-      copy_pinned(to.data(), from, to.size(), cudaMemcpyDeviceToHost);
-    }
-  } else {
-    const auto* const bytes = static_cast<const std::byte*>(from);
-    for (std::size_t at = 0; at < to.size(); at += buffer_bytes) {
-      const std::size_t size = std::min(buffer_bytes, to.size() - at);
-      copy_pinned(pinned_->buffer.data(), bytes + at, size, cudaMemcpyDeviceToHost);
-      copy_on_host(pinned_->buffer.data(), to.data() + at, size);
-    }
-  }
-  ++given_;
+  copy_bytes(to, "host", [&](bool is_pinned) {
+    return is_pinned ? cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream_)
+                     : host_copies_.read(static_cast<const std::byte*>(from), to);
+  });
 }
 
 void CudaQueue::write(std::span<const std::byte> from, void* to) {
+  copy_bytes(from, "GPU", [&](bool is_pinned) {
+    return is_pinned ? cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream_)
+                     : host_copies_.write(from, static_cast<std::byte*>(to));
+  });
+}
+
+template <typename Copy>
+void CudaQueue::copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy) {
   gpu_.use();
-  if (cuda_.is_pinned(from.data(), from.size())) {
-    if (!from.empty()) {
-      copy_pinned(to, from.data(), from.size(), cudaMemcpyHostToDevice);
-    }
-  } else {
-    auto* const bytes = static_cast<std::byte*>(to);
-    for (std::size_t at = 0; at < from.size(); at += buffer_bytes) {
-      const std::size_t size = std::min(buffer_bytes, from.size() - at);
-      copy_on_host(from.data() + at, pinned_->buffer.data(), size);
-      copy_pinned(bytes + at, pinned_->buffer.data(), size, cudaMemcpyHostToDevice);
+  if (!on_host.empty()) {
+    if (const cudaError_t result = copy(cuda_.is_pinned(on_host.data(), on_host.size())); result != cudaSuccess) {
+      check(result, fmt::format("copying {} bytes to the {}", on_host.size(), to));
     }
   }
   ++given_;

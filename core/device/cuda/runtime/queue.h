@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/device/cuda/runtime/device.h"
+#include "core/device/cuda/runtime/host_copies.h"
 #include "core/device/cuda/runtime/ring.h"
 #include "core/device/queue.h"
 
@@ -18,8 +19,8 @@ namespace shardrun::device::cuda {
 /// A stream of a GPU. One for transfers has the greatest priority: the GPU starts their kernels as soon as one of
 /// another stream leaves room.
 ///
-/// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through a pinned buffer
-///   of the queue, piece by piece, which functions of the host in the stream's turn fill and empty.
+/// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through pinned buffers
+///   of the queue (host_copies.h).
 /// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
 /// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
 /// - Events and memory for the work under way are made when there is more of it than ever before, and kept.
@@ -76,13 +77,6 @@ class CudaQueue final : public Queue {
     std::string_view makes;
     [[nodiscard]] std::string text() const;  ///< "gelu (layer.0/mlp/gelu)"
   };
-  /// A copy between the pinned buffer and other memory of the host.
-  struct HostCopy {
-    CudaQueue* queue = nullptr;
-    const void* from = nullptr;
-    void* to = nullptr;
-    std::size_t bytes = 0;
-  };
 
   [[nodiscard]] KernelCall call_of(const Scalars& scalars) const;
   /// Does `enqueue()`, and names the device and the work where it fails.
@@ -100,9 +94,9 @@ class CudaQueue final : public Queue {
   void add_pending(Pending pending);
   /// Sets the GPU's clock by the host's. REQUIRES: the stream has no work.
   void set_clock();
-  /// A copy between the GPU and pinned memory.
-  void copy_pinned(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-  void copy_on_host(const void* from, void* to, std::size_t bytes);
+  /// Does `copy(is_pinned)` for memory of the host. `to`: where it goes, for messages.
+  template <typename Copy>
+  void copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy);
   void write_progress();
   void try_gates();
   void release() noexcept;
@@ -128,9 +122,7 @@ class CudaQueue final : public Queue {
   bool stamped_ = false;                 ///< whether times were taken since the GPU's clock was set
   std::vector<std::size_t> free_flags_;  ///< of Pinned::finite
 
-  std::mutex copies_mutex_;
-  std::vector<std::unique_ptr<HostCopy>> copies_;
-  std::vector<HostCopy*> free_copies_;
+  HostCopies host_copies_;
 
   std::mutex calls_mutex_;
   std::uint64_t calls_given_ = 0;

@@ -50,6 +50,15 @@ std::optional<VirtualMemory> VirtualMemory::of(const Gpu& gpu) {
 }
 
 CUresult VirtualMemory::allocate(std::uint64_t bytes) {
+  const CUresult result = try_allocate(bytes);
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY || kind_.allocFlags.gpuDirectRDMACapable == 0) {
+    return result;
+  }
+  kind_.allocFlags.gpuDirectRDMACapable = 0;  // some systems have the attribute, and no network card that can do it
+  return try_allocate(bytes);
+}
+
+CUresult VirtualMemory::try_allocate(std::uint64_t bytes) {
   std::size_t piece = 0;
   CUresult result = driver_.granularity(&piece, &kind_, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
   if (result != CUDA_SUCCESS) {

@@ -16,7 +16,8 @@ class VirtualMemory {
   /// Nothing where the driver or the GPU has no virtual memory that processes can share.
   [[nodiscard]] static std::optional<VirtualMemory> of(const Gpu& gpu);
 
-  /// Allocates at least `bytes`, in whole pieces of the GPU's granularity.
+  /// Allocates at least `bytes`, in whole pieces of the GPU's granularity. Memory that network cards cannot reach if it
+  /// is refused otherwise, and not for want of memory.
   [[nodiscard]] CUresult allocate(std::uint64_t bytes);
   /// Frees what was allocated. REQUIRES: no work uses it.
   void free() noexcept;
@@ -42,6 +43,8 @@ class VirtualMemory {
     CUresult (*set_access)(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
                            std::size_t count) = nullptr;
   };
+
+  [[nodiscard]] CUresult try_allocate(std::uint64_t bytes);
 
   Functions driver_;
   CUmemAllocationProp kind_ = {};

@@ -1,0 +1,117 @@
+#include "core/device/cuda/runtime/host_copies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace shardrun::device::cuda {
+
+void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
+  main_ = main;
+  for (Buffer& buffer : buffers_) {
+    void* data = nullptr;
+    gpu.check(cudaHostAlloc(&data, buffer_bytes, cudaHostAllocPortable),
+              fmt::format("pinning {} bytes of the host's memory for copies", buffer_bytes));
+    buffer.data = static_cast<std::byte*>(data);
+    for (cudaEvent_t* const event : {&buffer.half, &buffer.done}) {
+      gpu.check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+    }
+  }
+  gpu.check(cudaStreamCreateWithFlags(&host_, cudaStreamNonBlocking), "making a stream");
+}
+
+HostCopies::~HostCopies() {
+  if (host_ != nullptr) {
+    static_cast<void>(cudaStreamDestroy(host_));
+  }
+  for (const Buffer& buffer : buffers_) {
+    for (cudaEvent_t const event : {buffer.half, buffer.done}) {
+      if (event != nullptr) {
+        static_cast<void>(cudaEventDestroy(event));
+      }
+    }
+    if (buffer.data != nullptr) {
+      static_cast<void>(cudaFreeHost(buffer.data));
+    }
+  }
+}
+
+cudaError_t HostCopies::copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes) {
+  HostCopy* copy = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      copies_.push_back(std::make_unique<HostCopy>());
+      free_.reserve(copies_.size());  // so that giving one back allocates nothing
+      copy = copies_.back().get();
+    } else {
+      copy = free_.back();
+      free_.pop_back();
+    }
+  }
+  *copy = {.owner = this, .from = from, .to = to, .bytes = bytes};
+  return cudaLaunchHostFunc(
+      stream,
+      [](void* of) {
+        auto& given = *static_cast<HostCopy*>(of);
+        std::memcpy(given.to, given.from, given.bytes);
+        const std::lock_guard lock(given.owner->mutex_);
+        given.owner->free_.push_back(&given);
+      },
+      copy);
+}
+
+template <typename First, typename Second>
+cudaError_t HostCopies::pass(std::size_t bytes, cudaStream_t first_stream, const First& first,
+                             cudaStream_t second_stream, const Second& second) {
+  cudaError_t result = cudaSuccess;
+  const auto succeeds = [&](cudaError_t made) { return (result = made) == cudaSuccess; };
+  if (first_stream == second_stream) {  // one piece
+    static_cast<void>(bytes > 0 && succeeds(first(buffers_[0].data, 0, bytes)) &&
+                      succeeds(second(buffers_[0].data, 0, bytes)));
+    return result;
+  }
+  for (const Buffer& buffer : buffers_) {  // the host's stream begins in the main one's turn
+    succeeds(result == cudaSuccess ? cudaEventRecord(buffer.done, main_) : result);
+  }
+  for (std::size_t at = 0; at < bytes && result == cudaSuccess; at += buffer_bytes) {
+    const Buffer& buffer = buffers_[at / buffer_bytes % buffers_.size()];
+    const std::size_t size = std::min(buffer_bytes, bytes - at);
+    static_cast<void>(succeeds(cudaStreamWaitEvent(first_stream, buffer.done, 0)) &&
+                      succeeds(first(buffer.data, at, size)) && succeeds(cudaEventRecord(buffer.half, first_stream)) &&
+                      succeeds(cudaStreamWaitEvent(second_stream, buffer.half, 0)) &&
+                      succeeds(second(buffer.data, at, size)) && succeeds(cudaEventRecord(buffer.done, second_stream)));
+  }
+  // The main stream goes on behind the last piece.
+  const Buffer& last = buffers_[(bytes - 1) / buffer_bytes % buffers_.size()];
+  return result == cudaSuccess ? cudaStreamWaitEvent(main_, last.done, 0) : result;
+}
+
+cudaError_t HostCopies::read(const std::byte* from, std::span<std::byte> to) {
+  cudaStream_t host = host_stream(to.size());
+  return pass(
+      to.size(), main_,
+      [&](std::byte* buffer, std::size_t at, std::size_t size) {
+        return cudaMemcpyAsync(buffer, from + at, size, cudaMemcpyDeviceToHost, main_);
+      },
+      host,
+      [&](const std::byte* buffer, std::size_t at, std::size_t size) {
+        return copy_on_host(host, buffer, to.data() + at, size);
+      });
+}
+
+cudaError_t HostCopies::write(std::span<const std::byte> from, std::byte* to) {
+  cudaStream_t host = host_stream(from.size());
+  return pass(
+      from.size(), host,
+      [&](std::byte* buffer, std::size_t at, std::size_t size) {
+        return copy_on_host(host, from.data() + at, buffer, size);
+      },
+      main_,
+      [&](const std::byte* buffer, std::size_t at, std::size_t size) {
+        return cudaMemcpyAsync(to + at, buffer, size, cudaMemcpyHostToDevice, main_);
+      });
+}
+
+}  // namespace shardrun::device::cuda

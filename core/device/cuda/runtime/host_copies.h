@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/device/cuda/runtime/gpu.h"
+
+namespace shardrun::device::cuda {
+
+/// Copies between a GPU and memory of the host that is not pinned, in the turn of a stream. They go through two pinned
+/// buffers, which functions of the host fill and empty. A copy of more than one buffer uses both in turn: the host
+/// copies one piece in a stream of its own while the GPU copies another.
+class HostCopies {
+ public:
+  static constexpr std::size_t buffer_bytes = std::size_t{4} << 20U;
+
+  HostCopies() = default;
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
+  /// REQUIRES: the copies are done, or the GPU has failed.
+  ~HostCopies();
+
+  /// Pins the buffers and makes the host's stream. `main`: the stream of the copies.
+  void prepare(const Gpu& gpu, cudaStream_t main);
+
+  [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
+  [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
+
+ private:
+  /// A copy that the host makes.
+  struct HostCopy {
+    HostCopies* owner = nullptr;
+    const void* from = nullptr;
+    void* to = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Buffer {
+    std::byte* data = nullptr;
+    cudaEvent_t half = nullptr;  ///< the first of a piece's two copies is done
+    cudaEvent_t done = nullptr;  ///< and the second
+  };
+
+  /// For each piece of `bytes`: first(piece) in one stream, and then second(piece) in the other.
+  template <typename First, typename Second>
+  [[nodiscard]] cudaError_t pass(std::size_t bytes, cudaStream_t first_stream, const First& first,
+                                 cudaStream_t second_stream, const Second& second);
+  /// The stream in which the host copies: the main one if there is nothing to do at the same time.
+  [[nodiscard]] cudaStream_t host_stream(std::size_t bytes) const { return bytes > buffer_bytes ? host_ : main_; }
+  [[nodiscard]] cudaError_t copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes);
+
+  cudaStream_t main_ = nullptr;
+  cudaStream_t host_ = nullptr;
+  std::array<Buffer, 2> buffers_;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<HostCopy>> copies_;
+  std::vector<HostCopy*> free_;
+};
+
+}  // namespace shardrun::device::cuda
