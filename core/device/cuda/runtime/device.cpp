@@ -131,7 +131,12 @@ std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, 
   if (!is_product(kernel.op)) {
     return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
   }
-  return prepare_product(products(), kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  return prepare_product(products(), {.kernel = kernel,
+                                      .attributes = attributes,
+                                      .inputs = std::move(inputs),
+                                      .outputs = std::move(outputs),
+                                      .scratch = scratch,
+                                      .makes = makes});
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {
