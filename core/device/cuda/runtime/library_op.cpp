@@ -79,4 +79,32 @@ std::unique_ptr<const PreparedKernel> prepare_for_library(OpToPrepare op, const 
   return made;
 }
 
+void load_kernels(const Gpu& gpu, const std::function<void(cudaStream_t stream)>& enqueue) {
+  constexpr const char* attempted = "loading the kernels of a library";
+  cudaStream_t stream = nullptr;
+  gpu.use();
+  gpu.check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  try {
+    gpu.check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), attempted);
+    enqueue(stream);
+    gpu.check(cudaStreamEndCapture(stream, &graph), attempted);
+    gpu.check(cudaGraphInstantiate(&executable, graph, 0), attempted);
+  } catch (...) {
+    if (graph == nullptr) {
+      static_cast<void>(cudaStreamEndCapture(stream, &graph));
+    }
+    if (graph != nullptr) {
+      static_cast<void>(cudaGraphDestroy(graph));
+    }
+    static_cast<void>(cudaGetLastError());  // it does not concern later calls
+    static_cast<void>(cudaStreamDestroy(stream));
+    throw;
+  }
+  static_cast<void>(cudaGraphExecDestroy(executable));
+  static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+
 }  // namespace shardrun::device::cuda

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "core/device/cuda/runtime/gpu.h"
 #include "core/device/device.h"
 
 /// Ops that a library computes where it can, else our own kernels.
@@ -34,5 +37,9 @@ using LibraryWork = std::function<void(const KernelCall& call)>;
 /// Error of `find` gets the op's name. `op.kernel` and `op.attributes` outlive the result.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_for_library(OpToPrepare op,
                                                                         const std::function<LibraryWork()>& find);
+
+/// Loads the kernels that `enqueue` enqueues. CUDA would load them when they first run (see CudaDevice::allocate). A
+/// graph of them is made and not run: this loads them, and touches none of their memory. Throws Error.
+void load_kernels(const Gpu& gpu, const std::function<void(cudaStream_t stream)>& enqueue);
 
 }  // namespace shardrun::device::cuda
