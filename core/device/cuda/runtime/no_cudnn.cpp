@@ -1,0 +1,20 @@
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/shared_library.h"
+
+// cuDNN for builds without its header.
+
+namespace shardrun::device::cuda {
+
+const FoundCudnn& find_cudnn() {
+  static const FoundCudnn found = {.is_used = false,
+                                   .functions = nullptr,
+                                   .text = open_library({.name = "cuDNN",
+                                                         .variable = "SHARDRUN_CUDA_DNN",
+                                                         .values = {"own", "cudnn"},
+                                                         .lacks = "this build was made without cudnn.h"},
+                                                        {})
+                                               .text};
+  return found;
+}
+
+}  // namespace shardrun::device::cuda
