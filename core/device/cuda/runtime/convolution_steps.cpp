@@ -19,7 +19,7 @@ using Sizes = std::array<std::int64_t, 4>;
 /// Copies of images and casts are at most so large, if one image is not larger.
 constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
 
-std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(graph::element_bytes(dtype)); }
+std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(graph::element_bytes(dtype)); }
 std::int64_t elements_of(const Sizes& sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 
 /// Tensors of three dimensions have one row.
@@ -34,9 +34,9 @@ std::int64_t aligned(std::int64_t bytes) {
 
 /// Of a tensor that the library copies so that channels are neighbours, and fill up 16 bytes.
 std::int64_t copy_bytes(Sizes sizes, DType dtype) {
-  const std::int64_t together = 16 / bytes_of(dtype);
+  const std::int64_t together = 16 / width_of(dtype);
   sizes[1] = (sizes[1] + together - 1) / together * together;
-  return elements_of(sizes) * bytes_of(dtype);
+  return elements_of(sizes) * width_of(dtype);
 }
 
 /// Engines on tensor cores copy x, w and y to another layout, and add up parts of a sum in float32. Those that multiply
@@ -119,7 +119,7 @@ std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const gra
   }
   ConvolutionSteps made{.whole = *whole, .casts = whole->is_bfloat && whole->dtype == DType::f32};
   const auto cast_bytes = [&](const Sizes& sizes) {
-    return made.casts ? aligned(elements_of(sizes) * bytes_of(DType::f32)) : 0;
+    return made.casts ? aligned(elements_of(sizes) * width_of(DType::f32)) : 0;
   };
   const std::int64_t images = whole->x[0];
   const auto scratch_of = [&](std::int64_t count) {

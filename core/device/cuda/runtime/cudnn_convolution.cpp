@@ -9,6 +9,8 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_op.h"
 
 namespace shardrun::device::cuda {
@@ -83,7 +85,7 @@ std::int64_t alignment_of(const void* data) {
 
 class CudnnConvolutions final : public LibraryConvolutions {
  public:
-  CudnnConvolutions(CudnnTarget& target, const Gpu& gpu) : target_(target), gpu_(gpu) {}
+  CudnnConvolutions(const CudnnFunctions& library, const Gpu& gpu) : target_(library, gpu), gpu_(gpu) {}
 
   ConvolutionRun find(const Convolution& convolution, bool adds, const ConvolutionMemory& memory) override {
     const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
@@ -117,12 +119,11 @@ class CudnnConvolutions final : public LibraryConvolutions {
   using Key = std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>;
 
   template <class Act>
-  void with_name(const Convolution& convolution, const Act& act) const {
+  static void with_name(const Convolution& convolution, const Act& act) {
     try {
       act();
     } catch (const CudnnError& error) {
-      throw Error(error.code(), fmt::format("{} by {}: {} (SHARDRUN_CUDA_DNN=own computes it without)",
-                                            text_of(convolution), target_.library().name, error.message()));
+      throw Error(error.code(), fmt::format("{}: {}", text_of(convolution), error.message()));
     }
   }
 
@@ -138,7 +139,7 @@ class CudnnConvolutions final : public LibraryConvolutions {
     };
   }
 
-  CudnnTarget& target_;
+  CudnnTarget target_;
   const Gpu& gpu_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const CudnnPlan>> known_;
@@ -178,8 +179,9 @@ std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target
                          {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)});
 }
 
-std::unique_ptr<LibraryConvolutions> convolutions_by_cudnn(CudnnTarget& target, const Gpu& gpu) {
-  return std::make_unique<CudnnConvolutions>(target, gpu);
+std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu) {
+  const FoundCudnn& found = find_cudnn();
+  return found.is_used ? std::make_unique<CudnnConvolutions>(*found.functions, gpu) : nullptr;
 }
 
 }  // namespace shardrun::device::cuda

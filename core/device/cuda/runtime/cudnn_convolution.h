@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/cudnn_graph.h"
-#include "core/device/cuda/runtime/library_convolution.h"
 
 namespace shardrun::device::cuda {
 
@@ -19,8 +19,5 @@ using ConvolutionAlignments = std::array<std::int64_t, 3>;
                                                                      const Convolution& convolution, bool adds,
                                                                      const ConvolutionAlignments& alignments,
                                                                      std::size_t workspace_bytes);
-
-/// Both outlive the result.
-[[nodiscard]] std::unique_ptr<LibraryConvolutions> convolutions_by_cudnn(CudnnTarget& target, const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda

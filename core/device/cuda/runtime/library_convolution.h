@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "core/device/cuda/runtime/convolution_steps.h"
+#include "core/device/cuda/runtime/gpu.h"
 
 namespace shardrun::device::cuda {
 
@@ -32,5 +34,9 @@ class LibraryConvolutions {
   [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
                                             const ConvolutionMemory& memory) = 0;
 };
+
+/// Null: this process does not use cuDNN (find_cudnn). `gpu` outlives it. Throws Error{internal} when cuDNN does not
+/// start.
+[[nodiscard]] std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda
