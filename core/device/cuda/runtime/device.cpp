@@ -7,7 +7,10 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/known_kernels.h"
+#include "core/device/cuda/runtime/convolution_steps.h"
+#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
+#include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
 #include "core/device/cuda/runtime/product_steps.h"
@@ -124,14 +127,30 @@ LibraryProducts* CudaDevice::products() const {
   return products_.get();
 }
 
+LibraryConvolutions* CudaDevice::convolutions() const {
+  const Gpu& of = gpu();
+  const std::lock_guard lock(mutex_);
+  if (!convolutions_) {
+    convolutions_ = open_convolutions(of);
+  }
+  return convolutions_->get();
+}
+
 std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                           std::vector<TensorView> inputs,
                                                           std::vector<TensorView> outputs, std::span<std::byte> scratch,
                                                           std::string_view makes) const {
-  if (!is_product(kernel.op)) {
+  if (!is_product(kernel.op) && !is_convolution(kernel.op)) {
     return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
   }
-  return prepare_product(products(), kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  OpToPrepare op = {.kernel = kernel,
+                    .attributes = attributes,
+                    .inputs = std::move(inputs),
+                    .outputs = std::move(outputs),
+                    .scratch = scratch,
+                    .makes = makes};
+  return is_product(kernel.op) ? prepare_product(products(), std::move(op))
+                               : prepare_convolution(convolutions(), std::move(op));
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

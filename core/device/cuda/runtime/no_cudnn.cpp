@@ -1,4 +1,5 @@
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
 // cuDNN for builds without its header.
@@ -16,5 +17,7 @@ const FoundCudnn& find_cudnn() {
                                                .text};
   return found;
 }
+
+std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu&) { return nullptr; }
 
 }  // namespace shardrun::device::cuda
