@@ -16,16 +16,15 @@ class AttentionShapes {
  public:
   explicit AttentionShapes(const FusedAttention& of) : of_(of) {}
 
-  /// [B, heads, rows, D] in memory that is [B, rows, heads, D], or a part of [B, rows, 3, heads, D].
-  [[nodiscard]] CudnnTensor rows_of(std::int64_t heads, std::int64_t rows, bool is_part) const {
-    const std::int64_t row = heads * of_.width * (is_part ? 3 : 1);
+  /// [B, heads, rows, D], whose memory is [B, rows, heads, D].
+  [[nodiscard]] CudnnTensor rows_of(std::int64_t heads, std::int64_t rows, std::int64_t row) const {
     return {.dtype = CUDNN_DATA_BFLOAT16,
             .shape = {of_.batch, heads, rows, of_.width},
             .strides = {rows * row, of_.width, row, 1}};
   }
-  [[nodiscard]] CudnnTensor q() const { return rows_of(of_.heads, of_.queries, of_.is_packed); }
-  [[nodiscard]] CudnnTensor k() const { return rows_of(of_.key_heads, of_.keys, of_.is_packed); }
-  [[nodiscard]] CudnnTensor out() const { return rows_of(of_.heads, of_.queries, false); }
+  [[nodiscard]] CudnnTensor q() const { return rows_of(of_.heads, of_.queries, of_.query_row()); }
+  [[nodiscard]] CudnnTensor k() const { return rows_of(of_.key_heads, of_.keys, of_.key_row()); }
+  [[nodiscard]] CudnnTensor out() const { return rows_of(of_.heads, of_.queries, of_.out_row()); }
   [[nodiscard]] Sizes scores() const { return {of_.batch, of_.heads, of_.queries, of_.keys}; }
   [[nodiscard]] Sizes column() const { return {of_.batch, of_.heads, of_.queries, 1}; }
   [[nodiscard]] Sizes full_keys() const { return {of_.batch, of_.heads, of_.keys, of_.width}; }
@@ -41,11 +40,12 @@ CudnnTensor transposed(CudnnTensor tensor) {
   return tensor;
 }
 
+CudnnTensor one_value() { return {.shape = {1, 1, 1, 1}, .is_by_value = true}; }
+
 /// The tensors that both graphs have, with the numbers 1 to 7. `v`: as the graph multiplies by it.
 void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnTensor& v) {
-  const CudnnTensor value = {.shape = {1, 1, 1, 1}, .is_by_value = true};
-  for (const CudnnTensor& each :
-       {shapes.q(), transposed(shapes.k()), v, shapes.out(), CudnnTensor{.shape = shapes.column()}, value, value}) {
+  for (const CudnnTensor& each : {shapes.q(), transposed(shapes.k()), v, shapes.out(),
+                                  CudnnTensor{.shape = shapes.column()}, one_value(), one_value()}) {
     graph.add(each);
   }
 }
@@ -86,8 +86,6 @@ void add_transposed_product(CudnnGraph& graph, const AttentionShapes& shapes, st
   add_reduction(graph, CUDNN_REDUCE_TENSOR_ADD, of_all_heads, to);
 }
 
-}  // namespace
-
 CudnnGraph attention_graph(const CudnnFunctions& library, const FusedAttention& of) {
   CudnnGraph graph(library);
   const AttentionShapes shapes(of);
@@ -95,7 +93,7 @@ CudnnGraph attention_graph(const CudnnFunctions& library, const FusedAttention& 
   add_operands(graph, shapes, shapes.k());
   std::int64_t scores =
       add_scaled(graph, scores_shape, add_matmul(graph, Numbers::q, Numbers::k, add_virtual(graph, scores_shape)));
-  if (of.causal) {
+  if (of.is_causal) {
     scores = add_causal_mask(graph, scores_shape, scores);
   }
   const std::int64_t most = add_reduction(graph, CUDNN_REDUCE_TENSOR_MAX, scores, add_virtual(graph, shapes.column()));
@@ -119,22 +117,21 @@ CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAt
   const Sizes scores_shape = shapes.scores();
   add_operands(graph, shapes, transposed(shapes.k()));
   for (const CudnnTensor& each :
-       {shapes.out(), shapes.q(), shapes.k(), shapes.k(), CudnnTensor{.shape = shapes.column()}}) {
+       {shapes.out(), shapes.q(), shapes.k(), shapes.k(), CudnnTensor{.shape = shapes.column()}, one_value()}) {
     graph.add(each);
   }
-  const std::int64_t one = graph.add({.shape = {1, 1, 1, 1}, .is_by_value = true});
   const std::int64_t products =
       add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = Numbers::dout, .b = Numbers::out},
                     add_virtual(graph, shapes.out().shape));
   const std::int64_t sums =
       add_reduction(graph, CUDNN_REDUCE_TENSOR_ADD, products, add_virtual(graph, shapes.column()));
-  add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = sums, .b = one}, Numbers::dout_out);
+  add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = sums, .b = Numbers::one}, Numbers::sums);
 
   std::int64_t scores =
       add_scaled(graph, scores_shape, add_matmul(graph, Numbers::q, Numbers::k, add_virtual(graph, scores_shape)));
   scores = add_pointwise(graph, {.mode = CUDNN_POINTWISE_SUB, .x = scores, .b = Numbers::log_sum_exp},
                          add_virtual(graph, scores_shape));
-  if (of.causal) {
+  if (of.is_causal) {
     scores = add_causal_mask(graph, scores_shape, scores);
   }
   const std::int64_t probabilities =
@@ -142,7 +139,7 @@ CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAt
   add_transposed_product(graph, shapes, probabilities, Numbers::dout, Numbers::dv);
 
   std::int64_t gradient = add_matmul(graph, Numbers::dout, Numbers::v, add_virtual(graph, scores_shape));
-  gradient = add_pointwise(graph, {.mode = CUDNN_POINTWISE_SUB, .x = gradient, .b = Numbers::dout_out},
+  gradient = add_pointwise(graph, {.mode = CUDNN_POINTWISE_SUB, .x = gradient, .b = Numbers::sums},
                            add_virtual(graph, scores_shape));
   gradient = add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = gradient, .b = probabilities},
                            add_virtual(graph, scores_shape));
@@ -154,6 +151,23 @@ CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAt
   const std::int64_t k = add_reshape(graph, Numbers::k, graph.add(keys));
   add_matmul(graph, gradient, k, Numbers::dq);
   return graph;
+}
+
+}  // namespace
+
+std::shared_ptr<const CudnnPlan> find_attention_plan(const CudnnTarget& target, const FusedAttention& attention,
+                                                     std::size_t workspace_bytes) {
+  try {
+    return CudnnPlan::find(target,
+                           attention.is_gradient ? attention_gradient_graph(target.library(), attention)
+                                                 : attention_graph(target.library(), attention),
+                           {.workspace_bytes = workspace_bytes});
+  } catch (const CudnnError& error) {
+    if (!error.is_unsupported) {
+      throw;
+    }
+    return nullptr;
+  }
 }
 
 }  // namespace shardrun::device::cuda
