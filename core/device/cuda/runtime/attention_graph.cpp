@@ -9,7 +9,7 @@ namespace shardrun::device::cuda {
 namespace {
 
 using Numbers = AttentionNumbers;
-using Sizes = std::vector<std::int64_t>;
+using Extents = std::vector<std::int64_t>;
 
 /// Shapes of the tensors and of those between the operations.
 class AttentionShapes {
@@ -25,9 +25,9 @@ class AttentionShapes {
   [[nodiscard]] CudnnTensor q() const { return rows_of(of_.heads, of_.queries, of_.query_row()); }
   [[nodiscard]] CudnnTensor k() const { return rows_of(of_.key_heads, of_.keys, of_.key_row()); }
   [[nodiscard]] CudnnTensor out() const { return rows_of(of_.heads, of_.queries, of_.out_row()); }
-  [[nodiscard]] Sizes scores() const { return {of_.batch, of_.heads, of_.queries, of_.keys}; }
-  [[nodiscard]] Sizes column() const { return {of_.batch, of_.heads, of_.queries, 1}; }
-  [[nodiscard]] Sizes full_keys() const { return {of_.batch, of_.heads, of_.keys, of_.width}; }
+  [[nodiscard]] Extents scores() const { return {of_.batch, of_.heads, of_.queries, of_.keys}; }
+  [[nodiscard]] Extents column() const { return {of_.batch, of_.heads, of_.queries, 1}; }
+  [[nodiscard]] Extents full_keys() const { return {of_.batch, of_.heads, of_.keys, of_.width}; }
   [[nodiscard]] const FusedAttention& of() const { return of_; }
 
  private:
@@ -50,12 +50,12 @@ void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnT
   }
 }
 
-std::int64_t add_scaled(CudnnGraph& graph, const Sizes& shape, std::int64_t x) {
+std::int64_t add_scaled(CudnnGraph& graph, const Extents& shape, std::int64_t x) {
   return add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = x, .b = Numbers::scale}, add_virtual(graph, shape));
 }
 
 /// Scores of keys that come after the query become `unseen`.
-std::int64_t add_causal_mask(CudnnGraph& graph, const Sizes& shape, std::int64_t scores) {
+std::int64_t add_causal_mask(CudnnGraph& graph, const Extents& shape, std::int64_t scores) {
   const auto index = [&](std::int64_t axis) {
     return add_pointwise(graph, {.mode = CUDNN_POINTWISE_GEN_INDEX, .x = scores, .axis = axis},
                          add_virtual(graph, shape, CUDNN_DATA_INT32));
@@ -89,7 +89,7 @@ void add_transposed_product(CudnnGraph& graph, const AttentionShapes& shapes, st
 CudnnGraph attention_graph(const CudnnFunctions& library, const FusedAttention& of) {
   CudnnGraph graph(library);
   const AttentionShapes shapes(of);
-  const Sizes scores_shape = shapes.scores();
+  const Extents scores_shape = shapes.scores();
   add_operands(graph, shapes, shapes.k());
   std::int64_t scores =
       add_scaled(graph, scores_shape, add_matmul(graph, Numbers::q, Numbers::k, add_virtual(graph, scores_shape)));
@@ -114,7 +114,7 @@ CudnnGraph attention_graph(const CudnnFunctions& library, const FusedAttention& 
 CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAttention& of) {
   CudnnGraph graph(library);
   const AttentionShapes shapes(of);
-  const Sizes scores_shape = shapes.scores();
+  const Extents scores_shape = shapes.scores();
   add_operands(graph, shapes, transposed(shapes.k()));
   for (const CudnnTensor& each :
        {shapes.out(), shapes.q(), shapes.k(), shapes.k(), CudnnTensor{.shape = shapes.column()}, one_value()}) {

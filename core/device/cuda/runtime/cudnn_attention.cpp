@@ -64,35 +64,42 @@ class CudnnAttention final : public LibraryAttention {
     }
     std::shared_ptr<const CudnnPlan> plan;
     AttentionRun run;
-    try {
-      plan = find_attention_plan(target_, attention, memory.workspace.size());
-      if (plan != nullptr) {
-        run = bound(plan, attention, scale, memory);
+    with_name(attention, [&] { plan = find_attention_plan(target_, attention, memory.workspace.size()); });
+    if (plan != nullptr) {
+      run = bound(plan, attention, scale, memory);
+      try {
         load_kernels(gpu_, run);
+      } catch (const Error& error) {
+        write_to_standard_error(
+            fmt::format("shardrun: loading the kernels of {} failed, so our own kernels compute it: {}\n",
+                        text_of(attention), error.message()));
+        plan = nullptr;
+        run = nullptr;
       }
-    } catch (const Error& error) {
-      write_to_standard_error(
-          fmt::format("shardrun: loading the kernels of {} failed, so our own kernels compute it: {}\n",
-                      text_of(attention), error.message()));
-      plan = nullptr;
-      run = nullptr;
     }
     known_.emplace(attention, std::move(plan));
     return run;
   }
 
  private:
+  template <class Act>
+  static void with_name(const FusedAttention& attention, const Act& act) {
+    try {
+      act();
+    } catch (const CudnnError& error) {
+      throw Error(error.code(), fmt::format("{}: {}", text_of(attention), error.message()));
+    }
+  }
+
   AttentionRun bound(const std::shared_ptr<const CudnnPlan>& plan, const FusedAttention& attention, float scale,
                      const AttentionMemory& memory) {
     auto made = std::make_shared<BoundAttention>(BoundAttention{.plan = plan, .scale = scale});
-    made->memory =
-        std::make_unique<const CudnnDescriptor>(plan->bind(memory_of(attention, memory, *made), memory.workspace));
+    with_name(attention, [&] {
+      made->memory =
+          std::make_unique<const CudnnDescriptor>(plan->bind(memory_of(attention, memory, *made), memory.workspace));
+    });
     return [this, made, attention](cudaStream_t stream) {
-      try {
-        target_.run(made->plan->descriptor(), *made->memory, stream);
-      } catch (const CudnnError& error) {
-        throw Error(error.code(), fmt::format("{}: {}", text_of(attention), error.message()));
-      }
+      with_name(attention, [&] { target_.run(made->plan->descriptor(), *made->memory, stream); });
     };
   }
 
