@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tests/support/cuda/fake_cublaslt.h"
@@ -290,32 +291,27 @@ Run checked_run(const std::shared_ptr<const Descriptor>& plan_descriptor, const 
   return run;
 }
 
-/// As numbers of fewer bits hold them: bfloat16 has 16 less than float32, TF32 13.
-void round_operands(Values& values, unsigned dropped_bits) {
-  for (auto& [uid, all] : values) {
-    std::ranges::transform(all, all.begin(), [&](double each) { return without_bits(each, dropped_bits); });
-  }
-}
-
 void execute(const Run& run) {
   const Plan plan(*run.plan);
   std::memset(run.workspace, static_cast<int>(run.turn % 251), static_cast<std::size_t>(plan.workspace()));
   const std::map<std::int64_t, Tensor> tensors = tensors_in_memory(plan.graph);
+  std::vector<Reference> left(operations_of(plan.graph).begin(), operations_of(plan.graph).end());
+  std::set<std::int64_t> to_make;
+  for (const Reference& each : left) {
+    to_make.insert(Tensor(*tensors_of(*each).made.front()).uid);
+  }
   Values values = run.passed;
   for (const auto& [uid, memory] : run.memory) {
-    values[uid] = load(tensors.at(uid), memory);
+    // As numbers of fewer bits hold operands: bfloat16 has 16 less than float32, TF32 13.
+    const unsigned dropped = to_make.contains(uid) ? 0 : plan.engine->dropped_bits;
+    std::vector<double>& loaded = values[uid] = load(tensors.at(uid), memory);
+    std::ranges::transform(loaded, loaded.begin(), [&](double each) { return without_bits(each, dropped); });
   }
-  round_operands(values, plan.engine->dropped_bits);
   // An operation may stand before what makes its operands.
-  std::vector<Reference> left(operations_of(plan.graph).begin(), operations_of(plan.graph).end());
-  std::map<std::int64_t, bool> to_make;
-  for (const Reference& each : left) {
-    to_make[Tensor(*tensors_of(*each).made.front()).uid] = true;
-  }
   while (!left.empty()) {
     const auto next = std::ranges::find_if(left, [&](const Reference& each) {
       return std::ranges::none_of(tensors_of(*each).read,
-                                  [&](const Reference& read) { return to_make[Tensor(*read).uid]; });
+                                  [&](const Reference& read) { return to_make.contains(Tensor(*read).uid); });
     });
     if (next == left.end()) {
       std::fprintf(stderr, "fake cuDNN: the operations of a graph wait for each other\n");
@@ -323,7 +319,7 @@ void execute(const Run& run) {
     }
     const Tensor made(*tensors_of(**next).made.front());
     compute(**next, values);
-    to_make[made.uid] = false;
+    to_make.erase(made.uid);
     if (!made.is_virtual) {
       if (!plan.engine->is_reproducible) {
         values[made.uid].front() += static_cast<double>(run.turn % 7 + 1);

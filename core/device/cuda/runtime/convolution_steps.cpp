@@ -16,9 +16,6 @@ using graph::DType;
 using Makes = Convolution::Makes;
 using Sizes = std::array<std::int64_t, 4>;
 
-/// Copies of images and casts are at most so large, if one image is not larger.
-constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
-
 std::int64_t width_of(DType dtype) { return static_cast<std::int64_t>(graph::element_bytes(dtype)); }
 std::int64_t elements_of(const Sizes& sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 
@@ -112,7 +109,8 @@ bool is_convolution(std::string_view op) {
   return op == "conv" || op == "conv_gradient_input" || op == "conv_gradient_weights";
 }
 
-std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape) {
+std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape,
+                                                  std::int64_t most_bytes) {
   const std::optional<Convolution> whole = convolution_of(op, shape);
   if (!whole) {
     return std::nullopt;

@@ -52,11 +52,15 @@ struct ConvolutionSteps {
   [[nodiscard]] Convolution part(std::int64_t count) const;
 };
 
+/// Copies and casts of a part of the images are at most so large, if one image is not larger.
+inline constexpr std::int64_t most_convolution_bytes = std::int64_t{256} << 20;
+
 /// Whether the op is `conv` or a gradient of it.
 [[nodiscard]] bool is_convolution(std::string_view op);
 
 /// Nothing: it is not for the library, because its types are mixed in another way, or it is empty.
 /// REQUIRES: is_convolution(op).
-[[nodiscard]] std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape);
+[[nodiscard]] std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const graph::OpShape& shape,
+                                                                std::int64_t most_bytes = most_convolution_bytes);
 
 }  // namespace shardrun::device::cuda

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/device/cuda/copies.h"
-#include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 
 namespace shardrun::device::cuda {
@@ -99,10 +98,11 @@ std::vector<BoundConvolution> bind(LibraryConvolutions& library, const Convoluti
   return parts;
 }
 
-LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op) {
+LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::int64_t most_bytes) {
   const std::vector<graph::TensorType> inputs = op.input_types();
   const std::vector<graph::TensorType> outputs = op.output_types();
-  const std::optional<ConvolutionSteps> steps = convolution_steps(op.kernel.op, {op.attributes, inputs, outputs});
+  const std::optional<ConvolutionSteps> steps =
+      convolution_steps(op.kernel.op, {op.attributes, inputs, outputs}, most_bytes);
   if (!steps || !has_whole_images(op.inputs) || !has_whole_images(op.outputs)) {
     return nullptr;
   }
@@ -136,8 +136,9 @@ std::vector<LibraryKernel> with_scratch_of_convolutions(std::vector<LibraryKerne
   return own;
 }
 
-std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op) {
-  return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op); });
+std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op,
+                                                          std::int64_t most_bytes) {
+  return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op, most_bytes); });
 }
 
 }  // namespace shardrun::device::cuda

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/library_op.h"
 #include "core/device/library.h"
 
@@ -17,7 +18,8 @@ class LibraryConvolutions;
 
 /// Prepares a convolution for its memory. `library`: null: our own kernel computes it, and so it does what the library
 /// has no engine for, and parts of images that are split. REQUIRES: is_convolution(op.kernel.op). Throws
-/// Error{internal} when the library fails.
-[[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op);
+/// Error{internal} when the library fails. `most_bytes`: of a part, at most as planned.
+[[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_convolution(
+    LibraryConvolutions* library, OpToPrepare op, std::int64_t most_bytes = most_convolution_bytes);
 
 }  // namespace shardrun::device::cuda
