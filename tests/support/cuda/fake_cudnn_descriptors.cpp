@@ -281,8 +281,10 @@ void check(const Descriptor& descriptor) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return check_pointwise(descriptor);
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: return check_matmul(descriptor);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-      return require(is_broadcast(Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)),
-                                  Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_XDESC))),
+      // Neighbours are reduced together.
+      return require(std::ranges::equal(Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_YDESC)).sizes,
+                                        Tensor(*descriptor.of(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)).sizes,
+                                        [](std::int64_t y, std::int64_t x) { return y > 0 && x % y == 0; }),
                      "the result of a reduction does not fit");
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return check_graph(descriptor);
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR: return check_variants(descriptor);

@@ -28,6 +28,8 @@ class AttentionShapes {
   [[nodiscard]] Extents scores() const { return {of_.batch, of_.heads, of_.queries, of_.keys}; }
   [[nodiscard]] Extents column() const { return {of_.batch, of_.heads, of_.queries, 1}; }
   [[nodiscard]] Extents full_keys() const { return {of_.batch, of_.heads, of_.keys, of_.width}; }
+  /// Of a part it is aligned as its elements.
+  [[nodiscard]] CudnnTensor log_sum_exp() const { return {.shape = column(), .alignment = sizeof(float)}; }
   [[nodiscard]] const FusedAttention& of() const { return of_; }
 
  private:
@@ -44,8 +46,8 @@ CudnnTensor one_value() { return {.shape = {1, 1, 1, 1}, .is_by_value = true}; }
 
 /// The tensors that both graphs have, with the numbers 1 to 7. `v`: as the graph multiplies by it.
 void add_operands(CudnnGraph& graph, const AttentionShapes& shapes, const CudnnTensor& v) {
-  for (const CudnnTensor& each : {shapes.q(), transposed(shapes.k()), v, shapes.out(),
-                                  CudnnTensor{.shape = shapes.column()}, one_value(), one_value()}) {
+  for (const CudnnTensor& each :
+       {shapes.q(), transposed(shapes.k()), v, shapes.out(), shapes.log_sum_exp(), one_value(), one_value()}) {
     graph.add(each);
   }
 }
