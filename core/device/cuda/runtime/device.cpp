@@ -10,6 +10,7 @@
 #include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
+#include "core/device/cuda/runtime/cudnn.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
@@ -53,6 +54,7 @@ DeviceFacts CudaDevice::facts() const {
 std::vector<Unit> CudaDevice::units() const {
   std::vector<Unit> found = find_gpus();
   static_cast<void>(find_cublaslt());
+  static_cast<void>(find_cudnn());
   return found;
 }
 
