@@ -22,10 +22,20 @@ const std::vector<std::string> by_cudnn = {"SHARDRUN_CUDA_DNN=cudnn", "LD_LIBRAR
 std::vector<std::string> settings_of(const std::filesystem::path& folder, std::vector<std::string> split) {
   split.push_back("data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string());
   for (const char* const setting : {"model.rows=13", "model.channels=6", "data.batch=20", "data.microbatches=2",
-                                    "train.steps=4", "job.output=out", "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS}) {
+                                    "train.steps=4", "job.output=out"}) {
     split.emplace_back(setting);
   }
   return split;
+}
+
+/// The words of the fake program for conv_net.
+std::vector<std::string> network(const std::string& command, std::vector<std::string> settings) {
+  settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS);
+  std::vector<std::string> words = {command, example("conv_net")};
+  if (command == "plan") {
+    words.emplace_back("--json");
+  }
+  return on_cuda(std::move(words), std::move(settings), "cuda:0,1");
 }
 
 }  // namespace
@@ -49,7 +59,7 @@ TEST_CASE("a convolutional network by cuDNN has the cpu's losses, and touches wh
         std::vector<std::string> variables = by_cudnn;
         variables.emplace_back(seed);
 
-        const Ended ended = fake.run(folder.path(), on_cuda({example("conv_net")}, settings, "cuda:0,1"), variables);
+        const Ended ended = fake.run(folder.path(), network("run", settings), variables);
 
         INFO(ended.err);
         REQUIRE(ended.code == 0);
@@ -78,7 +88,7 @@ TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends 
   const TemporaryFolder folder;
   write_images(folder.path());
   const std::vector<std::string> settings = settings_of(folder.path(), {"job.strategy=single", "job.ranks=1"});
-  const std::vector<std::string> plan = on_cuda({"plan", example("conv_net"), "--json"}, settings);
+  const std::vector<std::string> plan = network("plan", settings);
   const Ended by_library = fake.run(folder.path(), plan, by_cudnn);
   INFO(by_library.err);
   REQUIRE(by_library.code == 0);
@@ -86,12 +96,12 @@ TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends 
   std::vector<std::string> failing = by_cudnn;
   failing.emplace_back("FAKE_CUDNN_FAIL=cudnnBackendFinalize");
 
-  const Ended ended = fake.run(folder.path(), on_cuda({example("conv_net")}, settings), failing);
+  const Ended ended = fake.run(folder.path(), network("run", settings), failing);
 
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("op conv (") && Contains("): conv f32[10, 1, 13, 10] * [6, 1, 3, 3] -> ") &&
                             Contains("cudnnBackendFinalize returned CUDNN_STATUS_EXECUTION_FAILED"));
-  CHECK(fake.run(folder.path(), on_cuda({example("conv_net")}, settings),
-                 {by_cudnn[0], by_cudnn[1], "FAKE_CUDNN_VERSION=80907"})
-            .code == 2);
+  CHECK(
+      fake.run(folder.path(), network("run", settings), {by_cudnn[0], by_cudnn[1], "FAKE_CUDNN_VERSION=80907"}).code ==
+      2);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/runtime/attentions.h"
 #include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/cuda/runtime/products.h"
@@ -42,7 +43,8 @@ std::vector<device::LibraryKernel> kernels() {
   if (const char* const stuck = std::getenv("FAKE_CUDA_STUCK"); stuck != nullptr) {
     std::ranges::find(all, stuck, &device::LibraryKernel::op)->kernel.run = never_end;
   }
-  return device::cuda::with_scratch_of_convolutions(device::cuda::with_scratch_of_products(std::move(all)));
+  return device::cuda::with_scratch_of_attention(
+      device::cuda::with_scratch_of_convolutions(device::cuda::with_scratch_of_products(std::move(all))));
 }
 
 }  // namespace

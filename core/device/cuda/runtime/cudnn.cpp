@@ -6,8 +6,8 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// The first whose plans can be made without a handle (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR).
-constexpr std::size_t oldest_cudnn = 90800;
+/// The first whose gradient of attention is right for each number of keys.
+constexpr std::size_t oldest_cudnn = 91600;
 
 /// Throws Error that says what the library lacks.
 CudnnFunctions cudnn_functions_of(void* library) {

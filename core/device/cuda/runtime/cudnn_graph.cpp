@@ -196,7 +196,8 @@ bool CudnnPlan::take(const CudnnTarget& target, std::unique_ptr<CudnnDescriptor>
                      const CudnnLimits& limits) {
   const auto engine = configuration->read_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes = {};
-  const std::size_t count = engine.at(0)->read(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, std::span<cudnnBackendNumericalNote_t>(notes));
+  const std::size_t count =
+      engine.at(0)->read(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, std::span<cudnnBackendNumericalNote_t>(notes));
   for (std::size_t i = 0; i < std::min(count, notes.size()); ++i) {
     if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
         std::find(limits.refused.begin(), limits.refused.end(), notes[i]) != limits.refused.end()) {

@@ -7,10 +7,13 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/known_kernels.h"
+#include "core/device/cuda/runtime/attention_steps.h"
+#include "core/device/cuda/runtime/attentions.h"
 #include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_attention.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
@@ -129,6 +132,15 @@ LibraryProducts* CudaDevice::products() const {
   return products_.get();
 }
 
+LibraryAttention* CudaDevice::attention() const {
+  const Gpu& of = gpu();
+  const std::lock_guard lock(mutex_);
+  if (!attention_) {
+    attention_ = open_attention(of);
+  }
+  return attention_->get();
+}
+
 LibraryConvolutions* CudaDevice::convolutions() const {
   const Gpu& of = gpu();
   const std::lock_guard lock(mutex_);
@@ -142,17 +154,24 @@ std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, 
                                                           std::vector<TensorView> inputs,
                                                           std::vector<TensorView> outputs, std::span<std::byte> scratch,
                                                           std::string_view makes) const {
-  if (!is_product(kernel.op) && !is_convolution(kernel.op)) {
-    return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  const auto op = [&]() -> OpToPrepare {
+    return {.kernel = kernel,
+            .attributes = attributes,
+            .inputs = std::move(inputs),
+            .outputs = std::move(outputs),
+            .scratch = scratch,
+            .makes = makes};
+  };
+  if (is_product(kernel.op)) {
+    return prepare_product(products(), op());
   }
-  OpToPrepare op = {.kernel = kernel,
-                    .attributes = attributes,
-                    .inputs = std::move(inputs),
-                    .outputs = std::move(outputs),
-                    .scratch = scratch,
-                    .makes = makes};
-  return is_product(kernel.op) ? prepare_product(products(), std::move(op))
-                               : prepare_convolution(convolutions(), std::move(op));
+  if (is_attention(kernel.op)) {
+    return prepare_attention(attention(), op());
+  }
+  if (is_convolution(kernel.op)) {
+    return prepare_convolution(convolutions(), op());
+  }
+  return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

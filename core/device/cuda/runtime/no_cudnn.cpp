@@ -1,4 +1,5 @@
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_attention.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/shared_library.h"
 
@@ -18,6 +19,7 @@ const FoundCudnn& find_cudnn() {
   return found;
 }
 
+std::unique_ptr<LibraryAttention> open_attention(const Gpu&) { return nullptr; }
 std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu&) { return nullptr; }
 
 }  // namespace shardrun::device::cuda
