@@ -94,13 +94,13 @@ TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends 
   REQUIRE(by_library.code == 0);
   CHECK(fake.run(folder.path(), plan).out == by_library.out);
   std::vector<std::string> failing = by_cudnn;
-  failing.emplace_back("FAKE_CUDNN_FAIL=cudnnBackendFinalize");
+  failing.emplace_back("FAKE_CUDNN_FAIL=cudnnBackendGetAttribute");
 
   const Ended ended = fake.run(folder.path(), network("run", settings), failing);
 
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("op conv (") && Contains("): conv f32[10, 1, 13, 10] * [6, 1, 3, 3] -> ") &&
-                            Contains("cudnnBackendFinalize returned CUDNN_STATUS_EXECUTION_FAILED"));
+                            Contains("cudnnBackendGetAttribute (202) returned CUDNN_STATUS_EXECUTION_FAILED"));
   CHECK(
       fake.run(folder.path(), network("run", settings), {by_cudnn[0], by_cudnn[1], "FAKE_CUDNN_VERSION=80907"}).code ==
       2);
