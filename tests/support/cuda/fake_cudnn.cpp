@@ -98,8 +98,33 @@ std::map<std::int64_t, Tensor> tensors_in_memory(const Descriptor& graph) {
   return found;
 }
 
-/// As the true library wants for copies of tensors of another layout: their bytes, and some.
+/// As the true library wants for the gradient of attention: the probabilities of whole tiles in bfloat16, and products
+/// of all heads that are added up in groups.
+std::int64_t workspace_of_gradient(const Descriptor& graph) {
+  const auto up_to = [](std::int64_t value, std::int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+  };
+  std::int64_t bytes = 0;
+  for (const Reference& operation : operations_of(graph)) {
+    if (operation->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && bytes == 0) {
+      const Sizes scores = Tensor(*operation->of(CUDNN_ATTR_OPERATION_MATMUL_CDESC)).sizes;
+      bytes = scores[0] * scores[1] * up_to(scores[2], 64) * up_to(scores[3], 128) * 2;
+    } else if (operation->type == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) {
+      const Tensor x(*operation->of(CUDNN_ATTR_OPERATION_REDUCTION_XDESC));
+      bytes += x.type == CUDNN_DATA_BFLOAT16 ? static_cast<std::int64_t>(x.bytes()) : 0;
+    }
+  }
+  return bytes;
+}
+
+/// As the true library wants: for attention little, for others copies of tensors of another layout.
 std::int64_t workspace_of(const Descriptor& graph) {
+  const auto has = [&](DescriptorType type) {
+    return std::ranges::any_of(operations_of(graph), [&](const Reference& each) { return each->type == type; });
+  };
+  if (has(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)) {
+    return 256 + (has(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR) ? workspace_of_gradient(graph) : 0);
+  }
   std::int64_t bytes = 16;
   for (const auto& [uid, tensor] : tensors_in_memory(graph)) {
     bytes += static_cast<std::int64_t>(tensor.bytes());
@@ -364,12 +389,9 @@ void cudnnGetLastErrorString(char* message, std::size_t size) {
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return with("cudnnCreate", [&] {
     require(lent != nullptr, "nothing is lent to the fake", CUDNN_STATUS_NOT_INITIALIZED);
-    *handle = new cudnnContext;
+    static std::vector<std::unique_ptr<cudnnContext>> all;  // nobody destroys them
+    *handle = all.emplace_back(std::make_unique<cudnnContext>()).get();
   });
-}
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  delete handle;
-  return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return with("cudnnSetStream", [&] { handle->stream = stream; });

@@ -12,6 +12,7 @@
 #include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
+#include "core/device/cuda/runtime/cudnn.h"
 #include "core/device/cuda/runtime/library_attention.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_product.h"
@@ -56,6 +57,7 @@ DeviceFacts CudaDevice::facts() const {
 std::vector<Unit> CudaDevice::units() const {
   std::vector<Unit> found = find_gpus();
   static_cast<void>(find_cublaslt());
+  static_cast<void>(find_cudnn());
   return found;
 }
 
