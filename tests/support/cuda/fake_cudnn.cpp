@@ -144,7 +144,7 @@ std::vector<Engine> engines_of(const Descriptor& graph) {
   if (is_float32) {
     engines.push_back({.number = 3,
                        .notes = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS},
-                       .dropped_bits = 16});
+                       .dropped_bits = 20});
     engines.push_back({.number = 4, .notes = tensor_core, .dropped_bits = 13});
   }
   engines.push_back({.number = 5, .notes = is_float32 ? std::vector<cudnnBackendNumericalNote_t>{} : tensor_core});
@@ -327,7 +327,7 @@ void execute(const Run& run) {
   }
   Values values = run.passed;
   for (const auto& [uid, memory] : run.memory) {
-    // As numbers of fewer bits hold operands: bfloat16 has 16 less than float32, TF32 13.
+    // As numbers of fewer bits hold operands: TF32 has 13 less than float32, FP8 20.
     const unsigned dropped = to_make.contains(uid) ? 0 : plan.engine->dropped_bits;
     std::vector<double>& loaded = values[uid] = load(tensors.at(uid), memory);
     std::ranges::transform(loaded, loaded.begin(), [&](double each) { return without_bits(each, dropped); });
