@@ -1,4 +1,4 @@
-// Jobs of a convolutional network on the device `cuda`, over fakes of CUDA and of cuDNN.
+// Jobs of a convolutional network, and of one with attention, on the device `cuda`, over fakes of CUDA and of cuDNN.
 
 #include <algorithm>
 #include <string>
@@ -104,4 +104,42 @@ TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends 
   CHECK(
       fake.run(folder.path(), network("run", settings), {by_cudnn[0], by_cudnn[1], "FAKE_CUDNN_VERSION=80907"}).code ==
       2);
+}
+
+TEST_CASE("jobs whose attention is cuDNN's have the cpu's losses, and touch what was planned", "[cuda]") {
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  for (const std::vector<std::string>& split :
+       std::vector<std::vector<std::string>>{{"job.ranks=1", "job.strategy=single"},
+                                             {"job.ranks=2", "job.strategy=zero2"},
+                                             {"job.ranks=2", "job.strategy=tp"}}) {  // each rank has heads of its own
+    DYNAMIC_SECTION(split[1]) {
+      const JobFolder there;
+      const JobFolder here;
+      std::vector<std::string> settings = split;
+      settings.insert(settings.end(), {"model.width=32", "model.heads=4", "train.precision=mixed", "train.steps=4",
+                                       "data.microbatches=2"});
+
+      const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,1"), by_cudnn);
+      const Ended expected = here.run(settings);
+
+      INFO(ended.err);
+      REQUIRE(ended.code == 0);
+      REQUIRE(expected.code == 0);
+      const std::vector<double> losses = there.losses();
+      REQUIRE(losses.size() == 4);
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        CHECK(losses[i] == Approx(here.losses().at(i)).margin(2e-2));
+      }
+      const json::object summary = there.summary();
+      for (const json::value& rank : summary.at("ranks").as_array()) {
+        CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
+      }
+      // It is cuDNN that attends: where it fails, the job does.
+      std::vector<std::string> failing = by_cudnn;
+      failing.emplace_back("FAKE_CUDNN_FAIL=cudnnBackendGetAttribute");
+      const Ended failed = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,1"), failing);
+      CHECK(failed.code == 1);
+      CHECK_THAT(failed.err, Contains("op attention (") && Contains("): attention bf16["));
+    }
+  }
 }

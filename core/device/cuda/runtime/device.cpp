@@ -43,7 +43,7 @@ DeviceFacts CudaDevice::facts() const {
   DeviceFacts facts{
       .kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}, .bf16_products = {}};
   try {
-    facts.bf16_products = find_cublaslt().text;
+    facts.bf16_products = fmt::format("{}; attention and convolutions: {}", find_cublaslt().text, find_cudnn().text);
     const std::size_t unit = static_cast<std::size_t>(gpu().number());
     const std::vector<Unit> gpus = units();
     facts.memory = gpus.at(unit).memory;
