@@ -5,7 +5,7 @@
 /// cuDNN's graph API without a GPU, for tests: a library libcudnn.so.9 in a folder of its own (SHARDRUN_FAKE_CUDNN),
 /// found by LD_LIBRARY_PATH. It is compiled with the header of the true one, so only where that is installed.
 ///
-/// - Descriptors take the attributes of the true library, of its types and counts, once and before they are finalized.
+/// - Descriptors take the attributes of the true library, of its types and counts, before they are finalized.
 ///   Shapes, types and layouts of a graph are checked when its parts are finalized.
 /// - It computes late, in the turn of the fake's streams (fake_cuda.h), operation by operation, in float64, rounded to
 ///   the type of each tensor.
