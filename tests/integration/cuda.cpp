@@ -150,7 +150,7 @@ TEST_CASE("the GPUs are listed", "[cuda]") {
   CHECK_THAT(
       fake.run(job.path(), {"devices"}).out,
       Contains("\ncuda (2 units): computes in f32, bf16; bf16 products: own kernels: SHARDRUN_CUDA_PRODUCTS=own; "
-               "not addressable by the host\n"
+               "attention and convolutions: own kernels: SHARDRUN_CUDA_DNN=own; not addressable by the host\n"
                "    cuda:0 Fake H200, 1.00 GiB, compute capability 9.0\n    cuda:1 Fake H200"));
   const json::array devices = json::parse(fake.run(job.path(), {"devices", "--json"}).out).as_array();
   REQUIRE(devices.size() == 3);

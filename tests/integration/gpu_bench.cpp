@@ -126,7 +126,8 @@ TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those aft
   write_sanitizer(folder.path(), 3);
 
   const Ended wrong = run_packed(folder.path(), "--only kernels,sanitizer,ops",
-                                 "PATH=\"$PWD/tools:$PATH\" SHARDRUN_CUDA_PRODUCTS=own FAKE_CUDA_WITHOUT=layer_norm");
+                                 "PATH=\"$PWD/tools:$PATH\" SHARDRUN_CUDA_PRODUCTS=own SHARDRUN_CUDA_DNN=own "
+                                 "FAKE_CUDA_WITHOUT=layer_norm");
 
   INFO(wrong.out << wrong.err);
   CHECK(wrong.code == 1);

@@ -31,12 +31,12 @@ class Installation {
     }
   }
 
-  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0". Products are our own kernels', unless they say otherwise:
-  /// cuBLASLt may be installed here.
+  /// Runs it in the folder. `variables`: "FAKE_CUDA_GPUS=0". Our own kernels compute all, unless they say otherwise:
+  /// cuBLASLt and cuDNN may be installed here.
   [[nodiscard]] Ended run(const std::filesystem::path& in, const std::vector<std::string>& words,
                           const std::vector<std::string>& variables = {},
                           const std::function<void(pid_t process, std::string_view out)>& watch = {}) const {
-    std::string line = "exec env SHARDRUN_CUDA_PRODUCTS=own";
+    std::string line = "exec env SHARDRUN_CUDA_PRODUCTS=own SHARDRUN_CUDA_DNN=own";
     for (const std::string& variable : variables) {
       line += " " + variable;
     }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/integration/example_programs.h"
+#include "tests/integration/images.h"
 #include "tests/support/npy.h"
 
 using namespace shardrun::test;
@@ -53,29 +54,6 @@ TEST_CASE("networks of the examples learn, under each strategy the same", "[prog
     }
   }
 }
-
-namespace {
-
-/// 40 images of 13 by 10; the label is the third of the columns in which the bright spot is.
-void write_images(const std::filesystem::path& folder) {
-  std::string pixels;
-  std::string labels;
-  for (int sample = 0; sample < 40; ++sample) {
-    const int label = sample % 3;
-    for (int row = 0; row < 13; ++row) {
-      for (int column = 0; column < 10; ++column) {
-        const bool spot = std::abs(row - 2 - sample % 8) < 2 && std::abs(column - 1 - 3 * label) < 2;
-        pixels +=
-            bytes_of({(spot ? 1.0F : 0.0F) + static_cast<float>((sample * 5 + row * 7 + column * 3) % 11) / 22.0F});
-      }
-    }
-    labels += bytes_of({label});
-  }
-  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (40, 130), }", pixels));
-  write_file(folder / "y.npy", npy_file("{'descr': '<i4', 'fortran_order': False, 'shape': (40,), }", labels));
-}
-
-}  // namespace
 
 // Its batch norm has the statistics of the whole batch, whatever the split.
 TEST_CASE("a convolutional network learns the same with the batch or the images split", "[programs]") {

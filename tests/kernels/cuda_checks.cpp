@@ -89,6 +89,17 @@ void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
   }
 }
 
+/// As jobs have it: log-sum-exp of attention is float32, all else bfloat16. Null: not attention.
+const Typing* typing_of_jobs(std::string_view op) {
+  static constexpr Typing forward = {"float32 log-sum-exp", all_bfloat16.operand, [](std::size_t i) { return i != 1; }};
+  static constexpr Typing packed = {forward.name, [](std::size_t i) { return i != 2; }, all_bfloat16.result};
+  static constexpr Typing separate = {forward.name, [](std::size_t i) { return i != 4; }, all_bfloat16.result};
+  return op == "attention" || op == "scaled_dot_product_attention" ? &forward
+         : op == "attention_gradient"                              ? &packed
+         : op == "scaled_dot_product_attention_gradient"           ? &separate
+                                                                   : nullptr;
+}
+
 /// Attention of bfloat16 rounds probabilities and the gradients of scores to bfloat16 before it multiplies them.
 Tolerance cuda_tolerance(const Case& test, const Prepared& prepared) {
   Tolerance tolerance = float_tolerance(test);
@@ -170,6 +181,9 @@ std::vector<TypedCase> cuda_cases(std::string_view op) {
       if (!too_large && !normalises_one_element(test)) {
         cases.push_back({test, typing});
       }
+    }
+    if (const Typing* const of_jobs = typing_of_jobs(op)) {
+      cases.push_back({test, *of_jobs});
     }
   }
   add_cases_of_cuda(op, cases);

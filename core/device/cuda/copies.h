@@ -10,6 +10,8 @@
 namespace shardrun::device::cuda {
 
 void copy_box(const KernelCall& call, const StridedCopy& copy);
+/// to = from, rounded to the type of `to`. Both are of real numbers.
+void cast_elements(const KernelCall& call, const TensorView& from, const TensorView& to);
 /// Gives each of `count` elements of 1, 2, 4 or 8 bytes these bits.
 void fill_elements(const KernelCall& call, void* data, std::int64_t count, std::size_t element_bytes,
                    std::uint64_t bits);

@@ -1,5 +1,5 @@
-// Graphs of CUDA's fake: of their kernels, and of which are loaded. They are not run. And what the fake of cuBLASLt
-// needs.
+// Graphs of CUDA's fake: of their kernels, and of which are loaded. They are not run. And what the fakes of cuBLASLt
+// and cuDNN need.
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -12,6 +12,7 @@
 
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/cuda/fake_cudnn.h"
 
 struct FakeGraph {
   std::vector<const void*> kernels;
@@ -22,9 +23,12 @@ namespace {
 std::mutex graphs_mutex;
 std::map<cudaStream_t, FakeGraph*> captures;
 
+constexpr const char* cublaslt = "libcublasLt.so.13";
+constexpr const char* cudnn = "libcudnn.so.9";
+
 template <class Function>
-Function function_of_cublaslt(const char* name) {
-  void* const library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+Function function_of(const char* file, const char* name) {
+  void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
 }
 
@@ -67,30 +71,45 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 
 namespace shardrun::test::fake_cuda {
+namespace {
 
-void lend_to_cublaslt() {
-  static const Lent lent = {
-      .enqueue = enqueue, .is_on_gpu = is_on_gpu, .captures = [](void* stream, const void* kernel) {
-        const std::lock_guard lock(graphs_mutex);
-        const auto found = captures.find(static_cast<cudaStream_t>(stream));
-        if (found == captures.end()) {
-          return false;
-        }
-        found->second->kernels.push_back(kernel);
-        return true;
-      }};
-  const char* const products = std::getenv("SHARDRUN_CUDA_PRODUCTS");
-  if (products != nullptr && std::string_view(products) == "own") {
-    return;  // a library that the linker finds may be the true one
-  }
-  if (const auto lend = function_of_cublaslt<void (*)(const Lent*)>(lend_entry); lend != nullptr) {
+constexpr Lent lent = {.enqueue = enqueue, .is_on_gpu = is_on_gpu, .captures = [](void* stream, const void* kernel) {
+                         const std::lock_guard lock(graphs_mutex);
+                         const auto found = captures.find(static_cast<cudaStream_t>(stream));
+                         if (found == captures.end()) {
+                           return false;
+                         }
+                         found->second->kernels.push_back(kernel);
+                         return true;
+                       }};
+
+void lend_to(const char* library, const char* entry) {
+  if (const auto lend = function_of<void (*)(const Lent*)>(library, entry); lend != nullptr) {
     lend(&lent);
   }
 }
 
+}  // namespace
+
+void lend_to_cublaslt() {
+  const char* const products = std::getenv("SHARDRUN_CUDA_PRODUCTS");
+  if (products != nullptr && std::string_view(products) == "own") {
+    return;  // a library that the linker finds may be the true one
+  }
+  lend_to(cublaslt, lend_entry);
+}
+
 CublasLtCounts cublaslt_counts() {
   CublasLtCounts counts;
-  function_of_cublaslt<void (*)(CublasLtCounts*)>(counts_entry)(&counts);
+  function_of<void (*)(CublasLtCounts*)>(cublaslt, counts_entry)(&counts);
+  return counts;
+}
+
+void lend_to_cudnn() { lend_to(cudnn, cudnn_lend_entry); }
+
+CudnnCounts cudnn_counts() {
+  CudnnCounts counts;
+  function_of<void (*)(CudnnCounts*)>(cudnn, cudnn_counts_entry)(&counts);
   return counts;
 }
 

@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/runtime/attentions.h"
+#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/cuda/runtime/products.h"
 #include "core/device/library.h"
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/cuda/fake_cudnn.h"
 
 // The library of device `cuda` with a fake of CUDA's runtime and the emulated kernels, late on their streams.
 // FAKE_CUDA_WITHOUT names an op whose kernel is left out, FAKE_CUDA_STUCK one whose kernel never ends.
@@ -22,6 +25,7 @@ namespace {
 std::unique_ptr<const device::Device> open() {
   device::cuda::emulated::set_enqueue(fake_cuda::enqueue);
   fake_cuda::lend_to_cublaslt();
+  fake_cuda::lend_to_cudnn();
   return std::make_unique<const device::cuda::CudaDevice>();
 }
 
@@ -39,7 +43,8 @@ std::vector<device::LibraryKernel> kernels() {
   if (const char* const stuck = std::getenv("FAKE_CUDA_STUCK"); stuck != nullptr) {
     std::ranges::find(all, stuck, &device::LibraryKernel::op)->kernel.run = never_end;
   }
-  return device::cuda::with_scratch_of_products(std::move(all));
+  return device::cuda::with_scratch_of_attention(
+      device::cuda::with_scratch_of_convolutions(device::cuda::with_scratch_of_products(std::move(all))));
 }
 
 }  // namespace

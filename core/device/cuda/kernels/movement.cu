@@ -1,3 +1,5 @@
+#include "core/device/cuda/copies.h"
+
 #include <algorithm>
 
 #include "core/base/error.h"
@@ -331,4 +333,15 @@ const AddKernels movement({{"transpose", {.run = transpose}},
                            {"cast", {.run = cast}}});
 
 }  // namespace
+
+void cast_elements(const KernelCall& call, const TensorView& from, const TensorView& to) {
+  cast({.attributes = call.attributes,
+        .inputs = {&from, 1},
+        .outputs = {&to, 1},
+        .scratch = {},
+        .scalars = call.scalars,
+        .threads = call.threads,
+        .stream = call.stream});
+}
+
 }  // namespace shardrun::device::cuda

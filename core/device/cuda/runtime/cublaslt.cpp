@@ -1,44 +1,20 @@
 #include "core/device/cuda/runtime/cublaslt.h"
 
-#include <dlfcn.h>
-#include <fmt/format.h>
-
-#include <array>
-#include <cstdlib>
 #include <string_view>
 
-#include "core/base/error.h"
+#include "core/device/cuda/runtime/shared_library.h"
 
 namespace shardrun::device::cuda {
 namespace {
 
 /// The first with kernels for compute capability 9.0.
 constexpr std::size_t oldest_cublaslt = 120000;
-constexpr std::array<const char*, 2> cublaslt_files = {"libcublasLt.so.13", "libcublasLt.so.12"};
-constexpr const char* products_variable = "SHARDRUN_CUDA_PRODUCTS";
-
-template <class Function>
-void find_symbol(void* library, const char* symbol, Function& to) {
-  to = reinterpret_cast<Function>(dlsym(library, symbol));
-  if (to == nullptr) {
-    throw Error(ErrorCode::job, fmt::format("it has no {}", symbol));
-  }
-}
-
-std::string version_text(std::size_t version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
 
 /// Throws Error that says what the library lacks.
 CublasLt functions_of(void* library) {
   CublasLt found;
   find_symbol(library, "cublasLtGetVersion", found.version);
-  const std::size_t version = found.version();
-  if (version < oldest_cublaslt) {
-    throw Error(ErrorCode::job, fmt::format("it is of version {}, expected {} or newer", version_text(version),
-                                            version_text(oldest_cublaslt)));
-  }
-  found.name = "cuBLASLt " + version_text(version);
+  found.name = "cuBLASLt " + checked_version(found.version(), oldest_cublaslt);
   find_symbol(library, "cublasLtCreate", found.create);
   find_symbol(library, "cublasLtGetStatusName", found.status_name);
   find_symbol(library, "cublasLtMatmulDescCreate", found.operation_create);
@@ -55,45 +31,15 @@ CublasLt functions_of(void* library) {
   return found;
 }
 
-FoundCublasLt open_library() {
-  std::string lacks;
-  for (const char* const file : cublaslt_files) {
-    // Never unloaded: kernels of it may run until the process ends.
-    void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library == nullptr) {
-      const char* const why = dlerror();
-      // The linker's message says what is wrong with a file that exists.
-      const bool is_missing = std::string_view(why).find("No such file") != std::string_view::npos;
-      if (lacks.empty() || !is_missing) {
-        lacks = is_missing ? fmt::format("{} is not found", file) : why;
-      }
-      continue;
-    }
-    try {
-      FoundCublasLt found{.is_used = true, .pads = true, .functions = functions_of(library), .text = {}};
-      found.text = found.functions.name;
-      return found;
-    } catch (const Error& error) {
-      lacks = fmt::format("{} does not fit: {}", file, error.message());
-    }
-  }
-  return {.is_used = false, .pads = true, .functions = {}, .text = "own kernels: " + lacks};
-}
-
 FoundCublasLt choose() {
-  const std::string_view chosen = chosen_products();
-  if (chosen == "own") {
-    return {
-        .is_used = false, .pads = true, .functions = {}, .text = fmt::format("own kernels: {}=own", products_variable)};
-  }
-  FoundCublasLt found = open_library();
-  if (!found.is_used && !chosen.empty()) {
-    throw Error(ErrorCode::job,
-                fmt::format("the variable {} asks for cuBLASLt, which cannot be used ({}): name its folder in "
-                            "LD_LIBRARY_PATH, or take the variable away",
-                            products_variable, found.text));
-  }
-  if (chosen == "unpadded") {
+  FoundCublasLt found;
+  const OpenedLibrary opened = open_library(choice_of_products(), [&](void* library) {
+    found.functions = functions_of(library);
+    return found.functions.name;
+  });
+  found.is_used = opened.is_used;
+  found.text = opened.text;
+  if (opened.chosen == "unpadded") {
     found.pads = false;
     found.text += ", rows unpadded";
   }
@@ -101,17 +47,6 @@ FoundCublasLt choose() {
 }
 
 }  // namespace
-
-std::string_view chosen_products() {
-  const char* const variable = std::getenv(products_variable);
-  const std::string_view chosen = variable == nullptr ? "" : variable;
-  if (!chosen.empty() && chosen != "own" && chosen != "cublaslt" && chosen != "unpadded") {
-    throw Error(ErrorCode::job,
-                fmt::format("the variable {} is '{}'; expected own, cublaslt or unpadded, or no such variable",
-                            products_variable, chosen));
-  }
-  return chosen;
-}
 
 const FoundCublasLt& find_cublaslt() {
   static const FoundCublasLt found = choose();

@@ -34,12 +34,9 @@ struct FoundCublasLt {
   std::string text;  ///< for people: the library's name, or "own kernels: " and why
 };
 
-/// The variable SHARDRUN_CUDA_PRODUCTS: `own` for our own kernels, `cublaslt` for the library, `unpadded` for the
-/// library without padded rows; empty: the library where it is found. Throws Error{job} if it has another value.
-[[nodiscard]] std::string_view chosen_products();
-
-/// Opens the library once: libcublasLt.so.13, or libcublasLt.so.12, as chosen_products() says. Calls no CUDA. Throws
-/// Error{job} as that does, or if it asks for a library that is not there.
+/// Opens the library once. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels, `cublaslt` for the
+/// library, `unpadded` for the library without padded rows; without it, the library where it is found. Calls no CUDA.
+/// Throws Error{job} as open_library().
 [[nodiscard]] const FoundCublasLt& find_cublaslt();
 
 }  // namespace shardrun::device::cuda

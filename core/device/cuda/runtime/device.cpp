@@ -7,12 +7,20 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/known_kernels.h"
+#include "core/device/cuda/runtime/attention_steps.h"
+#include "core/device/cuda/runtime/attentions.h"
+#include "core/device/cuda/runtime/convolution_steps.h"
+#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/cublaslt.h"
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_attention.h"
+#include "core/device/cuda/runtime/library_convolution.h"
 #include "core/device/cuda/runtime/library_product.h"
 #include "core/device/cuda/runtime/memory.h"
 #include "core/device/cuda/runtime/product_steps.h"
 #include "core/device/cuda/runtime/products.h"
 #include "core/device/cuda/runtime/queue.h"
+#include "core/device/cuda/runtime/shared_library.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -30,7 +38,9 @@ void load_kernels(const Gpu& gpu) {
 }  // namespace
 
 CudaDevice::CudaDevice() : DeviceApart("cuda", "cuda") {
-  static_cast<void>(chosen_products());  // another value is refused also where there is no driver
+  // Other values are refused also where there is no driver.
+  static_cast<void>(chosen_by_variable(choice_of_products()));
+  static_cast<void>(chosen_by_variable(choice_of_dnn()));
 }
 CudaDevice::~CudaDevice() = default;
 
@@ -38,7 +48,7 @@ DeviceFacts CudaDevice::facts() const {
   DeviceFacts facts{
       .kind = "cuda", .memory = std::nullopt, .computes = {graph::DType::f32, graph::DType::bf16}, .bf16_products = {}};
   try {
-    facts.bf16_products = find_cublaslt().text;
+    facts.bf16_products = fmt::format("{}; attention and convolutions: {}", find_cublaslt().text, find_cudnn().text);
     const std::size_t unit = static_cast<std::size_t>(gpu().number());
     const std::vector<Unit> gpus = units();
     facts.memory = gpus.at(unit).memory;
@@ -52,6 +62,7 @@ DeviceFacts CudaDevice::facts() const {
 std::vector<Unit> CudaDevice::units() const {
   std::vector<Unit> found = find_gpus();
   static_cast<void>(find_cublaslt());
+  static_cast<void>(find_cudnn());
   return found;
 }
 
@@ -126,14 +137,46 @@ LibraryProducts* CudaDevice::products() const {
   return products_.get();
 }
 
+LibraryAttention* CudaDevice::attention() const {
+  const Gpu& of = gpu();
+  const std::lock_guard lock(mutex_);
+  if (!attention_) {
+    attention_ = open_attention(of);
+  }
+  return attention_->get();
+}
+
+LibraryConvolutions* CudaDevice::convolutions() const {
+  const Gpu& of = gpu();
+  const std::lock_guard lock(mutex_);
+  if (!convolutions_) {
+    convolutions_ = open_convolutions(of);
+  }
+  return convolutions_->get();
+}
+
 std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                           std::vector<TensorView> inputs,
                                                           std::vector<TensorView> outputs, std::span<std::byte> scratch,
                                                           std::string_view makes) const {
-  if (!is_product(kernel.op)) {
-    return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  const auto op = [&]() -> OpToPrepare {
+    return {.kernel = kernel,
+            .attributes = attributes,
+            .inputs = std::move(inputs),
+            .outputs = std::move(outputs),
+            .scratch = scratch,
+            .makes = makes};
+  };
+  if (is_product(kernel.op)) {
+    return prepare_product(products(), op());
   }
-  return prepare_product(products(), kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  if (is_attention(kernel.op)) {
+    return prepare_attention(attention(), op());
+  }
+  if (is_convolution(kernel.op)) {
+    return prepare_convolution(convolutions(), op());
+  }
+  return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

@@ -15,6 +15,8 @@
 namespace shardrun::device::cuda {
 
 class CudaQueue;
+class LibraryAttention;
+class LibraryConvolutions;
 class LibraryProducts;
 
 /// The GPUs of this machine, of which a process uses one. Making it calls no CUDA: that happens once units are asked
@@ -35,7 +37,8 @@ class CudaDevice final : public DeviceApart {
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const override;
-  /// Products of matrices are prepared for a library where it is found (products.h).
+  /// Products of matrices, attention and convolutions are prepared for libraries where these are found (products.h,
+  /// attentions.h, convolutions.h).
   [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                               std::vector<TensorView> inputs,
                                                               std::vector<TensorView> outputs,
@@ -56,6 +59,10 @@ class CudaDevice final : public DeviceApart {
 
   /// Null: our own kernels multiply.
   [[nodiscard]] LibraryProducts* products() const;
+  /// Null: our own kernels compute attention.
+  [[nodiscard]] LibraryAttention* attention() const;
+  /// Null: our own kernels compute convolutions.
+  [[nodiscard]] LibraryConvolutions* convolutions() const;
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
@@ -70,6 +77,8 @@ class CudaDevice final : public DeviceApart {
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
+  mutable std::optional<std::unique_ptr<LibraryAttention>> attention_;        ///< once it was asked for
+  mutable std::optional<std::unique_ptr<LibraryConvolutions>> convolutions_;  ///< once they were asked for
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };

@@ -42,6 +42,8 @@ cudaDeviceProp properties_of(int number) {
   return properties;
 }
 
+int capability_of(const cudaDeviceProp& properties) { return properties.major * 10 + properties.minor; }
+
 }  // namespace
 
 std::vector<Unit> find_gpus() {
@@ -62,7 +64,7 @@ std::vector<Unit> find_gpus() {
   std::vector<Unit> units;
   for (int number = 0; number < count; ++number) {
     const cudaDeviceProp properties = properties_of(number);
-    if (properties.major * 10 + properties.minor < least_capability) {
+    if (capability_of(properties) < least_capability) {
       refuse(fmt::format(
           "GPU {} ({}) has compute capability {}.{}, and this build has kernels for {}.{} and later: leave "
           "it out with CUDA_VISIBLE_DEVICES",
@@ -75,7 +77,11 @@ std::vector<Unit> find_gpus() {
   return units;
 }
 
-Gpu::Gpu(int number) : number_(number), name_(properties_of(number).name) {}
+Gpu::Gpu(int number) : number_(number) {
+  const cudaDeviceProp properties = properties_of(number);
+  name_ = properties.name;
+  capability_ = capability_of(properties);
+}
 
 void Gpu::use() const { check(cudaSetDevice(number_), "choosing the GPU"); }
 

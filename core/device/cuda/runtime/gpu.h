@@ -21,6 +21,7 @@ class Gpu {
   explicit Gpu(int number);
 
   [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] int capability() const noexcept { return capability_; }  ///< 90 for compute capability 9.0
   /// Lets the calling thread use it. Throws Error{io}.
   void use() const;
   /// Throws Error if a call of CUDA failed: {io} when memory is lacking or the GPU is lost, else {internal}.
@@ -30,6 +31,7 @@ class Gpu {
  private:
   int number_;
   std::string name_;
+  int capability_;
 };
 
 }  // namespace shardrun::device::cuda

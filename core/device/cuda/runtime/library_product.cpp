@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/device/cuda/runtime/library_op.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -141,36 +142,6 @@ class CublasLtProduct final : public LibraryProduct {
   bool is_possible_ = false;
 };
 
-/// CUDA would load the product's kernels when it is first run (see CudaDevice::allocate). A graph of it is made, and
-/// not run: this loads them, and touches no memory of the product.
-void load_kernels_of(const LibraryProduct& product, const ProductMemory& memory, const Gpu& gpu) {
-  constexpr const char* attempted = "loading the kernels of a product";
-  cudaStream_t stream = nullptr;
-  gpu.use();
-  gpu.check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  try {
-    gpu.check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), attempted);
-    product.run(memory, false, stream);
-    gpu.check(cudaStreamEndCapture(stream, &graph), attempted);
-    gpu.check(cudaGraphInstantiate(&executable, graph, 0), attempted);
-  } catch (...) {
-    if (graph == nullptr) {
-      static_cast<void>(cudaStreamEndCapture(stream, &graph));
-    }
-    if (graph != nullptr) {
-      static_cast<void>(cudaGraphDestroy(graph));
-    }
-    static_cast<void>(cudaGetLastError());  // it does not concern later calls
-    static_cast<void>(cudaStreamDestroy(stream));
-    throw;
-  }
-  static_cast<void>(cudaGraphExecDestroy(executable));
-  static_cast<void>(cudaGraphDestroy(graph));
-  static_cast<void>(cudaStreamDestroy(stream));
-}
-
 std::vector<std::int64_t> key_of(const ProductStep& step, const Alignments& alignments, std::size_t workspace_bytes) {
   const Product& p = step.product;
   std::vector<std::int64_t> key = {p.m, p.n, p.k, step.batch, static_cast<std::int64_t>(workspace_bytes)};
@@ -213,7 +184,7 @@ std::shared_ptr<const LibraryProduct> LibraryProducts::find(const ProductStep& s
   std::shared_ptr<const LibraryProduct> found = made->is_possible() ? made : nullptr;
   if (found != nullptr) {
     try {
-      load_kernels_of(*found, memory, gpu_);
+      load_kernels(gpu_, [&](cudaStream_t stream) { found->run(memory, false, stream); });
     } catch (const Error& error) {
       write_to_standard_error(
           fmt::format("shardrun: loading the kernels of {} failed, so our own kernel multiplies them: {}\n",

@@ -1,15 +1,12 @@
 #include "core/device/cuda/runtime/products.h"
 
-#include <fmt/format.h>
-
+#include <array>
 #include <optional>
 #include <utility>
 #include <variant>
 
-#include "core/base/error.h"
 #include "core/device/cuda/copies.h"
 #include "core/device/cuda/runtime/product_steps.h"
-#include "core/device/queue.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -25,25 +22,10 @@ struct BoundCopy {
   void* to = nullptr;
 };
 
-/// An op of products that is prepared.
-struct BoundSteps {
-  const Kernel* own = nullptr;  ///< computes the op if there are no steps
-  std::vector<std::variant<BoundCopy, BoundProduct>> steps;
-  bool touched = false;  ///< the scratch, by the first call
-};
+using BoundSteps = std::vector<std::variant<BoundCopy, BoundProduct>>;
 
-void run_steps(const KernelCall& call) {
-  auto& bound = *static_cast<BoundSteps*>(call.prepared);
-  if (!bound.touched) {
-    // The memory that is measured as used is to be what is planned, and a product need not use all of its scratch.
-    fill_elements(call, call.scratch.data(), static_cast<std::int64_t>(call.scratch.size() / 8), 8, 0);
-    bound.touched = true;
-  }
-  if (bound.steps.empty()) {
-    run_kernel(*bound.own, call);
-    return;
-  }
-  for (const auto& each : bound.steps) {
+void run_steps(const BoundSteps& steps, const KernelCall& call) {
+  for (const auto& each : steps) {
     if (const auto* const copy = std::get_if<BoundCopy>(&each)) {
       if (!copy->step.only_adding || call.accumulate) {
         copy_box(call, {.from = copy->from,
@@ -60,57 +42,50 @@ void run_steps(const KernelCall& call) {
   }
 }
 
-/// Its kernel is the op's own, but for how it runs.
-struct PreparedProduct final : PreparedKernel {
-  Kernel through;
-  BoundSteps bound;
-};
-
 /// Where the op's tensors and scratch are.
-class Memories {
- public:
-  Memories(const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs, std::span<std::byte> scratch)
-      : begins_{static_cast<std::byte*>(inputs[0].data), static_cast<std::byte*>(inputs[1].data),
-                static_cast<std::byte*>(outputs[0].data), scratch.data()} {
-    constexpr auto alignment = static_cast<std::uintptr_t>(ProductSteps::alignment);
-    begins_[Place::scratch] += -reinterpret_cast<std::uintptr_t>(scratch.data()) % alignment;
-  }
-  [[nodiscard]] std::byte* at(const Place& place) const { return begins_[place.tensor] + place.byte; }
+using Memories = std::array<std::byte*, 4>;
 
- private:
-  std::array<std::byte*, 4> begins_;
-};
+std::byte* at(const Memories& memories, const Place& place) { return memories[place.tensor] + place.byte; }
 
-/// Adds the steps; none if the library lacks a product.
-void bind(LibraryProducts& library, const ProductSteps& of, const Memories& memories, BoundSteps& bound) {
-  const std::span<std::byte> workspace = {memories.at(of.workspace), of.workspace_bytes};
+/// The steps; none if the library lacks a product.
+BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories& memories) {
+  BoundSteps bound;
+  const std::span<std::byte> workspace = {at(memories, of.workspace), of.workspace_bytes};
   for (const auto& each : of.steps) {
     if (const auto* const copy = std::get_if<CopyStep>(&each)) {
-      bound.steps.emplace_back(BoundCopy{*copy, memories.at(copy->from), memories.at(copy->to)});
+      bound.emplace_back(BoundCopy{*copy, at(memories, copy->from), at(memories, copy->to)});
       continue;
     }
     const auto& step = std::get<ProductStep>(each);
-    const ProductMemory memory = {.a = memories.at(step.places[0]),
-                                  .b = memories.at(step.places[1]),
-                                  .c = memories.at(step.places[2]),
+    const ProductMemory memory = {.a = at(memories, step.places[0]),
+                                  .b = at(memories, step.places[1]),
+                                  .c = at(memories, step.places[2]),
                                   .workspace = workspace};
     std::shared_ptr<const LibraryProduct> product = library.find(step, memory);
     if (product == nullptr) {
-      bound.steps.clear();
-      return;
+      return {};
     }
-    bound.steps.emplace_back(BoundProduct{std::move(product), memory});
+    bound.emplace_back(BoundProduct{std::move(product), memory});
   }
+  return bound;
 }
 
-std::vector<graph::TensorType> types_of_views(const std::vector<TensorView>& tensors) {
-  std::vector<graph::TensorType> types;
-  for (const TensorView& tensor : tensors) {
-    types.push_back({.dtype = tensor.dtype,
-                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
-                     .axes = std::vector<std::string>(tensor.rank)});
+LibraryWork work_of(LibraryProducts& library, const OpToPrepare& op) {
+  const std::vector<graph::TensorType> inputs = op.input_types();
+  const std::vector<graph::TensorType> outputs = op.output_types();
+  const std::optional<ProductSteps> steps =
+      product_steps(op.kernel.op, {op.attributes, inputs, outputs}, library.padding());
+  if (!steps) {
+    return nullptr;
   }
-  return types;
+  const Memories memories = {static_cast<std::byte*>(op.inputs[0].data), static_cast<std::byte*>(op.inputs[1].data),
+                             static_cast<std::byte*>(op.outputs[0].data),
+                             op.scratch_at(ProductSteps::alignment, steps->scratch_bytes)};
+  BoundSteps bound = bind(library, *steps, memories);
+  if (bound.empty()) {
+    return nullptr;
+  }
+  return [bound = std::move(bound)](const KernelCall& call) { run_steps(bound, call); };
 }
 
 /// One for each op, because a kernel's function is not told which op it is asked for.
@@ -136,40 +111,8 @@ std::vector<LibraryKernel> with_scratch_of_products(std::vector<LibraryKernel> o
   return own;
 }
 
-std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, const Kernel& kernel,
-                                                      const graph::Attributes& attributes,
-                                                      std::vector<TensorView> inputs, std::vector<TensorView> outputs,
-                                                      std::span<std::byte> scratch, std::string_view makes) {
-  auto made = std::make_unique<PreparedProduct>();
-  made->through = {.run = run_steps, .op = kernel.op};
-  made->bound.own = &kernel;
-  if (library != nullptr) {
-    const std::vector<graph::TensorType> of_inputs = types_of_views(inputs);
-    const std::vector<graph::TensorType> of_outputs = types_of_views(outputs);
-    const std::optional<ProductSteps> steps =
-        product_steps(kernel.op, {attributes, of_inputs, of_outputs}, library->padding());
-    if (steps && steps->scratch_bytes > scratch.size()) {
-      throw Error(ErrorCode::internal, fmt::format("op {}: {} bytes of scratch were planned, and {} are needed",
-                                                   kernel.op, scratch.size(), steps->scratch_bytes));
-    }
-    if (steps) {
-      try {
-        bind(*library, *steps, Memories(inputs, outputs, scratch), made->bound);
-      } catch (const Error& error) {
-        throw Error(error.code(), fmt::format("op {}{}: {}", kernel.op,
-                                              makes.empty() ? "" : fmt::format(" ({})", makes), error.message()));
-      }
-    }
-  }
-  made->kernel = &made->through;
-  made->attributes = &attributes;
-  made->inputs = std::move(inputs);
-  made->outputs = std::move(outputs);
-  made->scratch = scratch;
-  made->makes = makes;
-  // It is part of what it is given to.
-  made->prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &made->bound);
-  return made;
+std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, OpToPrepare op) {
+  return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op); });
 }
 
 }  // namespace shardrun::device::cuda

@@ -17,7 +17,12 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
+// cuDNN's true header includes this one.
+#if __has_include(<library_types.h>)
+#include <library_types.h>
+#else
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+#endif
 
 enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,

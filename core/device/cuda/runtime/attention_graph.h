@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/device/cuda/runtime/attention_steps.h"
+#include "core/device/cuda/runtime/cudnn_graph.h"
+
+namespace shardrun::device::cuda {
+
+/// The tensors of the graphs, by their numbers. By value: the scale, the score of keys that are not
+/// seen, and 1.
+struct AttentionNumbers {
+  enum : std::int64_t { q = 1, k, v, out, log_sum_exp, scale, unseen, dout, dq, dk, dv, sums, one };
+};
+
+/// The first plan in the order of cuDNN's heuristics that adds up in a fixed order and needs no more workspace; null:
+/// there is none. Throws CudnnError.
+/// Attention: q, k, v -> out, log-sum-exp (natural logarithm) of the scaled scores. Its gradient: q, k, v, out,
+/// log-sum-exp, dout -> dq, dk, dv, and sums: those over a row of dout out, in float32.
+[[nodiscard]] std::shared_ptr<const CudnnPlan> find_attention_plan(const CudnnTarget& target,
+                                                                   const FusedAttention& attention,
+                                                                   std::size_t workspace_bytes);
+
+}  // namespace shardrun::device::cuda

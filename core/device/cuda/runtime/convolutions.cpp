@@ -1,0 +1,144 @@
+#include "core/device/cuda/runtime/convolutions.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/device/cuda/copies.h"
+#include "core/device/cuda/runtime/library_convolution.h"
+
+namespace shardrun::device::cuda {
+namespace {
+
+/// A part of the images, bound to its memory.
+struct BoundConvolution {
+  std::vector<std::pair<TensorView, TensorView>> casts;  ///< from and to, before it
+  ConvolutionRun setting;                                ///< empty: it always adds, to what the part before has made
+  ConvolutionRun adding;                                 ///< empty: the op never adds
+};
+
+void run_parts(const std::vector<BoundConvolution>& parts, const KernelCall& call) {
+  for (const BoundConvolution& part : parts) {
+    for (const auto& [from, to] : part.casts) {
+      cast_elements(call, from, to);
+    }
+    const bool adds = !part.setting || call.accumulate;
+    (adds ? part.adding : part.setting)(static_cast<cudaStream_t>(call.stream));
+  }
+}
+
+/// The library's windows are those of whole images.
+bool has_whole_images(const std::vector<TensorView>& tensors) {
+  return std::ranges::all_of(tensors, [](const TensorView& tensor) {
+    for (std::uint32_t d = 2; d < tensor.rank; ++d) {
+      if (tensor.origin[d] != 0 || tensor.shape[d] != tensor.global[d]) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+/// Images [first, first + count) of a tensor.
+TensorView images_of(const TensorView& tensor, std::int64_t first, std::int64_t count) {
+  TensorView part = tensor;
+  part.shape[0] = 1;
+  part.data = tensor.address_of(first * part.elements());
+  part.shape[0] = count;
+  return part;
+}
+
+/// x, w and y of an op, whichever of them it makes.
+struct Tensors {
+  explicit Tensors(const OpToPrepare& op, Convolution::Makes makes)
+      : x(makes == Convolution::Makes::y   ? op.inputs[0]
+          : makes == Convolution::Makes::x ? op.outputs[0]
+                                           : op.inputs[1]),
+        w(makes == Convolution::Makes::w ? op.outputs[0] : op.inputs[1]),
+        y(makes == Convolution::Makes::y ? op.outputs[0] : op.inputs[0]) {}
+
+  const TensorView& x;
+  const TensorView& w;
+  const TensorView& y;
+};
+
+/// Parts of images in turn, each bound to its memory. None if the library lacks one.
+std::vector<BoundConvolution> bind(LibraryConvolutions& library, const ConvolutionSteps& steps, const OpToPrepare& op) {
+  const Tensors tensors(op, steps.whole.makes);
+  std::byte* const scratch = op.scratch_at(ProductSteps::alignment, steps.scratch_bytes);
+  const bool is_sum = steps.whole.makes == Convolution::Makes::w;
+  std::vector<BoundConvolution> parts;
+  for (std::int64_t first = 0; first < steps.whole.x[0]; first += steps.images) {
+    const std::int64_t count = std::min(steps.images, steps.whole.x[0] - first);
+    const Convolution convolution = steps.part(count);
+    BoundConvolution part;
+    const auto memory_of = [&](const TensorView& tensor, std::int64_t cast_at) {
+      const TensorView images = images_of(tensor, first, count);
+      if (!steps.casts) {
+        return images.data;
+      }
+      TensorView cast = images;
+      cast.data = scratch + cast_at;
+      cast.dtype = cast.rounded = steps.whole.dtype;
+      part.casts.emplace_back(images, cast);
+      return cast.data;
+    };
+    const ConvolutionMemory memory = {.x = memory_of(tensors.x, steps.cast_x),
+                                      .w = tensors.w.data,
+                                      .y = memory_of(tensors.y, steps.cast_y),
+                                      .workspace = {scratch, steps.workspace_bytes}};
+    const bool sets = !is_sum || first == 0;
+    part.setting = sets ? library.find(convolution, false, memory) : nullptr;
+    part.adding = is_sum ? library.find(convolution, true, memory) : nullptr;
+    if ((sets && !part.setting) || (is_sum && !part.adding)) {
+      return {};
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::int64_t most_bytes) {
+  const std::vector<graph::TensorType> inputs = op.input_types();
+  const std::vector<graph::TensorType> outputs = op.output_types();
+  const std::optional<ConvolutionSteps> steps =
+      convolution_steps(op.kernel.op, {op.attributes, inputs, outputs}, most_bytes);
+  if (!steps || !has_whole_images(op.inputs) || !has_whole_images(op.outputs)) {
+    return nullptr;
+  }
+  std::vector<BoundConvolution> parts = bind(library, *steps, op);
+  if (parts.empty()) {
+    return nullptr;
+  }
+  return [parts = std::move(parts)](const KernelCall& call) { run_parts(parts, call); };
+}
+
+/// One for each op, because a kernel's function is not told which op it is asked for.
+template <const char* op>
+std::size_t scratch_of_convolution(const graph::OpShape& shape, int) {
+  const std::optional<ConvolutionSteps> steps = convolution_steps(op, shape);
+  return steps ? steps->scratch_bytes : 0;
+}
+constexpr char conv_name[] = "conv";
+constexpr char input_name[] = "conv_gradient_input";
+constexpr char weights_name[] = "conv_gradient_weights";
+
+}  // namespace
+
+std::vector<LibraryKernel> with_scratch_of_convolutions(std::vector<LibraryKernel> own) {
+  for (LibraryKernel& each : own) {
+    if (is_convolution(each.op)) {
+      each.kernel.scratch_bytes = each.op == conv_name    ? scratch_of_convolution<conv_name>
+                                  : each.op == input_name ? scratch_of_convolution<input_name>
+                                                          : scratch_of_convolution<weights_name>;
+    }
+  }
+  return own;
+}
+
+std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op,
+                                                          std::int64_t most_bytes) {
+  return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op, most_bytes); });
+}
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,187 @@
+#include "core/device/cuda/runtime/cudnn_convolution.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/library_convolution.h"
+#include "core/device/cuda/runtime/library_op.h"
+
+namespace shardrun::device::cuda {
+namespace {
+
+/// An operation of cuDNN, and its attributes.
+struct ConvolutionOperation {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t x;
+  cudnnBackendAttributeName_t w;
+  cudnnBackendAttributeName_t y;
+  cudnnBackendAttributeName_t sliding;
+  cudnnBackendAttributeName_t alpha;
+  cudnnBackendAttributeName_t beta;
+};
+
+ConvolutionOperation operation_of(Convolution::Makes makes) {
+  switch (makes) {
+    case Convolution::Makes::y:
+      return {.type = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+              .x = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              .w = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              .y = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              .sliding = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+    case Convolution::Makes::x:
+      return {.type = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              .x = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              .w = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              .y = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              .sliding = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case Convolution::Makes::w: break;
+  }
+  return {.type = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+          .x = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+          .w = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+          .y = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+          .sliding = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+}
+
+template <std::size_t count>
+std::vector<std::int64_t> list(const std::array<std::int64_t, count>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// What would make results less exact than products of the elements, added up in float32.
+std::vector<cudnnBackendNumericalNote_t> refused_notes(const Convolution& of) {
+  std::vector<cudnnBackendNumericalNote_t> refused = {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+                                                      CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+                                                      CUDNN_NUMERICAL_NOTE_FFT,
+                                                      CUDNN_NUMERICAL_NOTE_WINOGRAD,
+                                                      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4,
+                                                      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
+                                                      CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13};
+  if (!of.is_bfloat) {
+    refused.push_back(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);  // TF32
+  }
+  return refused;
+}
+
+/// The largest power of two that divides an address, as far as it is of use.
+std::int64_t alignment_of(const void* data) {
+  constexpr std::uint64_t most = 16;
+  const std::uint64_t bits = most | reinterpret_cast<std::uintptr_t>(data);
+  return static_cast<std::int64_t>(bits & (~bits + 1));
+}
+
+class CudnnConvolutions final : public LibraryConvolutions {
+ public:
+  CudnnConvolutions(const CudnnFunctions& library, const Gpu& gpu) : target_(library, gpu), gpu_(gpu) {}
+
+  ConvolutionRun find(const Convolution& convolution, bool adds, const ConvolutionMemory& memory) override {
+    const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
+    Key key = {convolution, adds, alignments, memory.workspace.size()};
+    gpu_.use();
+    const std::lock_guard lock(mutex_);
+    if (const auto known = known_.find(key); known != known_.end()) {
+      return known->second == nullptr ? nullptr : bound(known->second, convolution, memory);
+    }
+    std::shared_ptr<const CudnnPlan> plan;
+    ConvolutionRun run;
+    with_name(convolution,
+              [&] { plan = find_convolution_plan(target_, convolution, adds, alignments, memory.workspace.size()); });
+    if (plan != nullptr) {
+      run = bound(plan, convolution, memory);
+      try {
+        load_kernels(gpu_, run);
+      } catch (const Error& error) {
+        write_to_standard_error(
+            fmt::format("shardrun: loading the kernels of {} failed, so our own kernel computes it: {}\n",
+                        text_of(convolution), error.message()));
+        plan = nullptr;
+        run = nullptr;
+      }
+    }
+    known_.emplace(std::move(key), std::move(plan));
+    return run;
+  }
+
+ private:
+  using Key = std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>;
+
+  template <class Act>
+  static void with_name(const Convolution& convolution, const Act& act) {
+    try {
+      act();
+    } catch (const CudnnError& error) {
+      throw Error(error.code(), fmt::format("{}: {}", text_of(convolution), error.message()));
+    }
+  }
+
+  ConvolutionRun bound(const std::shared_ptr<const CudnnPlan>& plan, const Convolution& convolution,
+                       const ConvolutionMemory& memory) {
+    std::shared_ptr<const CudnnDescriptor> pack;
+    with_name(convolution, [&] {
+      pack = std::make_shared<const CudnnDescriptor>(
+          plan->bind({{1, memory.x}, {2, memory.w}, {3, memory.y}}, memory.workspace));
+    });
+    return [this, plan, pack, convolution](cudaStream_t stream) {
+      with_name(convolution, [&] { target_.run(plan->descriptor(), *pack, stream); });
+    };
+  }
+
+  CudnnTarget target_;
+  const Gpu& gpu_;
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<const CudnnPlan>> known_;
+};
+
+}  // namespace
+
+std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target, const Convolution& convolution,
+                                                       bool adds, const ConvolutionAlignments& alignments,
+                                                       std::size_t workspace_bytes) {
+  CudnnGraph graph(target.library());
+  const auto add = [&](const std::array<std::int64_t, 4>& sizes, std::int64_t alignment) {
+    return graph.add({.dtype = cudnn_type(convolution.dtype), .shape = list(sizes), .alignment = alignment});
+  };
+  const std::int64_t x = add(convolution.x, alignments[0]);
+  const std::int64_t w = add(convolution.w, alignments[1]);
+  const std::int64_t y = add(convolution.y, alignments[2]);
+  CudnnDescriptor& sliding = graph.add(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  sliding.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::int64_t{2})
+      .set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT)
+      .set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION)
+      .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, list(convolution.strides))
+      .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, list(convolution.dilations))
+      .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, list(convolution.before))
+      .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, list(convolution.after))
+      .finalize();
+  const ConvolutionOperation names = operation_of(convolution.makes);
+  graph.add_operation(names.type)
+      .set(names.x, graph.tensor(x))
+      .set(names.w, graph.tensor(w))
+      .set(names.y, graph.tensor(y))
+      .set(names.sliding, sliding)
+      .set(names.alpha, 1.0F)
+      .set(names.beta, adds ? 1.0F : 0.0F)
+      .finalize();
+  return CudnnPlan::find(target, std::move(graph),
+                         {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)});
+}
+
+std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu) {
+  const FoundCudnn& found = find_cudnn();
+  return found.is_used ? std::make_unique<CudnnConvolutions>(*found.functions, gpu) : nullptr;
+}
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,224 @@
+#pragma once
+
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/cuda/runtime/gpu.h"
+#include "core/graph/tensor_type.h"
+
+/// The graph API of cuDNN: operations on tensors make a graph, an engine's plan computes it.
+namespace shardrun::device::cuda {
+
+/// The functions of cuDNN, in a library that is opened while the program runs.
+struct CudnnFunctions {
+  std::string name;  ///< "cuDNN 9.19.0"
+  decltype(&cudnnGetVersion) version = nullptr;
+  decltype(&cudnnCreate) create = nullptr;
+  decltype(&cudnnSetStream) set_stream = nullptr;
+  decltype(&cudnnGetErrorString) error_string = nullptr;
+  decltype(&cudnnGetLastErrorString) last_error = nullptr;
+  decltype(&cudnnBackendCreateDescriptor) descriptor_create = nullptr;
+  decltype(&cudnnBackendDestroyDescriptor) descriptor_destroy = nullptr;
+  decltype(&cudnnBackendSetAttribute) descriptor_set = nullptr;
+  decltype(&cudnnBackendGetAttribute) descriptor_get = nullptr;
+  decltype(&cudnnBackendFinalize) descriptor_finalize = nullptr;
+  decltype(&cudnnBackendExecute) execute = nullptr;
+};
+
+/// A call of cuDNN that failed.
+struct CudnnError : Error {
+  CudnnError(const CudnnFunctions& library, cudnnStatus_t status, std::string_view call);
+  bool is_unsupported;  ///< cuDNN has nothing for what was asked
+};
+
+/// A descriptor. Attributes are set, then it is finalized and never changed. Descriptors that it names are to outlive
+/// it. All members throw CudnnError.
+class CudnnDescriptor {
+ public:
+  CudnnDescriptor(const CudnnFunctions& library, cudnnBackendDescriptorType_t type);
+
+  template <class Value>
+  CudnnDescriptor& set(cudnnBackendAttributeName_t name, const Value& value) {
+    return set_many(name, std::span<const Value>(&value, 1));
+  }
+  template <class Value>
+  CudnnDescriptor& set(cudnnBackendAttributeName_t name, const std::vector<Value>& values) {
+    return set_many(name, std::span<const Value>(values));
+  }
+  CudnnDescriptor& set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value);
+  CudnnDescriptor& set(cudnnBackendAttributeName_t name, const std::vector<const CudnnDescriptor*>& values);
+  CudnnDescriptor& set(cudnnBackendAttributeName_t name, std::string_view text) {
+    return set_many(name, std::span<const char>(text));
+  }
+  CudnnDescriptor& finalize();
+
+  /// Up to `values.size()` elements; returns how many there are, or for no values at all how many there may be.
+  template <class Value>
+  std::size_t read(cudnnBackendAttributeName_t name, std::span<Value> values) const {
+    return read_raw(name, type_of<Value>(), values.size(), values.data());
+  }
+  template <class Value>
+  [[nodiscard]] Value read_one(cudnnBackendAttributeName_t name) const {
+    Value value = {};
+    read(name, std::span<Value>(&value, 1));
+    return value;
+  }
+  /// Descriptors of a type, which are copied from this one.
+  [[nodiscard]] std::vector<std::unique_ptr<CudnnDescriptor>> read_descriptors(cudnnBackendAttributeName_t name,
+                                                                               cudnnBackendDescriptorType_t type) const;
+
+  [[nodiscard]] cudnnBackendDescriptor_t get() const noexcept { return owned_.get(); }
+  [[nodiscard]] const CudnnFunctions& library() const noexcept { return *library_; }
+
+ private:
+  template <class Value>
+  static constexpr cudnnBackendAttributeType_t type_of();
+  template <class Value>
+  CudnnDescriptor& set_many(cudnnBackendAttributeName_t name, std::span<const Value> values) {
+    return set_raw(name, type_of<Value>(), values.size(), values.data());
+  }
+  CudnnDescriptor& set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::size_t count,
+                           const void* values);
+  std::size_t read_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::size_t count,
+                       void* values) const;
+
+  const CudnnFunctions* library_;
+  std::unique_ptr<void, decltype(CudnnFunctions::descriptor_destroy)> owned_;
+};
+
+/// A tensor of a graph.
+struct CudnnTensor {
+  cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> strides = {};  ///< in elements; empty: rows without gaps
+  bool is_virtual = false;                 ///< it has no memory: it is between operations
+  bool is_by_value = false;                ///< one element in the host's memory
+  std::int64_t alignment = 16;             ///< of its memory, in bytes
+};
+
+[[nodiscard]] cudnnDataType_t cudnn_type(graph::DType dtype);
+
+/// The GPU for which plans are made, and that runs them.
+class CudnnTarget {
+ public:
+  /// `library` and `gpu` outlive it. Throws Error{internal} when cuDNN does not start.
+  CudnnTarget(const CudnnFunctions& library, const Gpu& gpu);
+  /// A GPU that is described by cuDNN's own JSON: plans are made for it, and never run.
+  CudnnTarget(const CudnnFunctions& library, std::string_view json);
+
+  [[nodiscard]] const CudnnFunctions& library() const noexcept { return library_; }
+  [[nodiscard]] const CudnnDescriptor& properties() const noexcept { return properties_; }
+  /// Enqueues a plan. Any thread may call it.
+  void run(const CudnnDescriptor& plan, const CudnnDescriptor& memory, cudaStream_t stream);
+
+ private:
+  const CudnnFunctions& library_;
+  CudnnDescriptor properties_;
+  cudnnHandle_t handle_ = nullptr;
+  std::mutex mutex_;  ///< a handle has one stream at a time
+};
+
+/// Operations in the order in which they are added. A tensor's number is its place among the tensors, from 1.
+class CudnnGraph {
+ public:
+  explicit CudnnGraph(const CudnnFunctions& library) : library_(&library) {}
+
+  /// Returns the tensor's number.
+  std::int64_t add(const CudnnTensor& tensor);
+  [[nodiscard]] const CudnnDescriptor& tensor(std::int64_t number) const;
+  /// A descriptor that operations name, such as that of a pointwise function; not finalized.
+  CudnnDescriptor& add(cudnnBackendDescriptorType_t type);
+  /// An operation, which the caller finalizes.
+  CudnnDescriptor& add_operation(cudnnBackendDescriptorType_t type);
+
+  [[nodiscard]] const std::vector<const CudnnDescriptor*>& operations() const noexcept { return operations_; }
+  [[nodiscard]] const CudnnFunctions& library() const noexcept { return *library_; }
+
+ private:
+  const CudnnFunctions* library_;
+  std::vector<std::unique_ptr<CudnnDescriptor>> descriptors_;
+  std::vector<const CudnnDescriptor*> tensors_;
+  std::vector<const CudnnDescriptor*> operations_;
+};
+
+/// What a plan must not do beside adding up in an order that is not fixed, which none may.
+struct CudnnLimits {
+  std::size_t workspace_bytes = 0;
+  std::vector<cudnnBackendNumericalNote_t> refused = {};
+};
+
+/// The memory of tensors by their numbers. For those by value, memory of the host.
+using CudnnMemory = std::vector<std::pair<std::int64_t, void*>>;
+
+/// A graph with the plan that computes it.
+class CudnnPlan {
+ public:
+  /// The first plan in the order of cuDNN's heuristics that keeps the limits; null: there is none. Throws CudnnError.
+  [[nodiscard]] static std::shared_ptr<const CudnnPlan> find(const CudnnTarget& target, CudnnGraph graph,
+                                                             const CudnnLimits& limits);
+
+  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
+  /// The memory, as CudnnTarget::run takes it. REQUIRES: workspace.size() >= workspace_bytes().
+  [[nodiscard]] CudnnDescriptor bind(const CudnnMemory& memory, std::span<std::byte> workspace) const;
+  [[nodiscard]] const CudnnDescriptor& descriptor() const noexcept { return *plan_; }
+
+ private:
+  explicit CudnnPlan(CudnnGraph graph);
+  [[nodiscard]] bool take_first(const CudnnTarget& target, cudnnBackendHeurMode_t mode, const CudnnLimits& limits);
+  [[nodiscard]] bool take(const CudnnTarget& target, std::unique_ptr<CudnnDescriptor> configuration,
+                          const CudnnLimits& limits);
+
+  CudnnGraph graph_;
+  CudnnDescriptor operations_;
+  std::unique_ptr<CudnnDescriptor> configuration_;
+  std::unique_ptr<CudnnDescriptor> plan_;
+  std::size_t workspace_bytes_ = 0;
+};
+
+template <class Value>
+constexpr cudnnBackendAttributeType_t CudnnDescriptor::type_of() {
+  if constexpr (std::is_same_v<Value, bool>) {
+    return CUDNN_TYPE_BOOLEAN;
+  } else if constexpr (std::is_same_v<Value, std::int64_t>) {
+    return CUDNN_TYPE_INT64;
+  } else if constexpr (std::is_same_v<Value, float>) {
+    return CUDNN_TYPE_FLOAT;
+  } else if constexpr (std::is_same_v<Value, char>) {
+    return CUDNN_TYPE_CHAR;
+  } else if constexpr (std::is_same_v<Value, cudnnHandle_t>) {
+    return CUDNN_TYPE_HANDLE;
+  } else if constexpr (std::is_same_v<Value, cudnnDataType_t>) {
+    return CUDNN_TYPE_DATA_TYPE;
+  } else if constexpr (std::is_same_v<Value, cudnnPointwiseMode_t>) {
+    return CUDNN_TYPE_POINTWISE_MODE;
+  } else if constexpr (std::is_same_v<Value, cudnnReduceTensorOp_t>) {
+    return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
+  } else if constexpr (std::is_same_v<Value, cudnnConvolutionMode_t>) {
+    return CUDNN_TYPE_CONVOLUTION_MODE;
+  } else if constexpr (std::is_same_v<Value, cudnnResampleMode_t>) {
+    return CUDNN_TYPE_RESAMPLE_MODE;
+  } else if constexpr (std::is_same_v<Value, cudnnPaddingMode_t>) {
+    return CUDNN_TYPE_PADDING_MODE;
+  } else if constexpr (std::is_same_v<Value, cudnnBackendHeurMode_t>) {
+    return CUDNN_TYPE_HEUR_MODE;
+  } else if constexpr (std::is_same_v<Value, cudnnBackendNumericalNote_t>) {
+    return CUDNN_TYPE_NUMERICAL_NOTE;
+  } else {
+    static_assert(std::is_same_v<Value, void*>, "no attribute has this type");
+    return CUDNN_TYPE_VOID_PTR;
+  }
+}
+
+}  // namespace shardrun::device::cuda

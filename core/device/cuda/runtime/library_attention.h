@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "core/device/cuda/runtime/attention_steps.h"
+#include "core/device/cuda/runtime/gpu.h"
+
+namespace shardrun::device::cuda {
+
+/// The memory of a part of attention. Gradients are null where attention itself is meant.
+struct AttentionMemory {
+  void* q = nullptr;
+  void* k = nullptr;
+  void* v = nullptr;
+  void* out = nullptr;
+  void* log_sum_exp = nullptr;
+  void* dout = nullptr;
+  void* dq = nullptr;
+  void* dk = nullptr;
+  void* dv = nullptr;
+  void* sums = nullptr;  ///< over the rows of dout out
+  std::span<std::byte> workspace = {};
+};
+
+/// Enqueues attention that is bound to its memory. Any thread may call it. Throws Error{internal} with its sizes and
+/// the name of the status when the library refuses.
+using AttentionRun = std::function<void(cudaStream_t stream)>;
+
+/// Attention by a library on one GPU.
+class LibraryAttention {
+ public:
+  virtual ~LibraryAttention() = default;
+  /// Attention of this memory, of which it reads and writes nothing yet. Its plan is chosen once for all of the same
+  /// sizes, and its kernels are loaded. Empty: the library has none that is reproducible, or its kernels could not be
+  /// loaded, which is said on stderr. Throws Error{internal}.
+  [[nodiscard]] virtual AttentionRun find(const FusedAttention& attention, float scale,
+                                          const AttentionMemory& memory) = 0;
+};
+
+/// Null: this process does not use cuDNN (find_cudnn). `gpu` outlives it. Throws Error{internal} when cuDNN does not
+/// start.
+[[nodiscard]] std::unique_ptr<LibraryAttention> open_attention(const Gpu& gpu);
+
+}  // namespace shardrun::device::cuda

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "core/device/cuda/runtime/convolution_steps.h"
+#include "core/device/cuda/runtime/gpu.h"
+
+namespace shardrun::device::cuda {
+
+/// The memory of one convolution.
+struct ConvolutionMemory {
+  void* x = nullptr;
+  void* w = nullptr;
+  void* y = nullptr;
+  std::span<std::byte> workspace;
+};
+
+/// Enqueues a convolution that is bound to its memory. Any thread may call it. Throws Error{internal} with its sizes
+/// and the name of the status when the library refuses.
+using ConvolutionRun = std::function<void(cudaStream_t stream)>;
+
+/// Convolutions by a library on one GPU.
+class LibraryConvolutions {
+ public:
+  virtual ~LibraryConvolutions() = default;
+  /// A convolution of this memory, of which it reads and writes nothing yet. `adds`: to its result. It is chosen once
+  /// for all of the same sizes, types and alignments, and its kernels are loaded. Empty: the library has none that is
+  /// exact and reproducible, or its kernels could not be loaded, which is said on stderr. Throws Error{internal}.
+  [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
+                                            const ConvolutionMemory& memory) = 0;
+};
+
+/// Null: this process does not use cuDNN (find_cudnn). `gpu` outlives it. Throws Error{internal} when cuDNN does not
+/// start.
+[[nodiscard]] std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu);
+
+}  // namespace shardrun::device::cuda

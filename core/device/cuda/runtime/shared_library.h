@@ -1,0 +1,54 @@
+#pragma once
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+
+/// Libraries that are opened while the program runs, if they are there and a variable does not choose our own kernels.
+namespace shardrun::device::cuda {
+
+struct LibraryChoice {
+  const char* name;      ///< "cuBLASLt"
+  const char* variable;  ///< chooses; not set or empty: the library where it is found
+  std::vector<std::string_view> values =
+      {};                               ///< of the variable: "own" for our own kernels, and others for the library
+  std::vector<const char*> files = {};  ///< in the order in which they are tried
+  std::string lacks = {};               ///< why there is no library, if there are no files
+};
+
+[[nodiscard]] LibraryChoice choice_of_products();  ///< cuBLASLt
+[[nodiscard]] LibraryChoice choice_of_dnn();       ///< cuDNN
+
+struct OpenedLibrary {
+  bool is_used = false;
+  std::string text = {};         ///< for people: the library's name and version, or "own kernels: " and why
+  std::string_view chosen = {};  ///< the value of the variable
+};
+
+/// The variable's value, or "". Throws Error{job} if it is none of `values`.
+[[nodiscard]] std::string_view chosen_by_variable(const LibraryChoice& choice);
+
+/// Opens the first file that there is and that `take` accepts, for good: kernels of it may run until the process ends.
+/// `take` finds the library's functions and returns its name and version. It throws Error that says what the library
+/// lacks. Throws Error{job} as chosen_by_variable(), or if the variable asks for a library that cannot be used.
+[[nodiscard]] OpenedLibrary open_library(const LibraryChoice& choice, const std::function<std::string(void*)>& take);
+
+template <class Function>
+void find_symbol(void* library, const char* symbol, Function& to) {
+  to = reinterpret_cast<Function>(dlsym(library, symbol));
+  if (to == nullptr) {
+    throw Error(ErrorCode::job, fmt::format("it has no {}", symbol));
+  }
+}
+
+/// "13.1.0", for libraries that number it 130100. Throws Error{job} if it is older than `oldest`.
+[[nodiscard]] std::string checked_version(std::size_t version, std::size_t oldest);
+
+}  // namespace shardrun::device::cuda

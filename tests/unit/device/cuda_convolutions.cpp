@@ -1,0 +1,364 @@
+// Convolutions of the device `cuda` by cuDNN: the runtime over fakes of CUDA and of cuDNN.
+
+#include "core/device/cuda/runtime/convolutions.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/cuda/emulated/emulator.h"
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/device.h"
+#include "core/device/elements.h"
+#include "core/device/memory.h"
+#include "core/device/queue.h"
+#include "core/device/threads.h"
+#include "tests/support/catch.h"
+#include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/cuda/fake_cudnn.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::device;
+using Catch::Matchers::Contains;
+using graph::DType;
+namespace fake = shardrun::test::fake_cuda;
+
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+/// A variable of the environment, while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+/// An op with its types: x [batch, 3, 9, 7], w [4, 3, 3, 2], y [batch, 4, 5, 3].
+struct Op {
+  Op(std::string of, std::int64_t batch, DType operands, DType result) : name(std::move(of)) {
+    const Shape x = {batch, 3, 9, 7};
+    const Shape w = {4, 3, 3, 2};
+    const Shape y = {batch, 4, 5, 3};
+    if (name == "conv_gradient_input") {
+      attributes.add("sizes", Shape{9, 7});
+    } else if (name == "conv_gradient_weights") {
+      attributes.add("sizes", Shape{3, 2});
+    }
+    inputs = {type_of(name == "conv" ? x : y, operands), type_of(name == "conv_gradient_weights" ? x : w, operands)};
+    outputs = {type_of(name == "conv" ? y : name == "conv_gradient_input" ? x : w, result)};
+  }
+  static graph::TensorType type_of(const Shape& shape, DType dtype) {
+    return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
+  }
+  [[nodiscard]] graph::OpShape shape() const { return {attributes, inputs, outputs}; }
+
+  std::string name;
+  graph::Attributes attributes = {
+      {"strides", Shape{2, 2}}, {"padding", Shape{1, 1, 0, 0}}, {"dilation", Shape{1, 2}}, {"groups", std::int64_t{1}}};
+  std::vector<graph::TensorType> inputs;
+  std::vector<graph::TensorType> outputs;
+};
+
+const Kernel& kernel_of(std::string_view op) {
+  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_convolutions(kernels_of_device("cuda-emulated"));
+  return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
+}
+
+/// An op on a fake GPU, whose operands are small integers: results do not depend on the order of sums.
+struct OnCudnn {
+  explicit OnCudnn(Op of, std::int64_t shift = 0) : op(std::move(of)) {
+    cuda::emulated::set_enqueue(fake::enqueue);
+    fake::lend_to_cudnn();
+    fake::set({});
+    memory = device.allocate(1 << 24);
+    queue = device.open_queue(threads);
+    inputs = {view(shift, op.inputs[0]), view((1 << 20) + shift, op.inputs[1])};
+    outputs = {view((1 << 21) + shift, op.outputs[0])};
+    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
+    for (const TensorView& each : inputs) {
+      std::vector<double> values;
+      for (std::int64_t i = 0; i < each.elements(); ++i) {
+        values.push_back(static_cast<double>(i * i % 7 - 3));
+      }
+      std::vector<std::byte> bytes(each.bytes());
+      write_elements(each.dtype, values, bytes);
+      queue->write(bytes, each.data);
+      queue->finish();
+    }
+  }
+  ~OnCudnn() {
+    prepared.reset();
+    queue.reset();
+    memory.reset();
+    CHECK(fake::held() == 0);
+  }
+
+  void prepare(cuda::LibraryConvolutions* library, std::int64_t most_bytes = cuda::most_convolution_bytes) {
+    prepared = cuda::prepare_convolution(library,
+                                         {.kernel = kernel_of(op.name),
+                                          .attributes = op.attributes,
+                                          .inputs = inputs,
+                                          .outputs = outputs,
+                                          .scratch = scratch,
+                                          .makes = {}},
+                                         most_bytes);
+  }
+  void prepare() { prepared = device.prepare(kernel_of(op.name), op.attributes, inputs, outputs, scratch, {}); }
+
+  /// The result of two runs, of which the second adds to the first if the op does so.
+  [[nodiscard]] std::vector<double> result() {
+    queue->run(*prepared, false, {});
+    queue->run(*prepared, op.name == "conv_gradient_weights", {});
+    std::vector<std::byte> bytes(outputs[0].bytes());
+    queue->read(outputs[0].data, bytes);
+    queue->finish();
+    std::vector<double> values(static_cast<std::size_t>(outputs[0].elements()));
+    read_elements(outputs[0].dtype, bytes, values);
+    return values;
+  }
+  [[nodiscard]] std::vector<double> own_result() {
+    prepare(nullptr);
+    return result();
+  }
+
+  [[nodiscard]] TensorView view(std::int64_t first, const graph::TensorType& type) const {
+    TensorView made{.data = memory->data() + first,
+                    .dtype = type.dtype,
+                    .rounded = type.dtype,
+                    .rank = static_cast<std::uint32_t>(type.shape.size())};
+    std::ranges::copy(type.shape, made.shape.begin());
+    std::ranges::copy(type.shape, made.global.begin());
+    return made;
+  }
+
+  Op op;
+  cuda::CudaDevice device;
+  Threads threads{1};
+  std::shared_ptr<const device::Memory> memory;
+  std::unique_ptr<Queue> queue;
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+  std::span<std::byte> scratch;
+  std::unique_ptr<const PreparedKernel> prepared;
+};
+
+/// Every op with every combination of types that the library takes, for this number of images.
+std::vector<Op> all_ops(std::int64_t batch) {
+  std::vector<Op> ops;
+  for (const char* const name : {"conv", "conv_gradient_input", "conv_gradient_weights"}) {
+    ops.emplace_back(name, batch, DType::f32, DType::f32);
+    ops.emplace_back(name, batch, DType::bf16, DType::bf16);
+  }
+  ops.emplace_back("conv_gradient_weights", batch, DType::bf16, DType::f32);
+  return ops;
+}
+
+std::int64_t runs_so_far() { return fake::cudnn_counts().runs; }
+
+}  // namespace
+
+TEST_CASE("convolutions are the library's, and equal our own", "[unit]") {
+  for (const Op& op : all_ops(2)) {
+    INFO(op.name << " " << to_string(op.inputs[0].dtype) << " " << to_string(op.outputs[0].dtype));
+    OnCudnn at(op);
+    const std::vector<double> expected = at.own_result();
+    at.prepare();
+    const std::int64_t before = runs_so_far();
+
+    CHECK(at.result() == expected);
+
+    CHECK(runs_so_far() == before + 2);
+  }
+}
+
+TEST_CASE("convolutions are made in parts of images where their copies are large", "[unit]") {
+  for (const Op& op : all_ops(5)) {
+    INFO(op.name << " " << to_string(op.inputs[0].dtype) << " " << to_string(op.outputs[0].dtype));
+    OnCudnn at(op);
+    const std::vector<double> expected = at.own_result();
+    // So much that two images fit, and not three.
+    const auto scratch_of_images = [&](std::int64_t count) {
+      const Op images(op.name, count, op.inputs[0].dtype, op.outputs[0].dtype);
+      return static_cast<std::int64_t>(cuda::convolution_steps(images.name, images.shape())->scratch_bytes);
+    };
+    const std::int64_t of_image = scratch_of_images(2) - scratch_of_images(1);
+    if (of_image == 0) {
+      continue;  // float32 is not copied
+    }
+    const std::int64_t most_bytes = 2 * of_image + of_image / 2;
+    const std::optional<cuda::ConvolutionSteps> steps = cuda::convolution_steps(op.name, op.shape(), most_bytes);
+    REQUIRE(steps->images == 2);
+    CHECK(steps->scratch_bytes < at.scratch.size());
+    at.prepare(at.device.convolutions(), most_bytes);
+    const std::int64_t before = runs_so_far();
+
+    CHECK(at.result() == expected);
+
+    CHECK(runs_so_far() == before + 6);
+  }
+}
+
+TEST_CASE("scratch of convolutions follows from shapes and types", "[unit]") {
+  using Strides = std::vector<std::int64_t>;
+  const auto steps_of = [](std::int64_t batch, DType operands, DType result) {
+    Op op("conv_gradient_weights", 1, operands, result);
+    op.inputs[0].shape = {batch, 64, 112, 112};
+    op.inputs[1].shape = {batch, 3, 224, 224};
+    op.outputs[0].shape = {64, 3, 7, 7};
+    op.attributes = {{"strides", Strides{2, 2}},
+                     {"padding", Strides{3, 3, 3, 3}},
+                     {"dilation", Strides{1, 1}},
+                     {"groups", std::int64_t{1}},
+                     {"sizes", Shape{7, 7}}};
+    return cuda::convolution_steps(op.name, op.shape());
+  };
+  // Tensor cores: x and y with channels that fill up 16 bytes, w too, and 16 sums of parts.
+  const std::int64_t copies = 32 * (8 * 224 * 224 + 64 * 112 * 112) * 2 + 64 * 8 * 49 * 2;
+  const std::int64_t sums = 16 * (64 * 4 * 49 * 4);
+  const std::optional<cuda::ConvolutionSteps> bfloat = steps_of(32, DType::bf16, DType::bf16);
+  CHECK(bfloat->images == 32);
+  CHECK_FALSE(bfloat->casts);
+  CHECK(static_cast<std::int64_t>(bfloat->workspace_bytes) >= copies + sums);
+  CHECK(static_cast<std::int64_t>(bfloat->workspace_bytes) < copies + sums + (17 << 20));
+  // float32 without TF32 is not copied.
+  CHECK(static_cast<std::int64_t>(steps_of(32, DType::f32, DType::f32)->workspace_bytes) < sums + (1 << 20));
+  // Operands of bfloat16 and a float32 result: casts beside copies, in parts.
+  const std::optional<cuda::ConvolutionSteps> cast = steps_of(256, DType::bf16, DType::f32);
+  CHECK(cast->casts);
+  CHECK(cast->images > 1);
+  CHECK(cast->images < 64);
+  CHECK(static_cast<std::int64_t>(cast->scratch_bytes) < cuda::most_convolution_bytes + (64 << 20));
+  CHECK(cast->cast_x == static_cast<std::int64_t>(cast->workspace_bytes));
+  CHECK(cast->cast_y >= cast->cast_x + cast->images * 3 * 224 * 224 * 4);
+
+  Op mixed("conv", 2, DType::bf16, DType::bf16);
+  mixed.inputs[1].dtype = DType::f32;
+  CHECK_FALSE(cuda::convolution_steps(mixed.name, mixed.shape()));
+  const Op rounded("conv", 2, DType::bf16, DType::f32);
+  CHECK_FALSE(cuda::convolution_steps(rounded.name, rounded.shape()));
+  const Op empty("conv", 0, DType::f32, DType::f32);
+  CHECK_FALSE(cuda::convolution_steps(empty.name, empty.shape()));
+}
+
+TEST_CASE("a convolution touches all of its scratch when it first runs", "[unit]") {
+  for (const bool is_own : {false, true}) {
+    OnCudnn at(Op("conv", 3, DType::bf16, DType::bf16));
+    const std::uint64_t before = at.memory->touched_bytes();
+    at.prepare(is_own ? nullptr : at.device.convolutions());
+    CHECK(at.memory->touched_bytes() == before);
+
+    at.queue->run(*at.prepared, false, {});
+    at.queue->finish();
+
+    CHECK(at.memory->touched_bytes() - before >= at.scratch.size() / 4096 * 4096);
+  }
+}
+
+TEST_CASE("equal convolutions share one choice of an engine", "[unit]") {
+  OnCudnn at(Op("conv_gradient_input", 4, DType::bf16, DType::bf16));
+  const std::vector<double> expected = at.own_result();
+  at.prepare();
+  const std::int64_t before = fake::cudnn_counts().choices;
+  at.prepare();
+  CHECK(fake::cudnn_counts().choices == before);
+  CHECK(at.result() == expected);
+
+  // A result that is aligned less: another choice.
+  at.outputs[0].data = at.outputs[0].address_of(1);
+  at.prepare();
+  CHECK(fake::cudnn_counts().choices == before + 1);
+  CHECK(at.result() == expected);
+}
+
+TEST_CASE("memory that is hardly aligned is convolved too", "[unit]") {
+  for (const std::int64_t shift : {2, 4, 8, 16, 64}) {
+    OnCudnn at(Op("conv_gradient_weights", 2, DType::bf16, DType::bf16), shift);
+    const std::vector<double> expected = at.own_result();
+    at.prepare();
+    const std::int64_t before = runs_so_far();
+    CHECK(at.result() == expected);
+    CHECK(runs_so_far() == before + 2);
+  }
+}
+
+TEST_CASE("our own kernel computes what the library has no engine for", "[unit]") {
+  const Variable none("FAKE_CUDNN_NONE", "1");
+  OnCudnn at(Op("conv", 6, DType::bf16, DType::bf16));
+  const std::vector<double> expected = at.own_result();
+  at.prepare();
+  const std::int64_t before = runs_so_far();
+
+  CHECK(at.result() == expected);
+
+  CHECK(runs_so_far() == before);
+}
+
+TEST_CASE("our own kernel computes convolutions of images that are split", "[unit]") {
+  OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
+  at.outputs[0].global[2] = 10;
+  const std::vector<double> expected = at.own_result();
+  at.prepare();
+  const std::int64_t before = runs_so_far();
+
+  CHECK(at.result() == expected);
+
+  CHECK(runs_so_far() == before);
+}
+
+TEST_CASE("our own kernel computes convolutions that cannot be warmed up", "[unit]") {
+  std::int64_t batch = 7;
+  for (const auto& [variable, value] : {std::pair("FAKE_CUDNN_FAIL", "cudnnBackendExecute"),  // in the capture
+                                        std::pair("FAKE_CUDA_NO_GRAPHS", "1")}) {             // after it
+    INFO(variable);
+    OnCudnn at(Op("conv", batch, DType::bf16, DType::bf16));
+    const std::vector<double> expected = at.own_result();
+    {
+      const Variable failing(variable, value);
+      at.prepare();
+    }
+    const std::int64_t before = runs_so_far();
+
+    CHECK(at.result() == expected);
+
+    CHECK(runs_so_far() == before);
+    ++batch;
+  }
+}
+
+TEST_CASE("a call of cuDNN that fails names the op, its sizes and the status", "[unit]") {
+  // Each convolution is of its own sizes, so that it is not known from before.
+  std::int64_t batch = 9;
+  for (const char* const function : {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute",
+                                     "cudnnBackendGetAttribute", "cudnnBackendFinalize"}) {
+    INFO(function);
+    OnCudnn at(Op("conv", batch, DType::bf16, DType::bf16));
+    static_cast<void>(at.device.convolutions());
+    const Variable failing("FAKE_CUDNN_FAIL", function);
+    CHECK_THAT(test::error_of([&] { at.prepare(); }),
+               Contains("op conv: conv bf16[" + std::to_string(batch) + ", 3, 9, 7] * [4, 3, 3, 2] -> [" +
+                        std::to_string(batch) + ", 4, 5, 3]: cuDNN 9.19.0: " + function) &&
+                   Contains(" returned CUDNN_STATUS_EXECUTION_FAILED"));
+    ++batch;
+  }
+  OnCudnn at(Op("conv", batch, DType::bf16, DType::bf16));
+  at.prepare();
+  const Variable failing("FAKE_CUDNN_FAIL", "cudnnBackendExecute");
+  CHECK_THAT(
+      test::error_of([&] { at.queue->run(*at.prepared, false, {}); }),
+      Contains("GPU 0: op conv: conv bf16[") && Contains("cudnnBackendExecute returned CUDNN_STATUS_EXECUTION_FAILED"));
+}
+
+TEST_CASE("a cuDNN that does not start ends what needs it", "[unit]") {
+  OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
+  const Variable failing("FAKE_CUDNN_FAIL", "cudnnCreate");
+  CHECK_THAT(test::error_of([&] { at.prepare(); }), Contains("cudnnCreate returned CUDNN_STATUS_EXECUTION_FAILED"));
+}

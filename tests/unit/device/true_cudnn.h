@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/cudnn_graph.h"
+#include "tests/support/catch.h"
+
+namespace shardrun::test {
+
+/// cuDNN as it is installed, which makes plans for a GPU that is described and not there. Nothing if cuDNN is not
+/// installed, with a warning that says so.
+[[nodiscard]] inline const device::cuda::CudnnFunctions* true_cudnn() {
+  const device::cuda::FoundCudnn& found = device::cuda::find_cudnn();
+  if (!found.is_used) {
+    WARN(found.text);
+    return nullptr;
+  }
+  return found.functions.get();
+}
+
+/// What cuDNN's device properties say of an H100 with 80 GB.
+inline constexpr const char* h100 =
+    R"({"deviceVer":900,"driverVer":13000,"runtimeVer":13000,"cudaDeviceId":0,"pciDeviceId":0,)"
+    R"("deviceName":"NVIDIA H100 80GB HBM3","multiProcessorCount":132,"totalGlobalMem":85000000000,)"
+    R"("maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"maxThreadsPerBlock":1024,)"
+    R"("maxThreadsPerSM":2048,"maxCtasPerSM":32,"warpSize":32,"regsPerBlock":65536,"maxRegistersPerSM":65536,)"
+    R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,)"
+    R"("l2CacheSize":52428800,"smClockRateKHz":1980000,"memClockRateKHz":2619000,"isTccDriver":0,)"
+    R"("supportCoopLaunch":1})";
+
+}  // namespace shardrun::test
