@@ -124,6 +124,10 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
   return prepared;
 }
 
+std::unique_ptr<const PreparedKernel> Device::fuse(const PreparedKernel&, const PreparedKernel&) const {
+  return nullptr;
+}
+
 std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads) {
   if (kernel.added != nullptr) {
     return kernel.added->scratch_bytes(shape);

@@ -202,6 +202,11 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
+  /// One kernel that does the work of two kernels of this device, of which the second would run directly after the
+  /// first, both without adding to their results. It writes all that both write, perhaps rounded less often. Null:
+  /// there is none. What outlives the two outlives the result.
+  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
+                                                                   const PreparedKernel& next) const;
 
  private:
   std::string name_;

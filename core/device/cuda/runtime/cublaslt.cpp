@@ -55,6 +55,12 @@ CublasLt functions_of(void* library) {
   return found;
 }
 
+FoundCublasLt own_kernels(const std::string& why) {
+  FoundCublasLt none;
+  none.text = "own kernels: " + why;
+  return none;
+}
+
 FoundCublasLt open_library() {
   std::string lacks;
   for (const char* const file : cublaslt_files) {
@@ -70,26 +76,27 @@ FoundCublasLt open_library() {
       continue;
     }
     try {
-      FoundCublasLt found{.is_used = true, .pads = true, .functions = functions_of(library), .text = {}};
+      FoundCublasLt found;
+      found.is_used = true;
+      found.functions = functions_of(library);
       found.text = found.functions.name;
       return found;
     } catch (const Error& error) {
       lacks = fmt::format("{} does not fit: {}", file, error.message());
     }
   }
-  return {.is_used = false, .pads = true, .functions = {}, .text = "own kernels: " + lacks};
+  return own_kernels(lacks);
 }
 
 FoundCublasLt choose() {
   const char* const variable = std::getenv(products_variable);
   const std::string_view chosen = variable == nullptr ? "" : variable;
   if (chosen == "own") {
-    return {
-        .is_used = false, .pads = true, .functions = {}, .text = fmt::format("own kernels: {}=own", products_variable)};
+    return own_kernels(fmt::format("{}=own", products_variable));
   }
-  if (!chosen.empty() && chosen != "cublaslt" && chosen != "unpadded") {
+  if (!chosen.empty() && chosen != "cublaslt" && chosen != "unpadded" && chosen != "unfused") {
     throw Error(ErrorCode::job,
-                fmt::format("the variable {} is '{}'; expected own, cublaslt or unpadded, or no such variable",
+                fmt::format("the variable {} is '{}'; expected own, cublaslt, unpadded or unfused, or no such variable",
                             products_variable, chosen));
   }
   FoundCublasLt found = open_library();
@@ -102,6 +109,9 @@ FoundCublasLt choose() {
   if (chosen == "unpadded") {
     found.pads = false;
     found.text += ", rows unpadded";
+  } else if (chosen == "unfused") {
+    found.fuses = false;
+    found.text += ", unfused";
   }
   return found;
 }

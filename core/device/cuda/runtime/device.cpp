@@ -134,6 +134,11 @@ std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, 
   return prepare_product(products(), kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
 }
 
+std::unique_ptr<const PreparedKernel> CudaDevice::fuse(const PreparedKernel& first, const PreparedKernel& next) const {
+  LibraryProducts* const library = products();
+  return library == nullptr || !library->fuses() ? nullptr : fuse_product(*library, first, next);
+}
+
 CudaDevice::StreamValues CudaDevice::stream_values() const {
   constexpr unsigned since = 12000;
   const auto find = [&](const char* name) {

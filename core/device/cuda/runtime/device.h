@@ -41,6 +41,9 @@ class CudaDevice final : public DeviceApart {
                                                               std::vector<TensorView> outputs,
                                                               std::span<std::byte> scratch,
                                                               std::string_view makes) const override;
+  /// Products by the library with epilogues.
+  [[nodiscard]] std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
+                                                           const PreparedKernel& next) const override;
 
   /// The GPU that this process uses. Throws Error{job} as units().
   [[nodiscard]] const Gpu& gpu() const;

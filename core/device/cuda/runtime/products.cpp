@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/copies.h"
+#include "core/device/cuda/runtime/product_fusion.h"
 #include "core/device/cuda/runtime/product_steps.h"
 #include "core/device/queue.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 /// A step, bound to its memory.
 struct BoundProduct {
+  ProductStep step;
   std::shared_ptr<const LibraryProduct> product;
   ProductMemory memory;
 };
@@ -64,6 +66,19 @@ void run_steps(const KernelCall& call) {
 struct PreparedProduct final : PreparedKernel {
   Kernel through;
   BoundSteps bound;
+  std::string ops;  ///< the names of those that are fused
+
+  /// Takes what it reads and writes from the arguments of an op.
+  void take(const graph::Attributes& of, std::vector<TensorView> reads, std::vector<TensorView> writes,
+            std::span<std::byte> memory, std::string_view tensor) {
+    kernel = &through;
+    attributes = &of;
+    inputs = std::move(reads);
+    outputs = std::move(writes);
+    scratch = memory;
+    makes = tensor;
+    prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &bound);  // it is part of what it is given to
+  }
 };
 
 /// Where the op's tensors and scratch are.
@@ -99,7 +114,7 @@ void bind(LibraryProducts& library, const ProductSteps& of, const Memories& memo
       bound.steps.clear();
       return;
     }
-    bound.steps.emplace_back(BoundProduct{std::move(product), memory});
+    bound.steps.emplace_back(BoundProduct{step, std::move(product), memory});
   }
 }
 
@@ -161,14 +176,33 @@ std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, 
       }
     }
   }
-  made->kernel = &made->through;
-  made->attributes = &attributes;
-  made->inputs = std::move(inputs);
-  made->outputs = std::move(outputs);
-  made->scratch = scratch;
-  made->makes = makes;
-  // It is part of what it is given to.
-  made->prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &made->bound);
+  made->take(attributes, std::move(inputs), std::move(outputs), scratch, makes);
+  return made;
+}
+
+std::unique_ptr<const PreparedKernel> fuse_product(LibraryProducts& library, const PreparedKernel& first,
+                                                   const PreparedKernel& next) {
+  const auto* const product = dynamic_cast<const PreparedProduct*>(&first);
+  if (product == nullptr || product->bound.steps.size() != 1) {
+    return nullptr;
+  }
+  BoundProduct bound = std::get<BoundProduct>(product->bound.steps.front());
+  std::optional<Fusion> fusion = fusion_of(bound.step, bound.memory.epilogue, first, next);
+  if (!fusion) {
+    return nullptr;
+  }
+  bound.memory.c = fusion->outputs.front().data;
+  bound.memory.epilogue = fusion->epilogue;
+  bound.product = library.find(bound.step, bound.memory);
+  if (bound.product == nullptr) {
+    return nullptr;
+  }
+  auto made = std::make_unique<PreparedProduct>();
+  made->ops = fmt::format("{} + {}", first.kernel->op, next.kernel->op);
+  made->through = {.run = run_steps, .op = made->ops};
+  made->bound.own = product->bound.own;
+  made->bound.steps.emplace_back(std::move(bound));
+  made->take(*first.attributes, std::move(fusion->inputs), std::move(fusion->outputs), first.scratch, next.makes);
   return made;
 }
 

@@ -22,4 +22,8 @@ namespace shardrun::device::cuda {
     LibraryProducts* library, const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
     std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes);
 
+/// As Device::fuse: the library's product `first` with what `next` computes of its result as its epilogue.
+[[nodiscard]] std::unique_ptr<const PreparedKernel> fuse_product(LibraryProducts& library, const PreparedKernel& first,
+                                                                 const PreparedKernel& next);
+
 }  // namespace shardrun::device::cuda
