@@ -51,6 +51,9 @@ struct TensorView {
   }
 };
 
+/// Their element types in memory and shapes. Axes have no names.
+[[nodiscard]] std::vector<graph::TensorType> types_of(std::span<const TensorView> tensors);
+
 /// Numbers of a step in the device's memory, by which updates are held back: once the loss or the gradient's norm is
 /// not finite, they leave parameters and moments as they are. See Device::can_hold_updates.
 struct Guard {

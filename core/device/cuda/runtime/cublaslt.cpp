@@ -106,6 +106,7 @@ FoundCublasLt choose() {
                             "LD_LIBRARY_PATH, or take the variable away",
                             products_variable, found.text));
   }
+  found.is_asked_for = !chosen.empty();
   if (chosen == "unpadded") {
     found.pads = false;
     found.text += ", rows unpadded";

@@ -28,8 +28,9 @@ struct CublasLt {
 /// Whether this process multiplies by cuBLASLt.
 struct FoundCublasLt {
   bool is_used = false;
-  bool pads = true;   ///< rows that are not aligned are copied to some that are (product_steps.h)
-  bool fuses = true;  ///< epilogues of products do what ops after them do (product_fusion.h)
+  bool is_asked_for = false;  ///< by the variable; if not, our own kernels multiply where it does not start
+  bool pads = true;           ///< rows that are not aligned are copied to some that are (product_steps.h)
+  bool fuses = true;          ///< epilogues of products do what ops after them do (product_fusion.h)
   CublasLt functions;
   std::string text;  ///< for people: the library's name, or "own kernels: " and why
 };

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
 #include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/cublaslt.h"
 #include "core/device/cuda/runtime/library_product.h"
@@ -118,8 +119,16 @@ LibraryProducts* CudaDevice::products() const {
   }
   const Gpu& of = gpu();
   const std::lock_guard lock(mutex_);
-  if (products_ == nullptr) {
-    products_ = std::make_unique<LibraryProducts>(found, of);
+  if (products_ == nullptr && !products_failed_) {
+    try {
+      products_ = std::make_unique<LibraryProducts>(found, of);
+    } catch (const Error& error) {
+      if (found.is_asked_for) {
+        throw;
+      }
+      products_failed_ = true;
+      write_to_standard_error(fmt::format("shardrun: {}: our own kernels multiply\n", error.message()));
+    }
   }
   return products_.get();
 }

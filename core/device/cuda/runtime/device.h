@@ -57,7 +57,7 @@ class CudaDevice final : public DeviceApart {
   };
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// Null: our own kernels multiply.
+  /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.
   [[nodiscard]] LibraryProducts* products() const;
 
   void add(CudaQueue* queue) const;
@@ -73,6 +73,7 @@ class CudaDevice final : public DeviceApart {
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
+  mutable bool products_failed_ = false;  ///< the library did not start, which was said
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };

@@ -118,16 +118,6 @@ void bind(LibraryProducts& library, const ProductSteps& of, const Memories& memo
   }
 }
 
-std::vector<graph::TensorType> types_of_views(const std::vector<TensorView>& tensors) {
-  std::vector<graph::TensorType> types;
-  for (const TensorView& tensor : tensors) {
-    types.push_back({.dtype = tensor.dtype,
-                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
-                     .axes = std::vector<std::string>(tensor.rank)});
-  }
-  return types;
-}
-
 /// One for each op, because a kernel's function is not told which op it is asked for.
 template <const char* op>
 std::size_t scratch_of_product(const graph::OpShape& shape, int) {
@@ -159,8 +149,8 @@ std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, 
   made->through = {.run = run_steps, .op = kernel.op};
   made->bound.own = &kernel;
   if (library != nullptr) {
-    const std::vector<graph::TensorType> of_inputs = types_of_views(inputs);
-    const std::vector<graph::TensorType> of_outputs = types_of_views(outputs);
+    const std::vector<graph::TensorType> of_inputs = types_of(inputs);
+    const std::vector<graph::TensorType> of_outputs = types_of(outputs);
     const std::optional<ProductSteps> steps =
         product_steps(kernel.op, {attributes, of_inputs, of_outputs}, library->padding());
     if (steps && steps->scratch_bytes > scratch.size()) {
