@@ -32,16 +32,6 @@ std::map<std::string, Kernels, std::less<>>& registry() {
   return kernels;
 }
 
-std::vector<graph::TensorType> types_of(const std::vector<TensorView>& tensors) {
-  std::vector<graph::TensorType> types;
-  for (const TensorView& tensor : tensors) {
-    types.push_back({.dtype = tensor.dtype,
-                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
-                     .axes = std::vector<std::string>(tensor.rank)});
-  }
-  return types;
-}
-
 /// Those of the program; others are added before main.
 std::vector<std::unique_ptr<const Device>>& devices() {
   static std::vector<std::unique_ptr<const Device>> known = [] {
@@ -54,6 +44,16 @@ std::vector<std::unique_ptr<const Device>>& devices() {
 }
 
 }  // namespace
+
+std::vector<graph::TensorType> types_of(std::span<const TensorView> tensors) {
+  std::vector<graph::TensorType> types;
+  for (const TensorView& tensor : tensors) {
+    types.push_back({.dtype = tensor.dtype,
+                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
+                     .axes = std::vector<std::string>(tensor.rank)});
+  }
+  return types;
+}
 
 const std::vector<std::unique_ptr<const Device>>& Device::all() { return devices(); }
 
@@ -122,6 +122,10 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
   prepared->scratch = scratch;
   prepared->makes = makes;
   return prepared;
+}
+
+std::unique_ptr<const PreparedKernel> Device::fuse(const PreparedKernel&, const PreparedKernel&) const {
+  return nullptr;
 }
 
 std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads) {

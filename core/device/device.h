@@ -51,6 +51,9 @@ struct TensorView {
   }
 };
 
+/// Their element types in memory and shapes. Axes have no names.
+[[nodiscard]] std::vector<graph::TensorType> types_of(std::span<const TensorView> tensors);
+
 /// Numbers of a step in the device's memory, by which updates are held back: once the loss or the gradient's norm is
 /// not finite, they leave parameters and moments as they are. See Device::can_hold_updates.
 struct Guard {
@@ -202,6 +205,11 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
+  /// One kernel that does the work of two kernels of this device, of which the second would run directly after the
+  /// first, both without adding to their results. It writes all that both write, perhaps rounded less often. Null:
+  /// there is none. What outlives the two outlives the result.
+  [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
+                                                                   const PreparedKernel& next) const;
 
  private:
   std::string name_;

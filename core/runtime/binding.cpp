@@ -80,6 +80,27 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
         bind_hook(call);
       }
     }
+    fuse(calls);
+  }
+}
+
+/// Offers the device the kernels of instructions that compute directly one after the other for the same call.
+/// Transfers, moves and hooks stay where they are.
+void Executor::fuse(std::vector<Call>& calls) const {
+  const auto may_be_fused = [](const Call& call) {
+    return call.kernel != nullptr && call.instruction->accumulate == partition::Accumulate::never;
+  };
+  for (std::size_t first = 0, next = 1; next < calls.size(); ++next) {
+    Call& from = calls[first];
+    if (may_be_fused(from) && may_be_fused(calls[next]) && from.instruction->call == calls[next].instruction->call) {
+      const device::PreparedKernel& so_far = from.fused == nullptr ? *from.kernel : *from.fused;
+      if (auto fused = device_.fuse(so_far, *calls[next].kernel)) {
+        from.fused = std::move(fused);
+        calls[next].is_fused = true;
+        continue;
+      }
+    }
+    first = next;
   }
 }
 

@@ -70,10 +70,13 @@ void Executor::call_hook(const Call& call, const device::Scalars& scalars) {
 }
 
 void Executor::compute(Call& call, const device::Scalars& scalars) {
+  if (call.is_fused && !apart_) {
+    return;
+  }
   const partition::Accumulate mode = call.instruction->accumulate;
   const bool accumulate = mode == partition::Accumulate::always ||
                           (mode == partition::Accumulate::after_first && !scalars.first_microbatch);
-  queue_->run(*call.kernel, accumulate, scalars);
+  queue_->run(call.fused == nullptr || apart_ ? *call.kernel : *call.fused, accumulate, scalars);
 }
 
 void Executor::move(const Call& call) {
@@ -338,6 +341,8 @@ std::optional<NonFiniteResult> Executor::run_checked(std::size_t program, std::s
   std::optional<NonFiniteResult> first;
   std::vector<Call>& calls = calls_[program];
   std::size_t at = 0;
+  apart_ = true;
+  const std::unique_ptr<bool, void (*)(bool*)> together(&apart_, [](bool* apart) { *apart = false; });
   noting(calls, at, [&] {
     for (; at < calls.size(); ++at) {
       execute(calls[at], scalars);

@@ -137,8 +137,8 @@ class Executor {
   /// What transfers that were started sent in all, in a ring, by partition::sent_bytes().
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
-  /// As `run`, but checks every result and everything that transfers bring. Returns the first in `order` with NaN or
-  /// Inf, or nothing. Runs to the end, because other ranks wait for this one.
+  /// As `run`, but checks every result and everything that transfers bring, and runs no fused kernels. Returns the
+  /// first in `order` with NaN or Inf, or nothing. Runs to the end, because other ranks wait for this one.
   [[nodiscard]] std::optional<NonFiniteResult> run_checked(std::size_t program,
                                                            std::span<const device::Scalars> scalars);
   [[nodiscard]] std::optional<NonFiniteResult> run_checked(std::size_t program, const device::Scalars& scalars) {
@@ -204,6 +204,8 @@ class Executor {
 
   struct Call {
     std::unique_ptr<const device::PreparedKernel> kernel;  ///< of instructions that compute
+    std::unique_ptr<const device::PreparedKernel> fused;   ///< does the calls after it that are `is_fused`, too
+    bool is_fused = false;                                 ///< an earlier call's `fused` does it
     const partition::Instruction* instruction = nullptr;
     std::uint32_t program = 0;
     std::uint32_t number = 0;  ///< number of the instruction
@@ -230,6 +232,7 @@ class Executor {
       const partition::Program& program, const partition::Instruction& instruction,
       const IdVector<partition::BufferId, device::TensorView>& views) const;
   void bind_transfers(std::size_t program);
+  void fuse(std::vector<Call>& calls) const;
   [[nodiscard]] bool is_bad(const device::TensorView& view) const { return !device::is_finite(*queue_, view); }
   /// Makes the call's result `first` if it is not finite and comes before it.
   void check(const Call& call, std::optional<NonFiniteResult>& first) const;
@@ -291,6 +294,7 @@ class Executor {
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
   bool timed_ = false;  ///< profiling or recording
+  bool apart_ = false;  ///< every instruction runs by itself, so that its results can be looked at
   std::function<bool()> ends_;
 };
 

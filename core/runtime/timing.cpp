@@ -34,6 +34,7 @@ void Executor::record(Timeline* timeline) {
 std::vector<OpTime> Executor::profile() const {
   std::map<std::pair<std::string, std::string>, OpTime> sums;
   for (std::size_t p = 0; p < calls_.size(); ++p) {
+    OpTime* timed = nullptr;  // with what is fused
     for (const Call& call : calls_[p]) {
       const std::string& function = programs_.programs[p].function;
       OpTime& sum = sums[{function, call.instruction->op->name}];
@@ -41,7 +42,8 @@ std::vector<OpTime> Executor::profile() const {
       sum.op = call.instruction->op->name;
       sum.calls += call.count;
       sum.seconds += call.seconds;
-      sum.flops += call.instruction->flops * call.count;
+      timed = call.is_fused ? timed : &sum;
+      timed->flops += call.instruction->flops * call.count;
     }
   }
   std::vector<OpTime> times;

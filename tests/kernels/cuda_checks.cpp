@@ -190,6 +190,22 @@ std::vector<TypedCase> cuda_cases(std::string_view op) {
   return cases;
 }
 
+std::vector<TypedCase> large_cuda_cases(std::string_view op) {
+  const Shape x = {512, 512};
+  const Shape other = {512, 513};  // 2^27 multiplications, and 512 for each element of the result
+  std::vector<TypedCase> cases;
+  if (op == "matmul" || op == "matmul_gradient_weights") {
+    for (const std::int64_t transpose : {0, 1}) {
+      const bool is_turned = op == "matmul" && transpose == 1;
+      cases.push_back({{std::string(op),
+                        {{"contract", std::int64_t{1}}, {"transpose", transpose}},
+                        {normal(x), normal(is_turned ? Shape{513, 512} : other)}},
+                       all_bfloat16});
+    }
+  }
+  return cases;
+}
+
 std::span<const KernelCheck> cuda_checks() { return checks; }
 
 }  // namespace shardrun::test

@@ -24,6 +24,9 @@ struct TypedCase {
 /// some are for CUDA's kernels alone.
 [[nodiscard]] std::vector<TypedCase> cuda_cases(std::string_view op);
 
+/// Cases that are too large for the emulator: products whose rows a library pads.
+[[nodiscard]] std::vector<TypedCase> large_cuda_cases(std::string_view op);
+
 /// Runs prepared cases on a device.
 class KernelRunner {
  public:

@@ -152,6 +152,7 @@ class Sender {
 
 std::vector<TypedCase> cases_to_run(const Options& options, const std::string& op) {
   std::vector<TypedCase> cases = cuda_cases(op);
+  std::ranges::move(large_cuda_cases(op), std::back_inserter(cases));
   if (options.largest > 0) {
     std::erase_if(cases, [&](const TypedCase& typed) { return largest_operand(typed.test) > options.largest; });
   }

@@ -11,12 +11,17 @@
 /// - A product is refused, with a line on stderr, that differs from what the algorithm was chosen for; whose memory is
 ///   not on the GPU as a whole or less aligned than was promised; or which may use an algorithm whose sums have no
 ///   order.
+/// - An epilogue is refused, likewise, whose vector or matrix is not on the GPU as a whole, lies over what the product
+///   reads or writes, is aligned less than the operation said when the algorithm was chosen, or has rows that are not a
+///   multiple of 8 elements. Operations with other addresses, aligned alike, share an algorithm.
 /// - A product whose kernels were not loaded before it runs fails, as with fake_cuda.h.
 /// - Its workspace gets other contents in every product.
 ///
 /// Variables of the environment: FAKE_CUBLASLT_VERSION (130100), FAKE_CUBLASLT_FAIL (the function that returns
 /// FAKE_CUBLASLT_STATUS instead of doing something), FAKE_CUBLASLT_NONE (if set, there are no algorithms),
-/// FAKE_CUDA_NO_GRAPHS (if set, no graph can be made ready to run, so that no kernel of a product can be loaded).
+/// FAKE_CUBLASLT_WITHOUT (there are none for epilogues with one of these bits), FAKE_CUBLASLT_FUSED (a file to which
+/// the process appends a line with CublasLtCounts::fused when it ends), FAKE_CUDA_NO_GRAPHS (if set, no graph can be
+/// made ready to run, so that no kernel of a product can be loaded).
 namespace shardrun::test::fake_cuda {
 
 /// What the library needs of the fake of CUDA's runtime, which is in the library of the device or in the test.
@@ -27,11 +32,12 @@ struct Lent {
   bool (*captures)(void* stream, const void* kernel);
 };
 
-/// Products that were given to streams so far, those whose rows are not aligned to 16 bytes among them, and heuristics
-/// that were asked for.
+/// Products that were given to streams so far, those among them whose rows are not aligned to 16 bytes, and those with
+/// an epilogue or with a matrix added that is not the result; and heuristics that were asked for.
 struct CublasLtCounts {
   std::int64_t products = 0;
   std::int64_t unaligned = 0;
+  std::int64_t fused = 0;
   std::int64_t choices = 0;
 };
 

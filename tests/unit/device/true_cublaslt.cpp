@@ -25,6 +25,20 @@ TEST_CASE("cuBLASLt as installed takes the attributes that products set", "[unit
     CHECK(library.operation_set(operation, attribute, &transposed, sizeof(transposed)) == CUBLAS_STATUS_SUCCESS);
     CHECK(library.operation_set(operation, attribute, &transposed, 2) == CUBLAS_STATUS_INVALID_VALUE);
   }
+  const std::uint32_t epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  CHECK(library.operation_set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) ==
+        CUBLAS_STATUS_SUCCESS);
+  CHECK(library.operation_set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, 8) == CUBLAS_STATUS_INVALID_VALUE);
+  void* const address = &operation;
+  for (const auto attribute : {CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER}) {
+    CHECK(library.operation_set(operation, attribute, &address, sizeof(address)) == CUBLAS_STATUS_SUCCESS);
+    CHECK(library.operation_set(operation, attribute, &address, 4) == CUBLAS_STATUS_INVALID_VALUE);
+  }
+  const std::int64_t columns = 3072;
+  CHECK(library.operation_set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &columns, sizeof(columns)) ==
+        CUBLAS_STATUS_SUCCESS);
+  CHECK(library.operation_set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &columns, 4) ==
+        CUBLAS_STATUS_INVALID_VALUE);
   CHECK(library.operation_destroy(operation) == CUBLAS_STATUS_SUCCESS);
 
   for (const cudaDataType_t type : {CUDA_R_16BF, CUDA_R_32F}) {

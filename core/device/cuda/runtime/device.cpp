@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "core/base/standard_error.h"
 #include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/attention_steps.h"
 #include "core/device/cuda/runtime/attentions.h"
@@ -131,8 +132,16 @@ LibraryProducts* CudaDevice::products() const {
   }
   const Gpu& of = gpu();
   const std::lock_guard lock(mutex_);
-  if (products_ == nullptr) {
-    products_ = std::make_unique<LibraryProducts>(found, of);
+  if (products_ == nullptr && !products_failed_) {
+    try {
+      products_ = std::make_unique<LibraryProducts>(found, of);
+    } catch (const Error& error) {
+      if (found.is_asked_for) {
+        throw;
+      }
+      products_failed_ = true;
+      write_to_standard_error(fmt::format("shardrun: {}: our own kernels multiply\n", error.message()));
+    }
   }
   return products_.get();
 }
@@ -177,6 +186,11 @@ std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, 
     return prepare_convolution(convolutions(), op());
   }
   return Device::prepare(kernel, attributes, std::move(inputs), std::move(outputs), scratch, makes);
+}
+
+std::unique_ptr<const PreparedKernel> CudaDevice::fuse(const PreparedKernel& first, const PreparedKernel& next) const {
+  LibraryProducts* const library = products();
+  return library == nullptr || !library->fuses() ? nullptr : fuse_product(*library, first, next);
 }
 
 CudaDevice::StreamValues CudaDevice::stream_values() const {

@@ -44,6 +44,9 @@ class CudaDevice final : public DeviceApart {
                                                               std::vector<TensorView> outputs,
                                                               std::span<std::byte> scratch,
                                                               std::string_view makes) const override;
+  /// Products by the library with epilogues.
+  [[nodiscard]] std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
+                                                           const PreparedKernel& next) const override;
 
   /// The GPU that this process uses. Throws Error{job} as units().
   [[nodiscard]] const Gpu& gpu() const;
@@ -57,7 +60,7 @@ class CudaDevice final : public DeviceApart {
   };
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// Null: our own kernels multiply.
+  /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.
   [[nodiscard]] LibraryProducts* products() const;
   /// Null: our own kernels compute attention.
   [[nodiscard]] LibraryAttention* attention() const;
@@ -77,7 +80,8 @@ class CudaDevice final : public DeviceApart {
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
-  mutable std::optional<std::unique_ptr<LibraryAttention>> attention_;        ///< once it was asked for
+  mutable bool products_failed_ = false;                                ///< the library did not start, which was said
+  mutable std::optional<std::unique_ptr<LibraryAttention>> attention_;  ///< once it was asked for
   mutable std::optional<std::unique_ptr<LibraryConvolutions>> convolutions_;  ///< once they were asked for
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;

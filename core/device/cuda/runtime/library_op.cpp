@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
 #include "core/base/error.h"
@@ -12,7 +13,7 @@ namespace shardrun::device::cuda {
 namespace {
 
 struct LibraryOp {
-  const Kernel* own = nullptr;
+  const Kernel* own = nullptr;  ///< null: there is work
   LibraryWork work;
   bool touched = false;  ///< the scratch, by the first call
 };
@@ -30,21 +31,25 @@ void run_library_op(const KernelCall& call) {
   }
 }
 
-/// Its kernel is the op's own, but for how it runs.
+/// Its kernel says how it runs.
 struct PreparedLibraryOp final : PreparedKernel {
   Kernel through;
   LibraryOp op;
-};
+  std::string ops;  ///< the names of those that are fused
 
-std::vector<graph::TensorType> types_of(const std::vector<TensorView>& tensors) {
-  std::vector<graph::TensorType> types;
-  for (const TensorView& tensor : tensors) {
-    types.push_back({.dtype = tensor.dtype,
-                     .shape = {tensor.shape.begin(), tensor.shape.begin() + tensor.rank},
-                     .axes = std::vector<std::string>(tensor.rank)});
+  /// `computes`: by it the result is computed. The other arguments are those of PreparedKernel.
+  PreparedLibraryOp(LibraryOp computes, const graph::Attributes& of, std::vector<TensorView> reads,
+                    std::vector<TensorView> writes, std::span<std::byte> memory, std::string_view tensor)
+      : op(std::move(computes)) {
+    kernel = &through;
+    attributes = &of;
+    inputs = std::move(reads);
+    outputs = std::move(writes);
+    scratch = memory;
+    makes = tensor;
+    prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &op);  // it is part of what it is given to
   }
-  return types;
-}
+};
 
 }  // namespace
 
@@ -60,22 +65,31 @@ std::byte* OpToPrepare::scratch_at(std::size_t alignment, std::size_t needed) co
 }
 
 std::unique_ptr<const PreparedKernel> prepare_for_library(OpToPrepare op, const std::function<LibraryWork()>& find) {
-  auto made = std::make_unique<PreparedLibraryOp>();
-  made->through = {.run = run_library_op, .op = op.kernel.op};
+  LibraryOp computes{.own = &op.kernel, .work = {}};
   try {
-    made->op = {.own = &op.kernel, .work = find()};
+    computes.work = find();
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("op {}{}: {}", op.kernel.op,
                                           op.makes.empty() ? "" : fmt::format(" ({})", op.makes), error.message()));
   }
-  made->kernel = &made->through;
-  made->attributes = &op.attributes;
-  made->inputs = std::move(op.inputs);
-  made->outputs = std::move(op.outputs);
-  made->scratch = op.scratch;
-  made->makes = op.makes;
-  // It is part of what it is given to.
-  made->prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &made->op);
+  auto made = std::make_unique<PreparedLibraryOp>(std::move(computes), op.attributes, std::move(op.inputs),
+                                                  std::move(op.outputs), op.scratch, op.makes);
+  made->through = {.run = run_library_op, .op = op.kernel.op};
+  return made;
+}
+
+const LibraryWork* work_of(const PreparedKernel& op) {
+  const auto* const prepared = dynamic_cast<const PreparedLibraryOp*>(&op);
+  return prepared == nullptr || !prepared->op.work ? nullptr : &prepared->op.work;
+}
+
+std::unique_ptr<const PreparedKernel> prepare_fused(const PreparedKernel& first, const PreparedKernel& next,
+                                                    std::vector<TensorView> inputs, std::vector<TensorView> outputs,
+                                                    LibraryWork work) {
+  auto made = std::make_unique<PreparedLibraryOp>(LibraryOp{.own = nullptr, .work = std::move(work)}, *first.attributes,
+                                                  std::move(inputs), std::move(outputs), first.scratch, next.makes);
+  made->ops = fmt::format("{} + {}", first.kernel->op, next.kernel->op);
+  made->through = {.run = run_library_op, .op = made->ops};
   return made;
 }
 

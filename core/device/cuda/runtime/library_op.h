@@ -38,6 +38,15 @@ using LibraryWork = std::function<void(const KernelCall& call)>;
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_for_library(OpToPrepare op,
                                                                         const std::function<LibraryWork()>& find);
 
+/// What the library does for a prepared op. Null: our own kernel computes it.
+[[nodiscard]] const LibraryWork* work_of(const PreparedKernel& op);
+
+/// Two ops, the second right after the first, both computed by `work`, with the first one's scratch.
+[[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_fused(const PreparedKernel& first,
+                                                                  const PreparedKernel& next,
+                                                                  std::vector<TensorView> inputs,
+                                                                  std::vector<TensorView> outputs, LibraryWork work);
+
 /// Loads the kernels that `enqueue` enqueues. CUDA would load them when they first run (see CudaDevice::allocate). A
 /// graph of them is made and not run: this loads them, and touches none of their memory. Throws Error.
 void load_kernels(const Gpu& gpu, const std::function<void(cudaStream_t stream)>& enqueue);

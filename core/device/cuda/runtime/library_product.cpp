@@ -15,7 +15,10 @@
 namespace shardrun::device::cuda {
 namespace {
 
-using Alignments = std::array<std::uint32_t, 3>;
+using Gelu = Epilogue::Gelu;
+
+/// Of a, b, c, and the epilogue's matrix, vector and operand.
+using Alignments = std::array<std::uint32_t, 6>;
 
 /// The largest power of two that divides the addresses of all matrices of a batch.
 std::uint32_t alignment_of(const void* data, std::int64_t batch, std::int64_t batch_stride, graph::DType dtype) {
@@ -26,20 +29,46 @@ std::uint32_t alignment_of(const void* data, std::int64_t batch, std::int64_t ba
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
+Alignments alignments_of(const ProductStep& step, const ProductMemory& memory) {
+  const auto of = [&](const void* data, std::size_t number, const Operand& operand) {
+    return alignment_of(data, step.batch, step.batch_strides[number], operand.dtype);
+  };
+  const Product& p = step.product;
+  const Epilogue& epilogue = memory.epilogue;
+  const void* const added = epilogue.added == nullptr ? memory.c : epilogue.added;
+  return {of(memory.a, 0, p.a), of(memory.b, 1, p.b),      of(memory.c, 2, p.c),
+          of(added, 2, p.c),    of(epilogue.bias, 2, p.c), of(epilogue.operand, 2, p.c)};
+}
+
+std::uint32_t name_of(const Epilogue& epilogue) {
+  const bool has_bias = epilogue.bias != nullptr;
+  switch (epilogue.gelu) {
+    case Gelu::none: return has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Gelu::backward: return CUBLASLT_EPILOGUE_DGELU;
+    case Gelu::forward: break;
+  }
+  if (epilogue.operand == nullptr) {
+    return has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  }
+  return has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+}
+
 cudaDataType_t type_of(graph::DType dtype) { return dtype == graph::DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-std::string text_of(const ProductStep& step) {
+std::string text_of(const ProductStep& step, const Epilogue& epilogue) {
   const Product& p = step.product;
   const std::string batch = step.batch == 1 ? "" : fmt::format(", {} times", step.batch);
-  return fmt::format("{}[{}, {}] {}[{}, {}] -> {}{}", to_string(p.a.dtype), p.m, p.k, to_string(p.b.dtype), p.k, p.n,
-                     to_string(p.c.dtype), batch);
+  constexpr std::array<const char*, 3> gelus = {"", ", GELU", ", gradient of GELU"};
+  return fmt::format("{}[{}, {}] {}[{}, {}] -> {}{}{}{}{}", to_string(p.a.dtype), p.m, p.k, to_string(p.b.dtype), p.k,
+                     p.n, to_string(p.c.dtype), batch, epilogue.added == nullptr ? "" : ", plus a matrix",
+                     epilogue.bias == nullptr ? "" : ", plus a bias", gelus[static_cast<std::size_t>(epilogue.gelu)]);
 }
 
 class CublasLtProduct final : public LibraryProduct {
  public:
-  CublasLtProduct(const CublasLt& library, cublasLtHandle_t handle, const ProductStep& step,
-                  const Alignments& alignments, std::size_t workspace_bytes)
-      : library_(library), handle_(handle), step_(step) {
+  /// Its algorithm is not chosen yet.
+  CublasLtProduct(const CublasLt& library, cublasLtHandle_t handle, const ProductStep& step, const Epilogue& epilogue)
+      : library_(library), handle_(handle), step_(step), epilogue_(epilogue) {
     const Product& p = step.product;
     // The library's matrices are stored column by column, so ours are transposed: it makes c' = b' a'.
     const cublasOperation_t of_b = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -49,22 +78,59 @@ class CublasLtProduct final : public LibraryProduct {
     operation_ = {operation, library.operation_destroy};
     set(library.operation_set, operation, CUBLASLT_MATMUL_DESC_TRANSA, of_b);
     set(library.operation_set, operation, CUBLASLT_MATMUL_DESC_TRANSB, of_a);
+    set_epilogue(operation);
     layouts_[0] = layout(p.a, 0, p.m, p.k);
     layouts_[1] = layout(p.b, 1, p.k, p.n);
     layouts_[2] = layout(p.c, 2, p.m, p.n);
-    choose(alignments, workspace_bytes);
   }
 
-  /// Whether the library has an algorithm.
-  [[nodiscard]] bool is_possible() const noexcept { return is_possible_; }
+  /// Asks for an algorithm. Whether there is one.
+  [[nodiscard]] bool choose(const Alignments& alignments, std::size_t workspace_bytes) {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
+    const Preference preference{made, library_.preference_destroy};
+    // Parts of k are added up in float32 and in a fixed order: the bits are always the same.
+    const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        static_cast<std::uint64_t>(workspace_bytes));
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[3]);
+    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
+    std::array<cublasLtMatmulHeuristicResult_t, 8> results = {};
+    int count = 0;
+    const cublasStatus_t status =
+        library_.heuristic(handle_, operation_.get(), layouts_[1].get(), layouts_[0].get(), layouts_[2].get(),
+                           layouts_[2].get(), made, static_cast<int>(results.size()), results.data(), &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+      return false;
+    }
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < count; ++i) {
+      const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+      if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes) {
+        algorithm_ = result.algo;
+        return true;
+      }
+    }
+    return false;
+  }
 
   void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const override {
     const float one = 1;
-    const float beta = accumulate ? 1 : 0;
+    const void* const added = epilogue_.added == nullptr ? memory.c : memory.epilogue.added;
+    const float beta = accumulate || epilogue_.added != nullptr ? 1 : 0;
     check(library_.multiply(handle_, operation_.get(), &one, memory.b, layouts_[1].get(), memory.a, layouts_[0].get(),
-                            &beta, memory.c, layouts_[2].get(), memory.c, layouts_[2].get(), &algorithm_,
+                            &beta, added, layouts_[2].get(), memory.c, layouts_[2].get(), &algorithm_,
                             memory.workspace.data(), memory.workspace.size(), stream),
           "cublasLtMatmul");
+  }
+
+  [[nodiscard]] std::shared_ptr<const LibraryProduct> with(const Epilogue& epilogue) const override {
+    auto made = std::make_shared<CublasLtProduct>(library_, handle_, step_, epilogue);
+    made->algorithm_ = algorithm_;
+    return made;
   }
 
  private:
@@ -78,7 +144,7 @@ class CublasLtProduct final : public LibraryProduct {
     if (status != CUBLAS_STATUS_SUCCESS) {
       throw Error(ErrorCode::internal,
                   fmt::format("multiplying {} by {}: {} returned {} (SHARDRUN_CUDA_PRODUCTS=own multiplies without it)",
-                              text_of(step_), library_.name, call, library_.status_name(status)));
+                              text_of(step_, epilogue_), library_.name, call, library_.status_name(status)));
     }
   }
 
@@ -102,55 +168,46 @@ class CublasLtProduct final : public LibraryProduct {
     return owned;
   }
 
-  void choose(const Alignments& alignments, std::size_t workspace_bytes) {
-    cublasLtMatmulPreference_t made = nullptr;
-    check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
-    const Preference preference{made, library_.preference_destroy};
-    // Parts of k are added up in float32 and in a fixed order: the bits are always the same.
-    const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-        static_cast<std::uint64_t>(workspace_bytes));
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
-    set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
-    std::array<cublasLtMatmulHeuristicResult_t, 8> results = {};
-    int count = 0;
-    const cublasStatus_t status =
-        library_.heuristic(handle_, operation_.get(), layouts_[1].get(), layouts_[0].get(), layouts_[2].get(),
-                           layouts_[2].get(), made, static_cast<int>(results.size()), results.data(), &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
-      return;
+  /// The operation has the addresses of the vector and of the operand; the matrix that is added is given to each run.
+  void set_epilogue(cublasLtMatmulDesc_t operation) const {
+    if (const std::uint32_t name = name_of(epilogue_); name != CUBLASLT_EPILOGUE_DEFAULT) {
+      set(library_.operation_set, operation, CUBLASLT_MATMUL_DESC_EPILOGUE, name);
     }
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
-    for (int i = 0; i < count && !is_possible_; ++i) {
-      const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
-      if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes) {
-        algorithm_ = result.algo;
-        is_possible_ = true;
-      }
+    if (epilogue_.bias != nullptr) {
+      set(library_.operation_set, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue_.bias);
+    }
+    if (epilogue_.operand != nullptr) {
+      set(library_.operation_set, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue_.operand);
+      set(library_.operation_set, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, step_.product.n);
     }
   }
 
   const CublasLt& library_;
   cublasLtHandle_t handle_;
   ProductStep step_;
+  Epilogue epilogue_;
   Operation operation_{nullptr, nullptr};
   std::array<Layout, 3> layouts_ = {Layout{nullptr, nullptr}, Layout{nullptr, nullptr}, Layout{nullptr, nullptr}};
   cublasLtMatmulAlgo_t algorithm_ = {};
-  bool is_possible_ = false;
 };
 
-std::vector<std::int64_t> key_of(const ProductStep& step, const Alignments& alignments, std::size_t workspace_bytes) {
+std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& memory) {
   const Product& p = step.product;
-  std::vector<std::int64_t> key = {p.m, p.n, p.k, step.batch, static_cast<std::int64_t>(workspace_bytes)};
+  std::vector<std::int64_t> key = {p.m,
+                                   p.n,
+                                   p.k,
+                                   step.batch,
+                                   static_cast<std::int64_t>(memory.workspace.size()),
+                                   name_of(memory.epilogue),
+                                   memory.epilogue.added == nullptr ? 0 : 1};
   std::size_t t = 0;
   for (const Operand* operand : {&p.a, &p.b, &p.c}) {
     key.insert(key.end(), {static_cast<std::int64_t>(operand->dtype), operand->stride, operand->transposed ? 1 : 0,
-                           step.batch_strides[t], alignments[t]});
+                           step.batch_strides[t]});
     ++t;
   }
+  const Alignments alignments = alignments_of(step, memory);
+  key.insert(key.end(), alignments.begin(), alignments.end());
   return key;
 }
 
@@ -168,29 +225,40 @@ LibraryProducts::LibraryProducts(const FoundCublasLt& found, const Gpu& gpu) : f
   }
 }
 
+std::shared_ptr<const LibraryProduct> LibraryProducts::make(const ProductStep& step,
+                                                            const ProductMemory& memory) const {
+  auto made = std::make_shared<CublasLtProduct>(found_.functions, handle_, step, memory.epilogue);
+  if (!made->choose(alignments_of(step, memory), memory.workspace.size())) {
+    return nullptr;
+  }
+  try {
+    load_kernels(gpu_, [&](cudaStream_t stream) { made->run(memory, false, stream); });
+  } catch (const Error& error) {
+    write_to_standard_error(fmt::format(
+        "shardrun: loading the kernels of {} failed, so {}: {}\n", text_of(step, memory.epilogue),
+        memory.epilogue.is_empty() ? "our own kernel multiplies them" : "its ops run one by one", error.message()));
+    return nullptr;
+  }
+  return made;
+}
+
 std::shared_ptr<const LibraryProduct> LibraryProducts::find(const ProductStep& step, const ProductMemory& memory) {
-  const Product& p = step.product;
-  const Alignments alignments = {alignment_of(memory.a, step.batch, step.batch_strides[0], p.a.dtype),
-                                 alignment_of(memory.b, step.batch, step.batch_strides[1], p.b.dtype),
-                                 alignment_of(memory.c, step.batch, step.batch_strides[2], p.c.dtype)};
-  std::vector<std::int64_t> key = key_of(step, alignments, memory.workspace.size());
+  const Epilogue& epilogue = memory.epilogue;
+  std::vector<std::int64_t> key = key_of(step, memory);
   const std::lock_guard lock(mutex_);
   if (const auto known = known_.find(key); known != known_.end()) {
-    return known->second;
+    const bool is_shared = known->second == nullptr || (epilogue.bias == nullptr && epilogue.operand == nullptr);
+    return is_shared ? known->second : known->second->with(epilogue);
   }
   gpu_.use();
-  auto made =
-      std::make_shared<const CublasLtProduct>(found_.functions, handle_, step, alignments, memory.workspace.size());
-  std::shared_ptr<const LibraryProduct> found = made->is_possible() ? made : nullptr;
-  if (found != nullptr) {
-    try {
-      load_kernels(gpu_, [&](cudaStream_t stream) { found->run(memory, false, stream); });
-    } catch (const Error& error) {
-      write_to_standard_error(
-          fmt::format("shardrun: loading the kernels of {} failed, so our own kernel multiplies them: {}\n",
-                      text_of(step), error.message()));
-      found = nullptr;
+  std::shared_ptr<const LibraryProduct> found;
+  try {
+    found = make(step, memory);
+  } catch (const Error& error) {
+    if (epilogue.is_empty()) {
+      throw;
     }
+    write_to_standard_error(fmt::format("shardrun: {}; its ops run one by one\n", error.message()));
   }
   return known_[std::move(key)] = found;
 }

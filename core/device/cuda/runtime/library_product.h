@@ -17,20 +17,39 @@
 
 namespace shardrun::device::cuda {
 
+/// What a product does with its sums before it stores them in c. Matrices are like c; null: there is none.
+struct Epilogue {
+  enum class Gelu : std::uint8_t { none, forward, backward };
+
+  const void* added = nullptr;  ///< a matrix that is added
+  const void* bias = nullptr;   ///< a vector of n elements of c's type, added to each row
+  /// Of what they are then. forward: GELU, in its tanh form. backward: the sums times its derivative at `operand`.
+  Gelu gelu = Gelu::none;
+  void* operand = nullptr;  ///< of GELU, a matrix: forward writes it, backward reads it
+
+  [[nodiscard]] bool is_empty() const noexcept { return added == nullptr && bias == nullptr && gelu == Gelu::none; }
+};
+
 /// The memory of one product.
 struct ProductMemory {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  std::span<std::byte> workspace;  ///< of the size with which it was made
+  std::span<std::byte> workspace = {};  ///< of the size with which it was made
+  Epilogue epilogue = {};
 };
 
-/// A product by cuBLASLt, made for its sizes, types, layouts and the alignment of its memory. Any thread may run it.
+/// A product by cuBLASLt, made for its sizes, types, layouts, the alignment of its memory, and its epilogue. Any thread
+/// may run it.
 class LibraryProduct {
  public:
   virtual ~LibraryProduct() = default;
   /// Enqueues it. Throws Error{internal} with its sizes and the name of the status when the library refuses.
+  /// `memory`: its bias and its operand of GELU are those with which it was made. REQUIRES: it adds to c only without
+  /// an epilogue.
   virtual void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const = 0;
+  /// The same with the bias and the operand of another epilogue, which is alike and aligned alike.
+  [[nodiscard]] virtual std::shared_ptr<const LibraryProduct> with(const Epilogue& epilogue) const = 0;
 };
 
 /// Products by cuBLASLt on one GPU.
@@ -39,14 +58,18 @@ class LibraryProducts {
   /// `found` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start. REQUIRES: found.is_used.
   LibraryProducts(const FoundCublasLt& found, const Gpu& gpu);
 
+  [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
   [[nodiscard]] Padding padding() const { return found_.pads ? Padding{} : Padding::never(); }
 
   /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
-  /// sizes, types, layouts and alignments, and its kernels are loaded. Null: the library has none, or its kernels could
-  /// not be loaded, which is said on stderr. Throws Error{internal}.
+  /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Null: the library has none, or its
+  /// kernels could not be loaded, which is said on stderr, as is each failure where there is an epilogue. Without one,
+  /// others throw Error{internal}.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:
+  [[nodiscard]] std::shared_ptr<const LibraryProduct> make(const ProductStep& step, const ProductMemory& memory) const;
+
   const FoundCublasLt& found_;
   const Gpu& gpu_;
   cublasLtHandle_t handle_ = nullptr;

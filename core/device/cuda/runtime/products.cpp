@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "core/device/cuda/copies.h"
+#include "core/device/cuda/runtime/product_fusion.h"
 #include "core/device/cuda/runtime/product_steps.h"
 
 namespace shardrun::device::cuda {
@@ -13,6 +14,7 @@ namespace {
 
 /// A step, bound to its memory.
 struct BoundProduct {
+  ProductStep step;
   std::shared_ptr<const LibraryProduct> product;
   ProductMemory memory;
 };
@@ -22,9 +24,14 @@ struct BoundCopy {
   void* to = nullptr;
 };
 
-using BoundSteps = std::vector<std::variant<BoundCopy, BoundProduct>>;
+/// The steps of an op.
+struct BoundSteps {
+  std::vector<std::variant<BoundCopy, BoundProduct>> steps;
 
-void run_steps(const BoundSteps& steps, const KernelCall& call) {
+  void operator()(const KernelCall& call) const;
+};
+
+void BoundSteps::operator()(const KernelCall& call) const {
   for (const auto& each : steps) {
     if (const auto* const copy = std::get_if<BoundCopy>(&each)) {
       if (!copy->step.only_adding || call.accumulate) {
@@ -53,7 +60,7 @@ BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories
   const std::span<std::byte> workspace = {at(memories, of.workspace), of.workspace_bytes};
   for (const auto& each : of.steps) {
     if (const auto* const copy = std::get_if<CopyStep>(&each)) {
-      bound.emplace_back(BoundCopy{*copy, at(memories, copy->from), at(memories, copy->to)});
+      bound.steps.emplace_back(BoundCopy{*copy, at(memories, copy->from), at(memories, copy->to)});
       continue;
     }
     const auto& step = std::get<ProductStep>(each);
@@ -65,7 +72,7 @@ BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories
     if (product == nullptr) {
       return {};
     }
-    bound.emplace_back(BoundProduct{std::move(product), memory});
+    bound.steps.emplace_back(BoundProduct{step, std::move(product), memory});
   }
   return bound;
 }
@@ -82,10 +89,10 @@ LibraryWork work_of(LibraryProducts& library, const OpToPrepare& op) {
                              static_cast<std::byte*>(op.outputs[0].data),
                              op.scratch_at(ProductSteps::alignment, steps->scratch_bytes)};
   BoundSteps bound = bind(library, *steps, memories);
-  if (bound.empty()) {
+  if (bound.steps.empty()) {
     return nullptr;
   }
-  return [bound = std::move(bound)](const KernelCall& call) { run_steps(bound, call); };
+  return bound;
 }
 
 /// One for each op, because a kernel's function is not told which op it is asked for.
@@ -113,6 +120,28 @@ std::vector<LibraryKernel> with_scratch_of_products(std::vector<LibraryKernel> o
 
 std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, OpToPrepare op) {
   return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op); });
+}
+
+std::unique_ptr<const PreparedKernel> fuse_product(LibraryProducts& library, const PreparedKernel& first,
+                                                   const PreparedKernel& next) {
+  const LibraryWork* const work = work_of(first);
+  const auto* const product = work == nullptr ? nullptr : work->target<BoundSteps>();
+  if (product == nullptr || product->steps.size() != 1) {
+    return nullptr;
+  }
+  BoundProduct bound = std::get<BoundProduct>(product->steps.front());
+  std::optional<Fusion> fusion = fusion_of(bound.step, bound.memory.epilogue, first, next);
+  if (!fusion) {
+    return nullptr;
+  }
+  bound.memory.c = fusion->outputs.front().data;
+  bound.memory.epilogue = fusion->epilogue;
+  bound.product = library.find(bound.step, bound.memory);
+  if (bound.product == nullptr) {
+    return nullptr;
+  }
+  return prepare_fused(first, next, std::move(fusion->inputs), std::move(fusion->outputs),
+                       BoundSteps{{std::move(bound)}});
 }
 
 }  // namespace shardrun::device::cuda

@@ -18,4 +18,8 @@ namespace shardrun::device::cuda {
 /// library has no algorithm for. REQUIRES: is_product(op.kernel.op). Throws Error{internal} when the library fails.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, OpToPrepare op);
 
+/// As Device::fuse: the library's product `first` with what `next` computes of its result as its epilogue.
+[[nodiscard]] std::unique_ptr<const PreparedKernel> fuse_product(LibraryProducts& library, const PreparedKernel& first,
+                                                                 const PreparedKernel& next);
+
 }  // namespace shardrun::device::cuda

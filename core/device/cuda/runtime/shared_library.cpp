@@ -39,7 +39,7 @@ std::string version_text(std::size_t version) {
 LibraryChoice choice_of_products() {
   return {.name = "cuBLASLt",
           .variable = "SHARDRUN_CUDA_PRODUCTS",
-          .values = {"own", "cublaslt", "unpadded"},
+          .values = {"own", "cublaslt", "unpadded", "unfused"},
           .files = {"libcublasLt.so.13", "libcublasLt.so.12"}};
 }
 
