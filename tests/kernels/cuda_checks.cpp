@@ -191,15 +191,16 @@ std::vector<TypedCase> cuda_cases(std::string_view op) {
 }
 
 std::vector<TypedCase> large_cuda_cases(std::string_view op) {
-  const Shape x = {512, 512};
-  const Shape other = {512, 513};  // 2^27 multiplications, and 512 for each element of the result
+  // More than 2^27 multiplications, and 256 for each element of what is copied.
+  const Shape x = {520, 520};
+  const Shape other = {520, 521};
   std::vector<TypedCase> cases;
   if (op == "matmul" || op == "matmul_gradient_weights") {
     for (const std::int64_t transpose : {0, 1}) {
       const bool is_turned = op == "matmul" && transpose == 1;
       cases.push_back({{std::string(op),
                         {{"contract", std::int64_t{1}}, {"transpose", transpose}},
-                        {normal(x), normal(is_turned ? Shape{513, 512} : other)}},
+                        {normal(x), normal(is_turned ? Shape{521, 520} : other)}},
                        all_bfloat16});
     }
   }
