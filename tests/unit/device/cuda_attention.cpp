@@ -218,7 +218,6 @@ TEST_CASE("the gradient of attention is made in parts of samples, or of heads, w
     // That of one head of keys of one sample is the smallest part.
     const std::int64_t heads = is_packed ? 1 : 2;
     const std::int64_t of_head = heads * 2 * 64 * 128 + (is_packed ? 0 : heads * 2 * 2 * 9 * 8);
-    constexpr std::int64_t others = 4096;
     const std::int64_t key_heads = is_packed ? 4 : 2;
     const std::pair<std::int64_t, std::int64_t> cases[] = {{3 * key_heads, 2},   // three samples
                                                            {4 * key_heads, 2},   // four are no part of six
@@ -227,14 +226,14 @@ TEST_CASE("the gradient of attention is made in parts of samples, or of heads, w
                                                            {1, 6 * key_heads}};  // a head
     for (const auto& [fit, parts] : cases) {
       INFO(fit << " heads fit");
-      at.prepare(at.device.attention(), fit * of_head + others);
+      at.prepare(at.device.attention(), fit * of_head);
       const std::int64_t before = fake::cudnn_counts().runs;
 
       CHECK(at.result() == expected);
 
       CHECK(fake::cudnn_counts().runs == before + parts);
     }
-    CHECK_FALSE(at.op.steps(of_head + others - 1));
+    CHECK_FALSE(at.op.steps(of_head - 1));
   }
 }
 
@@ -314,19 +313,19 @@ TEST_CASE("equal attention shares one choice of an engine", "[unit]") {
 
 TEST_CASE("scratch of attention follows from shapes and types, and covers our own kernels", "[unit]") {
   const auto bytes_of = [](const Op& op) { return static_cast<std::int64_t>(op.steps().value().scratch_bytes); };
-  // 64 samples of GPT-2: 2 MiB of probabilities a head, and at most 256 MiB in all: 8 samples of 4 heads are a part.
-  const Op gpt2(true, true, 64, 1024, 64);
-  CHECK(gpt2.steps()->part.batch == 16);
-  CHECK(gpt2.steps()->parts_of_batch == 4);
-  const std::int64_t sums = 16 * 4 * 1024 * 4;
-  const std::int64_t probabilities = 16 * 4 * 1024 * 1024 * 2;
-  CHECK(bytes_of(gpt2) >= probabilities + sums);
-  CHECK(bytes_of(gpt2) < probabilities + sums + 8192);
+  // 64 samples: 2 MiB of probabilities a head, and at most 256 MiB in all: 32 samples of 4 heads are a part.
+  const Op large(true, true, 64, 1024, 64);
+  CHECK(large.steps()->part.batch == 32);
+  CHECK(large.steps()->parts_of_batch == 2);
+  const std::int64_t sums = 32 * 4 * 1024 * 4;
+  const std::int64_t probabilities = std::int64_t{32} * 4 * 1024 * 1024 * 2;
+  CHECK(bytes_of(large) >= probabilities + sums);
+  CHECK(bytes_of(large) < probabilities + sums + 8192);
   CHECK(bytes_of(Op(true, false, 64, 1024, 64)) < 8192);
   // A head of 16384 queries and keys alone takes 512 MiB.
   CHECK_FALSE(Op(true, true, 1, 16384, 64).steps());
 
-  for (const Op& op : {gpt2, Op(true, true, 1, 16384, 64)}) {
+  for (const Op& op : {large, Op(true, true, 1, 16384, 64)}) {
     const std::size_t planned = scratch_of(kernel_of(op.name), op.shape(), 1);
     CHECK(planned >= static_cast<std::size_t>(graph::element_count(op.inputs[2])) * sizeof(float));
     CHECK(planned >= (op.steps() ? op.steps()->scratch_bytes : 0));

@@ -1,5 +1,8 @@
 // Products of the device `cuda` by a library: the runtime over fakes of CUDA and of cuBLASLt.
 
+#include <cstdlib>
+#include <string>
+
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/cublaslt.h"
 #include "tests/support/errors.h"
@@ -12,13 +15,27 @@ using Catch::Matchers::Contains;
 
 namespace {
 
+/// A variable of the environment, while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+const std::string own_attention = "; attention and convolutions: own kernels: SHARDRUN_CUDA_DNN=own";
+
 std::int64_t products_so_far() { return fake::cublaslt_counts().products; }
 
 }  // namespace
 
 TEST_CASE("the library that is found multiplies, and adds", "[unit]") {
   OnLibrary at;
-  CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0");
+  CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0" + own_attention);
   CHECK(at.scratch.size() > 0);
   at.prepare();
   const std::int64_t before = products_so_far();
@@ -85,7 +102,7 @@ TEST_CASE("a result whose rows are not aligned is made in padded rows, and added
 // With SHARDRUN_CUDA_PRODUCTS=unpadded; each process reads it once.
 TEST_CASE("products without padded rows have the same plan and result", "[.][unpadded]") {
   OnLibrary at(800, 392, 515);
-  CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0, rows unpadded");
+  CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0, rows unpadded" + own_attention);
   CHECK(at.scratch.size() > 800 * 576 * 2 + 6 * 800 * 515 * 4);
   at.prepare();
   const fake::CublasLtCounts before = fake::cublaslt_counts();

@@ -85,6 +85,24 @@ TEST_CASE("cuDNN as installed attends, in the scratch that is planned", "[unit]"
   }
 }
 
+TEST_CASE("cuDNN as installed attends on an A100 too", "[unit]") {
+  const CudnnFunctions* const library = test::true_cudnn();
+  if (library == nullptr) {
+    return;
+  }
+  std::string a100 = test::h100;
+  for (const auto& [of_h100, own] : {std::pair("\"deviceVer\":900", "\"deviceVer\":800"),
+                                     std::pair("\"multiProcessorCount\":132", "\"multiProcessorCount\":108"),
+                                     std::pair("Optin\":232448", "Optin\":166912")}) {
+    a100.replace(a100.find(of_h100), std::string(of_h100).size(), own);
+  }
+  const CudnnTarget target(*library, a100);
+  for (const bool is_gradient : {false, true}) {
+    CHECK(plan_of(target, packed_steps(100, is_gradient)) != nullptr);
+    CHECK(plan_of(target, steps_of({{2, 100, 2, 4, 64}, 61}, is_gradient)) != nullptr);
+  }
+}
+
 TEST_CASE("cuDNN as installed needs the gradient's workspace, and has no engine for narrow heads", "[unit]") {
   const CudnnFunctions* const library = test::true_cudnn();
   if (library == nullptr) {

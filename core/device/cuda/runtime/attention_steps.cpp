@@ -19,19 +19,20 @@ constexpr std::string_view separate_gradient = "scaled_dot_product_attention_gra
 
 std::int64_t up_to(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+/// Workspace that engines want for everything else.
+constexpr std::int64_t other_workspace = 4096;
+
 /// The gradient's engines write probabilities of whole tiles, in bfloat16, and add up each dq in one order then. With
-/// groups they also write dk and dv of all heads. Other workspace of theirs is small.
-std::int64_t workspace_of(const FusedAttention& of) {
-  constexpr std::int64_t others = 4096;
+/// groups they also write dk and dv of all heads.
+std::int64_t large_workspace_of(const FusedAttention& of) {
   if (!of.is_gradient) {
-    return others;
+    return 0;
   }
   constexpr std::int64_t tile_of_queries = 64;
   constexpr std::int64_t tile_of_keys = 128;
   const std::int64_t heads = of.batch * of.heads * 2;
   const std::int64_t probabilities = heads * up_to(of.queries, tile_of_queries) * up_to(of.keys, tile_of_keys);
-  const std::int64_t all_heads = of.heads == of.key_heads ? 0 : 2 * heads * of.keys * of.width;
-  return probabilities + all_heads + others;
+  return probabilities + (of.heads == of.key_heads ? 0 : 2 * heads * of.keys * of.width);
 }
 
 bool has_types(const graph::OpShape& shape, std::size_t log_sum_exp) {
@@ -93,7 +94,7 @@ std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::
   // The fewest equal parts that fit.
   AttentionSteps steps{.part = *whole};
   FusedAttention& part = steps.part;
-  const auto fits = [&] { return workspace_of(part) <= most_bytes; };
+  const auto fits = [&] { return large_workspace_of(part) <= most_bytes; };
   for (std::int64_t parts = 1; !fits() && parts <= whole->batch; ++parts) {
     if (whole->batch % parts == 0) {
       part.batch = whole->batch / parts;
@@ -116,7 +117,7 @@ std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::
     return memory::align_up(static_cast<std::uint64_t>(bytes), AttentionSteps::alignment);
   };
   steps.sums_bytes = part.is_gradient ? aligned(part.rows() * static_cast<std::int64_t>(sizeof(float))) : 0;
-  steps.workspace_bytes = aligned(workspace_of(part));
+  steps.workspace_bytes = aligned(large_workspace_of(part) + other_workspace);
   steps.scratch_bytes = steps.sums_bytes + steps.workspace_bytes + AttentionSteps::alignment - memory::alignment;
   return steps;
 }
