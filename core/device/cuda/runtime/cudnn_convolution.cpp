@@ -1,17 +1,11 @@
 #include "core/device/cuda/runtime/cudnn_convolution.h"
 
-#include <fmt/format.h>
-
-#include <map>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
-#include "core/base/error.h"
-#include "core/base/standard_error.h"
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/cuda/runtime/cudnn_plans.h"
 #include "core/device/cuda/runtime/library_convolution.h"
-#include "core/device/cuda/runtime/library_op.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -85,64 +79,23 @@ std::int64_t alignment_of(const void* data) {
 
 class CudnnConvolutions final : public LibraryConvolutions {
  public:
-  CudnnConvolutions(const CudnnFunctions& library, const Gpu& gpu) : target_(library, gpu), gpu_(gpu) {}
+  CudnnConvolutions(const CudnnFunctions& library, const Gpu& gpu) : plans_(library, gpu) {}
 
   ConvolutionRun find(const Convolution& convolution, bool adds, const ConvolutionMemory& memory) override {
     const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
-    Key key = {convolution, adds, alignments, memory.workspace.size()};
-    gpu_.use();
-    const std::lock_guard lock(mutex_);
-    if (const auto known = known_.find(key); known != known_.end()) {
-      return known->second == nullptr ? nullptr : bound(known->second, convolution, memory);
-    }
-    std::shared_ptr<const CudnnPlan> plan;
-    ConvolutionRun run;
-    with_name(convolution,
-              [&] { plan = find_convolution_plan(target_, convolution, adds, alignments, memory.workspace.size()); });
-    if (plan != nullptr) {
-      run = bound(plan, convolution, memory);
-      try {
-        load_kernels(gpu_, run);
-      } catch (const Error& error) {
-        write_to_standard_error(
-            fmt::format("shardrun: loading the kernels of {} failed, so our own kernel computes it: {}\n",
-                        text_of(convolution), error.message()));
-        plan = nullptr;
-        run = nullptr;
-      }
-    }
-    known_.emplace(std::move(key), std::move(plan));
-    return run;
+    return plans_.find(
+        {convolution, adds, alignments, memory.workspace.size()}, text_of(convolution),
+        [&](const CudnnTarget& target) {
+          return find_convolution_plan(target, convolution, adds, alignments, memory.workspace.size());
+        },
+        [&](const CudnnPlan& plan) {
+          return std::make_shared<const CudnnDescriptor>(
+              plan.bind({{1, memory.x}, {2, memory.w}, {3, memory.y}}, memory.workspace));
+        });
   }
 
  private:
-  using Key = std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>;
-
-  template <class Act>
-  static void with_name(const Convolution& convolution, const Act& act) {
-    try {
-      act();
-    } catch (const CudnnError& error) {
-      throw Error(error.code(), fmt::format("{}: {}", text_of(convolution), error.message()));
-    }
-  }
-
-  ConvolutionRun bound(const std::shared_ptr<const CudnnPlan>& plan, const Convolution& convolution,
-                       const ConvolutionMemory& memory) {
-    std::shared_ptr<const CudnnDescriptor> pack;
-    with_name(convolution, [&] {
-      pack = std::make_shared<const CudnnDescriptor>(
-          plan->bind({{1, memory.x}, {2, memory.w}, {3, memory.y}}, memory.workspace));
-    });
-    return [this, plan, pack, convolution](cudaStream_t stream) {
-      with_name(convolution, [&] { target_.run(plan->descriptor(), *pack, stream); });
-    };
-  }
-
-  CudnnTarget target_;
-  const Gpu& gpu_;
-  std::mutex mutex_;
-  std::map<Key, std::shared_ptr<const CudnnPlan>> known_;
+  CudnnPlans<std::tuple<Convolution, bool, ConvolutionAlignments, std::size_t>> plans_;
 };
 
 }  // namespace
