@@ -1,6 +1,5 @@
 // Products of the device `cuda` by a library: the runtime over fakes of CUDA and of cuBLASLt.
 
-#include <cstdlib>
 #include <string>
 
 #include "core/base/error.h"
@@ -14,18 +13,6 @@ using namespace shardrun::test;
 using Catch::Matchers::Contains;
 
 namespace {
-
-/// A variable of the environment, while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 const std::string own_attention = "; attention and convolutions: own kernels: SHARDRUN_CUDA_DNN=own";
 
