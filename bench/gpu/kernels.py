@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 from machine import Failed, NoTime, Skipped, run
 
@@ -31,6 +32,15 @@ FIRST_OPS = (
 )
 FEW_OPS = ("matmul", "layer_norm", "adamw")
 PRODUCTS = ("matmul", "matmul_gradient_weights", "einsum")
+DNN = (
+    "attention",
+    "attention_gradient",
+    "conv",
+    "conv_gradient_input",
+    "conv_gradient_weights",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_gradient",
+)
 
 
 def summary_of(path, ran):
@@ -43,11 +53,11 @@ def summary_of(path, ran):
 
 
 def kernels(machine, options, seconds):
-    """All kernels of the device against float64."""
+    """All kernels of the device against float64; those of cuDNN are a step of their own."""
     path = machine.scratch / "kernels.json"
     command = [machine.kernel_checks, "--json", path, "--seconds", f"{max(1, seconds - 12):.0f}"]
     command += ["--largest", "100", "--ops", ",".join(FEW_OPS)] if options.small else []
-    summary = summary_of(path, run(command, seconds, machine.environment))
+    summary = summary_of(path, run(command, seconds, machine.without_dnn))
     slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
     done = summary["ops"] - len(summary["not_run"])
     lines = [
@@ -76,15 +86,48 @@ def own_products(machine, options, seconds):
     command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS)]
     command += ["--seconds", f"{max(1, seconds - 12):.0f}"]
     command += ["--largest", "100"] if options.small else []
-    summary = summary_of(path, run(command, seconds, {**machine.environment, "SHARDRUN_CUDA_PRODUCTS": "own"}))
-    lines = [f"{summary['cases']} cases, {summary['runs']} runs, {summary['failed']} failures"]
-    lines += [
-        f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:4]
-    ]
+    summary = summary_of(path, run(command, seconds, {**machine.without_dnn, "SHARDRUN_CUDA_PRODUCTS": "own"}))
+    lines = lines_of(summary)
     if not summary["passed"]:
         what = f"{summary['failed']} failures, not run to their end: {summary['not_run']}"
         raise Failed(what, {**summary, "lines": lines})
     return summary, lines
+
+
+def lines_of(summary):
+    return [f"{summary['cases']} cases, {summary['runs']} runs, {summary['failed']} failures"] + [
+        f"FAILED {each['op']}: {each['check']}: {each['case']}: {each['what']}" for each in summary["failures"][:4]
+    ]
+
+
+def cudnn(machine, options, seconds):
+    """Attention and convolutions by cuDNN against float64, op by op, as far as the time goes: it compiles a kernel for
+    each shape."""
+    machine.require_gpu()
+    machine.require_dnn()
+    known = run([machine.kernel_checks, "--list"], 20, machine.environment).out.split("\n")
+    ops = [op for op in DNN if op in {line.split(" ")[0] for line in known}]
+    environment = {**machine.environment, "SHARDRUN_CUDA_DNN": "cudnn"}  # refused if it is not found
+    limit, figures, lines, wrong, late = time.monotonic() + seconds, {}, [], [], []
+    for number, op in enumerate(ops):
+        path = machine.scratch / f"cudnn-{op}.json"
+        share = (limit - time.monotonic()) / (len(ops) - number)
+        if share < 2:
+            late.append(op)
+            continue
+        command = [machine.kernel_checks, "--json", path, "--ops", op, "--seconds", f"{max(1, share - 1):.0f}"]
+        command += ["--largest", "100"] if options.small else []
+        summary = figures[op] = summary_of(path, run(command, share + 12, environment))
+        lines += [f"{op}: {line}" for line in lines_of(summary)]
+        if summary["failed"] or summary["cases"] == 0:
+            wrong.append(f"{op}: {summary['cases']} cases, {summary['failed']} failures")
+        elif summary["not_run"]:
+            late.append(op)
+    if wrong:
+        raise Failed("; ".join(wrong), {**figures, "lines": lines})
+    if late:
+        lines.append(f"not run to their end: {', '.join(late)}")
+    return figures, [f"by {machine.dnn}", *lines]
 
 
 # --- compute-sanitizer -----------------------------------------------------------------------------------------------
@@ -114,7 +157,7 @@ def sanitizer(machine, options, seconds):
         checks = f"--patience 0 --separate --largest {largest} --seconds {time_of_checks:.0f}"
         command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
         command += ["--ops", ",".join(ops), "--json", path]
-        ran = run(command, share, machine.environment)
+        ran = run(command, share, machine.without_dnn)
         said = ran.out + ran.err
         errors = [int(number) for number in re.findall(r"ERROR SUMMARY: (\d+) error", said)]
         errors += [

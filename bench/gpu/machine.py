@@ -179,7 +179,8 @@ class Machine:
                 "/opt/nvidia/*/compute-sanitizer*",
             ),
         )
-        self.units, self.lacks, self.products = [], "shardrun devices has not been asked", None
+        self.units, self.lacks = [], "shardrun devices has not been asked"
+        self.products = self.dnn = None
         self.torch, self.torch_lacks = None, "PyTorch has not been looked for"
 
     @property
@@ -224,8 +225,9 @@ class Machine:
             cuda = next(each for each in self.shardrun_json(["devices"], seconds) if each["name"] == "cuda")
         except Failed as failed:
             raise Failed(str(failed), known) from failed
-        self.units, self.lacks, self.products = cuda["units"], cuda["lacks"], cuda["bf16_products"]
-        known["units"], known["products"] = self.units, self.products
+        self.units, self.lacks = cuda["units"], cuda["lacks"]
+        self.products, _, self.dnn = (cuda["bf16_products"] or "").partition("; attention and convolutions: ")
+        known.update(units=self.units, products=self.products, dnn=self.dnn)
         if not self.has_own_products():
             self.environment.setdefault("SHARDRUN_CUDA_PRODUCTS", "cublaslt")  # the job is refused if it is not found
         if self.lacks or not self.units:
@@ -242,6 +244,19 @@ class Machine:
         if ran.code != 0:
             return None, f"{self.python} cannot import torch: {ran.last_words().split(' | ')[-1]}"
         return json.loads(ran.out), None
+
+    @property
+    def without_dnn(self):
+        """The environment in which our own kernels compute attention and convolutions. cuDNN compiles a kernel for each
+        shape, in up to 2 s: too long for the many shapes of checks."""
+        return {**self.environment, "SHARDRUN_CUDA_DNN": "own"}
+
+    def has_dnn(self):
+        return bool(self.dnn) and not self.dnn.startswith("own kernels")
+
+    def require_dnn(self):
+        if not self.has_dnn():
+            raise Skipped(f"attention and convolutions by {self.dnn or 'own kernels'}")
 
     def has_own_products(self):
         """Whether shardrun's own kernels multiply matrices, and not cuBLASLt."""

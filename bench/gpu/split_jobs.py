@@ -21,6 +21,7 @@ STRATEGIES = {
 }
 PRECISIONS = ("float32", "mixed")
 IN_PROCESS_OF_FEW = (("dp", "float32"), ("tp", "float32"), ("3d", "mixed"))
+IN_PROCESS_BY_DNN = ("single", "tp")
 IN_PROCESSES = ("dp", "zero3", "tp", "pp")
 # The first NCCL that lets several ranks use one GPU, if it is told so.
 SHARING_NCCL = (2, 30)
@@ -85,7 +86,7 @@ class Case:
         command = [machine.shardrun, "verify", job, "--json", *self.words]
         for setting in self.settings:
             command += ["--set", setting]
-        ran = run(command, seconds, {**machine.environment, **self.variables}, folder=machine.scratch)
+        ran = run(command, seconds, {**machine.without_dnn, **self.variables}, folder=machine.scratch)
         result = {
             "how": self.how,
             "strategy": self.strategy,
@@ -118,6 +119,11 @@ def verify(machine, options, seconds):
         Case("in one process", strategy, precision, ["--in-process"])
         for strategy, precision in (IN_PROCESS_OF_FEW if options.small else pairs)
     ]
+    if machine.has_dnn():
+        cases += [
+            Case("in one process, by cuDNN", strategy, "mixed", ["--in-process"], {"SHARDRUN_CUDA_DNN": "cudnn"})
+            for strategy in IN_PROCESS_BY_DNN
+        ]
     staged = IN_PROCESSES[:1] if options.small else IN_PROCESSES
     cases += [Case("shm", strategy, "float32", settings=["job.transport=shm"]) for strategy in staged]
     lines = []

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from contest import STEPS, STEPS_OF_SMALL
-from machine import Failed, Memory, end, run
+from machine import Failed, Memory, Skipped, end, run
 from report import table
 
 # bfloat16 with dense operands, TFLOP/s, from NVIDIA's data sheets (SXM).
@@ -37,7 +37,9 @@ def metrics_of(folder):
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def run_shardrun(machine, contest, seconds, measured, settings=(), least=WARM + LEAST_MEASURED, reserve=8):
+def run_shardrun(
+    machine, contest, seconds, measured, settings=(), least=WARM + LEAST_MEASURED, reserve=8, variables=None
+):
     """One run of the job, stopped when its steps have taken `measured` seconds; its steps and its memory. Fails below
     `least` steps. `reserve`: seconds that it may take to end, its weights apart."""
     folder = machine.results / "run"
@@ -53,7 +55,7 @@ def run_shardrun(machine, contest, seconds, measured, settings=(), least=WARM + 
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=machine.environment,
+            env={**machine.environment, **(variables or {})},
             start_new_session=True,
         )
         try:
@@ -279,3 +281,41 @@ class Training:
         if why:
             lines.append(f"what is missing: {why}")
         return figures, lines
+
+
+# --- shardrun's own choices ------------------------------------------------------------------------------------------
+
+WAYS = {
+    "own attention": {"SHARDRUN_CUDA_DNN": "own"},
+    "ops after products unfused": {"SHARDRUN_CUDA_PRODUCTS": "unfused"},
+    "own products": {"SHARDRUN_CUDA_PRODUCTS": "own"},
+}
+
+
+class Ways:
+    """The step that trains a model with each choice of libraries that a variable makes, beside the default."""
+
+    def __init__(self, name, contests):
+        self.name, self.contests = name, contests
+
+    def __call__(self, machine, options, seconds):
+        machine.require_gpu()
+        contest = self.contests[self.name]
+        contest.require_batch()
+        ways = {"as found": {}}
+        if machine.has_dnn():
+            ways["own attention"] = WAYS["own attention"]
+        if not machine.has_own_products():
+            ways.update((name, WAYS[name]) for name in list(WAYS)[1:])
+        if len(ways) == 1:
+            raise Skipped("neither cuBLASLt nor cuDNN is used")
+        limit, figures = time.monotonic() + seconds, {}
+        for number, (name, variables) in enumerate(ways.items()):
+            share = (limit - time.monotonic()) / (len(ways) - number)
+            figures[name] = run_shardrun(
+                machine, contest, max(6, share), 0.5 if options.small else 2, reserve=2, variables=variables
+            )
+        found = figures["as found"]["step_ms"]
+        rows = [("", "step ms", "of as found")]
+        rows += [(name, f"{of['step_ms']:.1f}", f"{of['step_ms'] / found:.2f}") for name, of in figures.items()]
+        return figures, table(rows)

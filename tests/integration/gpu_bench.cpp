@@ -83,20 +83,24 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   const json::object report = read_json(folder.path() / "report.json");
   CHECK(report.at("finished").as_bool());
   CHECK(report.at("pack").as_object().contains("commit"));
-  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "own-products", "verify", "sanitizer",
-                                                     "compile", "rates", "train-124M", "ops", "bandwidth"});
+  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "own-products", "cudnn", "verify",
+                                                     "sanitizer", "compile", "rates", "train-124M", "ops", "ways",
+                                                     "bandwidth"});
   for (const json::value& each : report.at("steps").as_array()) {
     INFO(json::serialize(each));
     const std::string status(each.at("status").as_string());
     CHECK((status == "passed" || (status == "skipped" && !each.at("reason").is_null())));
     CHECK_THAT(ended.out, Contains("== " + std::string(each.at("name").as_string()) + ": " + status + " in "));
   }
-  for (const char* name : {"machine", "kernels", "own-products", "verify", "sanitizer", "train-124M", "ops"}) {
+  for (const char* name : {"machine", "kernels", "own-products", "verify", "sanitizer", "train-124M", "ops", "ways"}) {
     INFO(name);
     CHECK(step(report, name).at("status") == "passed");
   }
   CHECK(step(report, "machine").at("figures").at("units").at(0).at("name") == "Fake H200");
   CHECK(step(report, "kernels").at("figures").at("cases").as_int64() > 0);
+  const std::string dnn(step(report, "machine").at("figures").at("dnn").as_string());
+  CHECK((step(report, "cudnn").at("status") == "passed") == dnn.starts_with("cuDNN"));
+  CHECK(step(report, "ways").at("figures").as_object().contains("own attention") == dnn.starts_with("cuDNN"));
   CHECK(step(report, "sanitizer").at("figures").at("memcheck").at("checks").at("cases").as_int64() > 0);
   int compared = 0;
   for (const json::value& each : step(report, "verify").at("figures").at("cases").as_array()) {
@@ -257,7 +261,7 @@ TEST_CASE("bench/gpu refuses arguments that it cannot use", "[gpu_bench]") {
                                   "run . --seconds 0", "run . --peak-tflops -1", "run . --out none/report.json",
                                   "run . --python none", "run . --only none", "run none"}) {
     INFO(words);
-    const Ended ended = run_script(folder.path(), "exec python3 '" SHARDRUN_SOURCE "/bench/gpu/'" + words);
+    const Ended ended = run_script(folder.path(), std::string("exec python3 '" SHARDRUN_SOURCE "/bench/gpu/'") + words);
     CHECK(ended.code == 2);
     CHECK_THAT(ended.err, Contains(": error: ") && !Contains("Traceback"));
   }
