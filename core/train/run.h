@@ -19,7 +19,8 @@ namespace shardrun::train {
 /// Output and stop requests of a run.
 struct RunSettings {
   metrics::ProgressSink progress;
-  std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
+  /// The signal that asked to stop, or 0. Any thread calls it at any time, so it does not wait and calls no device.
+  std::function<int()> stop_signal;
   bool profile = false;
   /// Registers a function to call with the first signal that asks to stop, at once, on another thread. An empty
   /// function unregisters. May be empty itself.

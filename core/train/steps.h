@@ -17,7 +17,8 @@ namespace shardrun::train {
 struct StepSettings {
   metrics::Display& display;
   const metrics::RunFolder& folder;  ///< [job] output; the job has its root as output
-  std::function<int()> stop_signal;  ///< the signal that asked to stop, or 0; called between steps
+  /// The signal that asked to stop, or 0. Any thread calls it at any time, so it does not wait and calls no device.
+  std::function<int()> stop_signal;
   bool profile = false;
   RankLink* link = nullptr;  ///< to the other ranks; null with one rank
   /// When the run has to end, by [job] time_limit.

@@ -160,7 +160,8 @@ struct TransportOp::State {
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
 /// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
-/// to access the buffers. Throws Error. `lacks_order`: the transport offers the op, but does not reduce in order.
+/// to access the buffers. `in_order`: the op was asked for in order. Throws Error, which says so if that alone is what
+/// the transport lacks.
 void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members, bool in_order);
 
 /// Creates a group of the plugin's. Throws Error.

@@ -143,8 +143,9 @@ class CublasLtProduct final : public LibraryProduct {
   void check(cublasStatus_t status, const char* call) const {
     if (status != CUBLAS_STATUS_SUCCESS) {
       throw Error(ErrorCode::internal,
-                  fmt::format("multiplying {} by {}: {} returned {} (SHARDRUN_CUDA_PRODUCTS=own multiplies without it)",
-                              text_of(step_, epilogue_), library_.name, call, library_.status_name(status)));
+                  fmt::format("multiplying {} by {}: {} returned {} (SHARDRUN_CUDA_PRODUCTS={})",
+                              text_of(step_, epilogue_), library_.name, call, library_.status_name(status),
+                              epilogue_.is_empty() ? "own multiplies without it" : "unfused runs its ops one by one"));
     }
   }
 
