@@ -259,7 +259,9 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 }
 
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
-  require_memory(job, compiled, forecast::forecast(job, compiled), ranks_here, {});
+  const forecast::Forecast forecast = forecast::forecast(job, compiled);
+  require_units(job, compiled, forecast, ranks_here);
+  require_memory(job, compiled, forecast, ranks_here, {});
 }
 
 void check_data(const compile::Compiled& compiled) {

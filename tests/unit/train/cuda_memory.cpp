@@ -94,3 +94,18 @@ TEST_CASE("ranks that share a GPU, of a job with ranks elsewhere, may all be the
   CHECK(four.fit_of_cluster(fullest_two - 1).over == four.over(four.most() - 1));
   CHECK(four.fit_of_cluster(fullest_two).fits());
 }
+
+TEST_CASE("ranks that have met are refused together where their GPU has less than they need", "[train][cuda]") {
+  const Planned two({"job.device=cuda:0,0", "job.ranks=2", "job.strategy=dp"});
+  const std::uint64_t needed = two.needs[0] + two.needs[1];
+  const auto require = [&](std::uint64_t memory) {
+    fake_cuda::set({.memory = memory});
+    train::require_memory_here(two.job, two.compiled, 2);
+  };
+
+  CHECK_NOTHROW(require(needed));
+  CHECK_THAT(
+      error_of([&] { require(needed - 1); }),
+      Contains("[job] device = cuda:0,0: 2 ranks do not fit: the fullest, ranks 0, 1 that share a unit, need ") &&
+          Contains(" of unit 0 (Fake H200): "));
+}
