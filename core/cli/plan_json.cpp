@@ -105,8 +105,9 @@ boost::json::object json_of(const forecast::DiskUse& use) {
 
 boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<forecast::FitSearch>& search) {
   namespace json = boost::json;
-  json::object memory = {
-      {"bytes", fit.memory}, {"fits", fit.fits()}, {"most", fit.most}, {"rank", fit.rank}, {"ranks_over", fit.over}};
+  json::object memory = {{"bytes", fit.memory},       {"fits", fit.fits()},          {"most", fit.most},
+                         {"rank", fit.ranks.front()}, {"sharing", fit.ranks.size()}, {"whose", fit.whose},
+                         {"ranks_over", fit.over}};
   if (search) {
     json::array& tried = memory["tried"].emplace_array();
     for (const forecast::Alternative& alternative : search->tried) {

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 
 #include "core/device/queue.h"
@@ -15,8 +14,8 @@ namespace {
 
 /// Small enough that threads share the work evenly.
 constexpr std::size_t block_bytes = std::size_t{256} * 1024;
-/// Read of a device at once.
-constexpr std::size_t blocks_of_read = 32;
+/// Read of a device at once: 4 MiB.
+constexpr std::size_t blocks_of_read = 16;
 
 }  // namespace
 
@@ -46,15 +45,14 @@ void TensorHashes::add_all(std::span<const Block> blocks, Threads& threads, cons
 }
 
 void TensorHashes::add_read(Queue& queue, Threads& threads) {
-  std::array<std::vector<std::byte>, 2> copies;
-  for (std::vector<std::byte>& copy : copies) {
+  for (std::vector<std::byte>& copy : copies_) {
     copy.resize(std::min(blocks_.size(), blocks_of_read) * block_bytes);
   }
   const auto blocks_at = [&](std::size_t first) {
     return std::span(blocks_).subspan(first, std::min(blocks_of_read, blocks_.size() - first));
   };
   const auto read = [&](std::size_t first) {
-    std::byte* to = copies[first / blocks_of_read % copies.size()].data();
+    std::byte* to = copies_[first / blocks_of_read % copies_.size()].data();
     const std::span<const Block> blocks = blocks_at(first);
     for (std::size_t b = 0; b < blocks.size();) {
       const std::size_t begin = b;
@@ -72,7 +70,7 @@ void TensorHashes::add_read(Queue& queue, Threads& threads) {
       done = read(first + blocks_of_read);  // while the host computes
     }
     queue.finish(reading);
-    add_all(blocks_at(first), threads, copies[first / blocks_of_read % copies.size()].data());
+    add_all(blocks_at(first), threads, copies_[first / blocks_of_read % copies_.size()].data());
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +21,7 @@ class TensorHashes {
   explicit TensorHashes(const std::vector<TensorView>& tensors);
 
   /// XXH3 of each tensor's contents after the queue's work, valid until the next call. Threads share the work.
-  /// Allocates nothing if the host can address the queue's device.
+  /// Allocates nothing if the host can address the queue's device, else at the first call.
   [[nodiscard]] std::span<const std::uint64_t> compute(Queue& queue, Threads& threads);
 
  private:
@@ -41,6 +42,7 @@ class TensorHashes {
 
   std::vector<Block> blocks_;
   std::vector<std::uint64_t> hashes_;
+  std::array<std::vector<std::byte>, 2> copies_;  ///< of blocks that the host cannot address
 };
 
 }  // namespace shardrun::device

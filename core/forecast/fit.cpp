@@ -73,22 +73,21 @@ double filled(const MemoryFit& fit) { return static_cast<double>(fit.most) / sta
 
 /// `needs`: of each rank of the job. With `is_known`, local rank i is rank i; else any rank may be at each place.
 MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::uint64_t>& needs, bool is_known) {
-  const auto fullest = std::ranges::max_element(needs);
+  const auto fullest = static_cast<std::size_t>(std::ranges::max_element(needs) - needs.begin());
   MemoryFit worst;
   std::set<std::size_t> over;
   for (const Shared& shared : memories) {
-    MemoryFit fit = {.memory = shared.memory,
-                     .whose = shared.whose,
-                     .rank = is_known ? static_cast<std::int64_t>(shared.ranks.front()) : fullest - needs.begin(),
-                     .sharing = static_cast<std::int64_t>(shared.ranks.size())};
-    for (const std::size_t rank : shared.ranks) {
-      fit.most += is_known ? needs[rank] : *fullest;
+    MemoryFit fit = {.memory = shared.memory, .whose = shared.whose};
+    for (const std::size_t local_rank : shared.ranks) {
+      const std::size_t rank = is_known ? local_rank : fullest;
+      fit.ranks.push_back(static_cast<std::int64_t>(rank));
+      fit.most += needs[rank];
     }
     if (fit.most > fit.memory && is_known) {
       over.insert(shared.ranks.begin(), shared.ranks.end());
     }
     for (std::size_t rank = 0; fit.most > fit.memory && !is_known && rank < needs.size(); ++rank) {
-      if (fit.most - *fullest + needs[rank] > fit.memory) {
+      if (fit.most - needs[fullest] + needs[rank] > fit.memory) {
         over.insert(rank);
       }
     }
@@ -311,11 +310,14 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
 }
 
 std::string to_string(const MemoryFit& fit) {
-  const std::string fullest =
-      fmt::format("{}{} of the {} of {}",
-                  fit.sharing == 1 ? fmt::format("rank {}, needs ", fit.rank)
-                                   : fmt::format("{} ranks that share a unit, need ", fit.sharing),
-                  metrics::human_bytes(fit.most), metrics::human_bytes(fit.memory), fit.whose);
+  const std::int64_t first = fit.ranks.front();
+  const std::string ranks =
+      fit.ranks.size() == 1 ? fmt::format("rank {}, needs", first)
+      : first == fit.ranks.back()
+          ? fmt::format("{} ranks that share a unit, each as rank {}, need", fit.ranks.size(), first)
+          : fmt::format("ranks {} that share a unit, need", fmt::join(fit.ranks, ", "));
+  const std::string fullest = fmt::format("{} {} of the {} of {}", ranks, metrics::human_bytes(fit.most),
+                                          metrics::human_bytes(fit.memory), fit.whose);
   if (fit.fits()) {
     return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest, 100 * filled(fit));
   }
@@ -347,7 +349,7 @@ std::string to_string(const FitSearch& search) {
     (alternative.fits ? fits : others) += text_of(alternative);
   }
   std::string text = fits.empty() ? "nothing that was tried makes it fit; use more ranks, or a smaller model\n"
-                                  : "it fits with one of these, each planned; the fullest rank then needs\n" + fits;
+                                  : "it fits with one of these, each planned; the fullest memory then needs\n" + fits;
   return others.empty() ? text : text + "tried too, and not enough:\n" + others;
 }
 

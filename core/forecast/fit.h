@@ -15,9 +15,9 @@ struct MemoryFit {
   std::uint64_t memory = 0;  ///< its bytes
   std::string whose;         ///< "[cluster] memory", or the unit
   std::uint64_t most = 0;    ///< bytes that ranks need of it
-  std::int64_t rank = 0;     ///< the first of them; if it is unknown which these are, the first that needs the most
-  std::int64_t sharing = 1;  ///< how many they are
-  std::int64_t over = 0;     ///< ranks of the job whose memory is too small
+  /// These ranks. If it is unknown which they are, each is the first that needs the most.
+  std::vector<std::int64_t> ranks;
+  std::int64_t over = 0;  ///< ranks of the job whose memory is too small
 
   [[nodiscard]] bool fits() const noexcept { return over == 0; }
 };

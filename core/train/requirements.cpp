@@ -115,10 +115,10 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
     notices.push_back(to_string(*idle));
   }
   const std::uint64_t text = bytes_of_text(compiled);
-  if (const std::optional<forecast::MemoryFit> fit = forecast::memory_fit(job, *compiled.device, forecast);
-      fit && job.cluster.memory > 0) {  // what the units of this machine have was required
+  if (job.cluster.memory > 0) {  // what the units of this machine have was required
+    const forecast::MemoryFit fit = forecast::memory_fit(job, *compiled.device, forecast).value();
     const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;
-    std::ranges::move(forecast::memory_notices(*fit, available - std::min(available, text), ranks_here),
+    std::ranges::move(forecast::memory_notices(fit, available - std::min(available, text), ranks_here),
                       std::back_inserter(notices));
   }
   const std::uint64_t needed = all_of(forecast, *compiled.device) + text;
@@ -259,7 +259,9 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
 }
 
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
-  require_memory(job, compiled, forecast::forecast(job, compiled), ranks_here, {});
+  const forecast::Forecast forecast = forecast::forecast(job, compiled);
+  require_units(job, compiled, forecast, ranks_here);
+  require_memory(job, compiled, forecast, ranks_here, {});
 }
 
 void check_data(const compile::Compiled& compiled) {

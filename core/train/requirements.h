@@ -22,8 +22,8 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here);
 
-/// The part of require_runnable about memory, for ranks that learn only from each other how many share a machine.
-/// Throws Error{job}.
+/// The part of require_runnable about memory, of the host and of units, for ranks that learn only from each other how
+/// many share a machine. Throws Error{job}.
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here);
 
 /// Reads all of the job's data (Dataset::check) on all cores that this process may use, before the output folder is

@@ -211,6 +211,7 @@ StepResult Training::end(std::int64_t step) {
                              .learning_rate = learning_rate(job_.train, step)};
   check_loss(step, result.loss);
   if (!std::isfinite(result.gradient_norm)) {
+    executor_.begin_step(step);
     run_microbatches(step);  // the next step has overwritten the gradients, and its update was held back too
   }
   check_norm(step, result);
@@ -269,6 +270,7 @@ const graph::State* Training::bad_state(graph::StateKind kind) const {
 /// The step can be run again because its random numbers and data depend only on its number. Every rank runs to the same
 /// point, even if it has found something, so that no rank waits for one that is gone.
 std::string Training::first_bad_tensor(std::int64_t step) {
+  executor_.begin_step(step);
   if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {
     return parameter->name + " (a parameter)";
   }

@@ -545,11 +545,15 @@ TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", 
   const json::value alone = json::parse(fake.run(job.path(), on_cuda({"plan", "job.ini", "--json"})).out).at("memory");
   CHECK(needed > alone.at("most").to_number<std::int64_t>());
   CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + enough}).at("fits").as_bool());
-  CHECK(planned({}, {"FAKE_CUDA_MEMORY=" + too_little}).at("ranks_over") == 2);
+  const json::value over = planned({}, {"FAKE_CUDA_MEMORY=" + too_little});
+  CHECK(over.at("ranks_over") == 2);
+  CHECK(over.at("rank") == 0);
+  CHECK(over.at("sharing") == 2);
+  CHECK(over.at("whose") == "unit 1 (Fake H200)");
   CHECK(planned({"cluster.memory=" + enough}, no_driver).at("fits").as_bool());
   CHECK(planned({"cluster.memory=" + too_little}, no_driver).at("ranks_over") == 2);
   check_refused(fake.run(job.path(), on_cuda({"job.ini"}, settings, "cuda:1,1"), {"FAKE_CUDA_MEMORY=" + too_little}),
-                "2 ranks do not fit: the fullest, 2 ranks that share a unit, need ");
+                "2 ranks do not fit: the fullest, ranks 0, 1 that share a unit, need ");
 }
 
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {

@@ -143,7 +143,8 @@ class Fake {
     }
     ++waiting_;
     changed.notify_all();
-    changed.wait(lock, [&] { return stream->done >= position; });
+    // After a failure nobody waits for a function of the host that still runs.
+    changed.wait(lock, [&] { return stream->done >= position || (is_calling_ && sticky != cudaSuccess); });
     --waiting_;
     return sticky;
   }
@@ -250,6 +251,7 @@ class Fake {
   /// Whether the work is done.
   bool perform(const Work& work, std::unique_lock<std::mutex>& lock) {
     if (work.is_on_host) {
+      is_calling_ = true;
       lock.unlock();
       is_on_host_function = true;
       {
@@ -258,6 +260,7 @@ class Fake {
       }
       is_on_host_function = false;
       lock.lock();
+      is_calling_ = false;
       return true;
     }
     protect(PROT_READ | PROT_WRITE);
@@ -280,6 +283,7 @@ class Fake {
   int nudges_ = 0;
   int joint_ = 0;  ///< works that ranks do together, in streams
   bool ends_ = false;
+  bool is_calling_ = false;  ///< a function of the host
   std::thread thread_;
 };
 

@@ -186,7 +186,9 @@ TEST_CASE("cuda: hashes of tensors are those of the same numbers on the cpu", "[
   }
   TensorHashes hashes(on_gpu);
   for (int time = 0; time < 2; ++time) {
+    const std::uint64_t before = test::allocations();
     const std::span<const std::uint64_t> found = hashes.compute(*at.queue, at.threads);
+    CHECK((test::allocations() == before) == (time > 0));
     TensorHashes expected(on_host);
     CHECK(std::ranges::equal(found, expected.compute(*Device::find("cpu").open_queue(at.threads), at.threads)));
   }

@@ -12,7 +12,7 @@ using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("that the machine has enough memory is said only where it is known", "[forecast]") {
-  const forecast::MemoryFit fit = {.memory = 1000, .most = 2000, .rank = 0, .over = 1};
+  const forecast::MemoryFit fit = {.memory = 1000, .most = 2000, .ranks = {0}, .over = 1};
   const auto first = [&](std::uint64_t available, std::int64_t ranks_here) {
     return forecast::memory_notices(fit, available, ranks_here).front();
   };

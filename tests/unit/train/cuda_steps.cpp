@@ -1,15 +1,23 @@
 // Training on device `cuda` over a fake of CUDA, in this process: what the host waits for, and what a step that fails
 // leaves behind.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
+#include "core/base/error.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/host_tensor.h"
 #include "core/device/library.h"
+#include "core/runtime/communicator.h"
 #include "core/train/training.h"
+#include "plugins/loader/transport_queue.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
@@ -199,4 +207,82 @@ TEST_CASE("a gradient's norm that is not finite is found one step later with the
 
   CHECK(found == expected);
   CHECK(second.bytes("layer.0/mlp/up/weights") == weights);
+}
+
+namespace {
+
+/// Transfers that bring the same number always, until one is started for the third time, which fails.
+class SameNumber final : public runtime::Communicator, private runtime::QueuedTransfers {
+ public:
+  explicit SameNumber(float number) : number_(number) {}
+
+  Handle prepare(const partition::Transfer&, const TransferBuffers& buffers, bool) override {
+    ops_.push_back(
+        {.received = {static_cast<float*>(buffers.recv), buffers.recv_bytes / sizeof(float)}, .number = number_});
+    return ops_.size() - 1;
+  }
+  void start(Handle) override { FAIL("the host starts a transfer"); }
+  bool test(Handle) override { return true; }
+  void wait(Handle) override { FAIL("the host waits for a transfer"); }
+  runtime::QueuedTransfers* queued() noexcept override { return this; }
+
+ private:
+  struct Op {
+    std::span<float> received;
+    float number = 0;
+    int starts = 0;
+  };
+
+  void start(Handle transfer, const plugins::TransportQueue& queue) override {
+    ++ops_[transfer].starts;
+    const auto receive = [](void* of) {
+      const Op& op = *static_cast<const Op*>(of);
+      std::ranges::fill(op.received, op.number);
+    };
+    REQUIRE(queue.raw().call(queue.raw().self, receive, &ops_[transfer], nullptr) == SR_OK);
+  }
+  void join(Handle, const plugins::TransportQueue&) override {}
+  void finish(Handle transfer, const Times&) override {
+    if (ops_[transfer].starts > 2) {
+      throw Error(ErrorCode::peer_lost, "the other rank is gone");
+    }
+  }
+  void abort(const std::string&) noexcept override {}
+  void free_all() noexcept override {}
+
+  float number_;
+  std::deque<Op> ops_;
+};
+
+/// The step that a failed transfer names.
+template <typename Act>
+std::optional<std::int64_t> step_of_failure(const Act& act) {
+  try {
+    act();
+  } catch (const runtime::TransferError& error) {
+    return error.step();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("a transfer that fails in a step that is run again names this step, though the next has begun",
+          "[train][cuda]") {
+  // A loss that is not finite, and gradients whose norm overflows.
+  for (const float number : {std::numeric_limits<float>::quiet_NaN(), 1e30F}) {
+    INFO(number);
+    SameNumber transfers(number);
+    OnGpu at({"job.ranks=2", "job.strategy=dp"});
+    at.training.executor().bind(transfers);
+    REQUIRE(at.training.is_late());
+    for (const std::int64_t step : {0, 1}) {
+      at.training.executor().begin_step(step);
+      at.training.begin(step);
+    }
+
+    const std::optional<std::int64_t> step = step_of_failure([&] { static_cast<void>(at.training.end(0)); });
+
+    CHECK(step == 0);
+  }
 }

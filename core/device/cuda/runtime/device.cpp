@@ -218,9 +218,10 @@ void CudaDevice::remove(CudaQueue* queue) const {
   std::erase(queues_, queue);
 }
 
-void CudaDevice::make_dropped_calls() const {
+void CudaDevice::end_dropped_work() const {
   const std::lock_guard lock(queues_mutex_);
   for (CudaQueue* const queue : queues_) {
+    queue->abandon_copies();
     while (queue->make_next_call()) {
     }
   }

@@ -69,9 +69,9 @@ class CudaDevice final : public DeviceApart {
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
-  /// After a failure, with which CUDA drops the work of all streams: makes the calls (Queue::call) that were dropped.
-  /// Transports wait for them before they end a transfer.
-  void make_dropped_calls() const;
+  /// After a failure, with which CUDA drops the work of all streams: abandons the copies of the host, and makes the
+  /// calls (Queue::call) that were dropped. Transports wait for them before they end a transfer.
+  void end_dropped_work() const;
   /// Gives the host what finished work of all queues has for it.
   void deliver() const;
 

@@ -22,7 +22,9 @@ void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
 }
 
 HostCopies::~HostCopies() {
+  abandon();
   if (host_ != nullptr) {
+    static_cast<void>(cudaStreamSynchronize(host_));  // functions that are left after a copy that was refused halfway
     static_cast<void>(cudaStreamDestroy(host_));
   }
   for (const Buffer& buffer : buffers_) {
@@ -34,6 +36,29 @@ HostCopies::~HostCopies() {
     if (buffer.data != nullptr) {
       static_cast<void>(cudaFreeHost(buffer.data));
     }
+  }
+}
+
+void HostCopies::abandon() noexcept {
+  std::unique_lock lock(mutex_);
+  for (const std::unique_ptr<HostCopy>& copy : copies_) {
+    copy->bytes = 0;
+  }
+  none_runs_.wait(lock, [&] { return running_ == 0; });
+}
+
+void HostCopies::make(HostCopy& copy) noexcept {
+  std::unique_lock lock(mutex_);
+  const HostCopy given = copy;
+  ++running_;
+  lock.unlock();
+  if (given.bytes > 0) {
+    std::memcpy(given.to, given.from, given.bytes);
+  }
+  lock.lock();
+  free_.push_back(&copy);
+  if (--running_ == 0) {
+    none_runs_.notify_all();
   }
 }
 
@@ -49,15 +74,13 @@ cudaError_t HostCopies::copy_on_host(cudaStream_t stream, const void* from, void
       copy = free_.back();
       free_.pop_back();
     }
+    *copy = {.owner = this, .from = from, .to = to, .bytes = bytes};
   }
-  *copy = {.owner = this, .from = from, .to = to, .bytes = bytes};
   return cudaLaunchHostFunc(
       stream,
       [](void* of) {
         auto& given = *static_cast<HostCopy*>(of);
-        std::memcpy(given.to, given.from, given.bytes);
-        const std::lock_guard lock(given.owner->mutex_);
-        given.owner->free_.push_back(&given);
+        given.owner->make(given);
       },
       copy);
 }

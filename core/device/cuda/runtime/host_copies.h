@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -23,7 +24,7 @@ class HostCopies {
   HostCopies() = default;
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
-  /// REQUIRES: the copies are done, or the GPU has failed.
+  /// REQUIRES: the main stream is done, or the GPU has failed.
   ~HostCopies();
 
   /// Pins the buffers and makes the host's stream. `main`: the stream of the copies.
@@ -32,13 +33,17 @@ class HostCopies {
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
+  /// After a failure: the host copies nothing more of what was given until now. The memory of these copies may be freed
+  /// when this returns. Any thread.
+  void abandon() noexcept;
+
  private:
   /// A copy that the host makes.
   struct HostCopy {
     HostCopies* owner = nullptr;
     const void* from = nullptr;
     void* to = nullptr;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;  ///< 0: abandoned
   };
   struct Buffer {
     std::byte* data = nullptr;
@@ -52,6 +57,8 @@ class HostCopies {
                                  cudaStream_t second_stream, const Second& second);
   /// The stream in which the host copies: the main one if there is nothing to do at the same time.
   [[nodiscard]] cudaStream_t host_stream(std::size_t bytes) const { return bytes > buffer_bytes ? host_ : main_; }
+  /// The function of the host that makes the copy.
+  void make(HostCopy& copy) noexcept;
   [[nodiscard]] cudaError_t copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes);
 
   cudaStream_t main_ = nullptr;
@@ -59,6 +66,8 @@ class HostCopies {
   std::array<Buffer, 2> buffers_;
 
   std::mutex mutex_;
+  std::condition_variable none_runs_;
+  int running_ = 0;  ///< functions that copy at this moment
   std::vector<std::unique_ptr<HostCopy>> copies_;
   std::vector<HostCopy*> free_;
 };

@@ -133,7 +133,7 @@ std::string CudaQueue::suspects() const {
                            runs.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
 }
 
-void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
+void CudaQueue::check(cudaError_t result, std::string_view attempted) {
   if (result != cudaSuccess) {
     handle_failure();
     try {
@@ -144,10 +144,13 @@ void CudaQueue::check(cudaError_t result, std::string_view attempted) const {
   }
 }
 
-void CudaQueue::handle_failure() const {
+void CudaQueue::use() { check(cudaSetDevice(gpu_.number()), "choosing the GPU"); }
+
+void CudaQueue::handle_failure() {
+  host_copies_.abandon();
   const cudaError_t result = cudaStreamQuery(stream_);
   if (result != cudaSuccess && result != cudaErrorNotReady) {  // the streams are at an end
-    cuda_.make_dropped_calls();
+    cuda_.end_dropped_work();
   }
 }
 
@@ -163,7 +166,7 @@ KernelCall CudaQueue::call_of(const Scalars& scalars) const {
 
 template <typename Enqueue>
 void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
-  gpu_.use();
+  use();
   try {
     enqueue();
   } catch (const Error& error) {  // of a launch
@@ -189,7 +192,7 @@ void CudaQueue::write_progress() {
 }
 
 void CudaQueue::run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) {
-  gpu_.use();
+  use();
   try {
     run_kernel(*kernel.kernel, {.attributes = *kernel.attributes,
                                 .inputs = kernel.inputs,
@@ -229,7 +232,7 @@ void CudaQueue::write(std::span<const std::byte> from, void* to) {
 
 template <typename Copy>
 void CudaQueue::copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy) {
-  gpu_.use();
+  use();
   if (!on_host.empty()) {
     if (const cudaError_t result = copy(cuda_.is_pinned(on_host.data(), on_host.size())); result != cudaSuccess) {
       check(result, fmt::format("copying {} bytes to the {}", on_host.size(), to));
@@ -255,7 +258,7 @@ cudaEvent_t CudaQueue::take(std::vector<cudaEvent_t>& free, unsigned flags_of_ev
     free.reserve(made_);  // so that giving one back allocates nothing
     for (std::size_t i = 0; i < events_at_once; ++i) {
       cudaEvent_t event = nullptr;
-      gpu_.check(cudaEventCreateWithFlags(&event, flags_of_event), "making an event");
+      check(cudaEventCreateWithFlags(&event, flags_of_event), "making an event");
       free.push_back(event);
     }
   }
@@ -284,7 +287,7 @@ void CudaQueue::add_pending(Pending pending) {
 }
 
 void CudaQueue::check_finite(const TensorView& tensor, bool& finite) {
-  gpu_.use();
+  use();
   std::size_t flag = flags;
   while (flag == flags) {
     {
@@ -306,7 +309,7 @@ void CudaQueue::check_finite(const TensorView& tensor, bool& finite) {
 }
 
 void CudaQueue::stamp(std::int64_t& time) {
-  gpu_.use();
+  use();
   add_pending({.time = &time});
   stamped_ = true;
 }
@@ -334,7 +337,7 @@ void CudaQueue::deliver() {
 }
 
 Event CudaQueue::record() {
-  gpu_.use();
+  use();
   if (!marks_.empty() && marks_.back().number == given_) {
     return {this, given_};
   }
@@ -369,7 +372,7 @@ const CudaQueue::Mark* CudaQueue::find(std::uint64_t number) const {
 }
 
 void CudaQueue::wait(const Event& event) {
-  gpu_.use();
+  use();
   if (event.queue == nullptr) {
     return;
   }
@@ -380,7 +383,7 @@ void CudaQueue::wait(const Event& event) {
 }
 
 void CudaQueue::finish(const Event& event) {
-  gpu_.use();
+  use();
   if (const Mark* const mark = find(event.number)) {
     check(cudaEventSynchronize(mark->event), "waiting for the work");
   } else if (const cudaError_t result = cudaStreamQuery(stream_); result != cudaErrorNotReady) {
@@ -393,7 +396,7 @@ void CudaQueue::finish(const Event& event) {
 }
 
 void CudaQueue::call(void (*act)(void* argument), void* argument) {
-  gpu_.use();
+  use();
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(calls_mutex_);
@@ -428,7 +431,7 @@ bool CudaQueue::make_next_call() {
 }
 
 std::uint64_t CudaQueue::add_gate() {
-  gpu_.use();
+  use();
   const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
   std::uint64_t gate = 0;
   {

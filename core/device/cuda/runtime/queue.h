@@ -52,6 +52,8 @@ class CudaQueue final : public Queue {
   void deliver();
   /// Makes the first call that has not been made. False: there is none. Any thread.
   bool make_next_call();
+  /// See HostCopies::abandon.
+  void abandon_copies() noexcept { host_copies_.abandon(); }
 
  private:
   struct Call {
@@ -84,9 +86,11 @@ class CudaQueue final : public Queue {
   void give(std::string_view attempted, const Enqueue& enqueue);
   void note_run(const PreparedKernel& kernel);
   /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
-  void check(cudaError_t result, std::string_view attempted) const;
-  /// Called when something has failed.
-  void handle_failure() const;
+  void check(cudaError_t result, std::string_view attempted);
+  /// Called before an error is thrown, whose handling may free memory of the host that is copied.
+  void handle_failure();
+  /// Lets the calling thread use the GPU.
+  void use();
   [[nodiscard]] std::string suspects() const;
   /// A free event of these, of which more are made if there is none.
   [[nodiscard]] cudaEvent_t take(std::vector<cudaEvent_t>& free, unsigned flags);

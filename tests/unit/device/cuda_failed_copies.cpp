@@ -1,0 +1,149 @@
+// Copies of device `cuda` over a fake of CUDA to memory of the host that a failure lets its owner free.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <future>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/device/cuda/runtime/device.h"
+#include "core/device/cuda/runtime/host_copies.h"
+#include "core/device/memory.h"
+#include "core/device/queue.h"
+#include "core/device/threads.h"
+#include "tests/support/catch.h"
+#include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/errors.h"
+
+using namespace shardrun;
+using namespace shardrun::device;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Memory of a GPU, and a queue that copies it.
+struct CopyingGpu {
+  explicit CopyingGpu(std::uint64_t bytes) {
+    test::fake_cuda::set({});
+    memory = device.allocate(bytes);
+    queue = device.open_queue(threads);
+  }
+  ~CopyingGpu() {
+    queue.reset();
+    memory.reset();
+    CHECK(test::fake_cuda::held() == 0);
+    test::fake_cuda::set({});
+  }
+
+  cuda::CudaDevice device;
+  Threads threads{1};
+  std::shared_ptr<const Memory> memory;
+  std::unique_ptr<Queue> queue;
+};
+
+/// Memory of the host in which the first write stands until it is released. Only one at a time.
+class StandingMemory {
+ public:
+  static constexpr std::size_t size = 4096;
+
+  StandingMemory()
+      : data_(static_cast<std::byte*>(mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    REQUIRE(static_cast<void*>(data_) != MAP_FAILED);
+    REQUIRE(pipe(begun_.data()) == 0);
+    REQUIRE(pipe(released_.data()) == 0);
+    only_ = this;
+    struct sigaction stand = {};
+    stand.sa_sigaction = [](int, siginfo_t* fault, void*) { on_fault(*fault); };
+    stand.sa_flags = SA_SIGINFO;
+    REQUIRE(sigaction(SIGSEGV, &stand, &before_) == 0);
+  }
+  StandingMemory(const StandingMemory&) = delete;
+  StandingMemory& operator=(const StandingMemory&) = delete;
+  ~StandingMemory() {
+    static_cast<void>(sigaction(SIGSEGV, &before_, nullptr));
+    for (const int end : {begun_[0], begun_[1], released_[0], released_[1]}) {
+      close(end);
+    }
+    munmap(data_, size);
+  }
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size}; }
+  void await_write() const { await(begun_); }
+  void release() const { tell(released_); }
+
+ private:
+  using Pipe = std::array<int, 2>;
+
+  /// The write is made again when this returns.
+  static void on_fault(const siginfo_t& fault) {
+    const auto* const at = static_cast<const std::byte*>(fault.si_addr);
+    if (at < only_->data_ || at >= only_->data_ + size) {
+      static_cast<void>(sigaction(SIGSEGV, &only_->before_, nullptr));
+      return;
+    }
+    tell(only_->begun_);
+    await(only_->released_);
+    mprotect(only_->data_, size, PROT_READ | PROT_WRITE);
+  }
+  static void tell(const Pipe& pipe) {
+    const char word = 0;
+    static_cast<void>(!::write(pipe[1], &word, 1));
+  }
+  static void await(const Pipe& pipe) {
+    char word = 0;
+    static_cast<void>(!::read(pipe[0], &word, 1));
+  }
+
+  static inline StandingMemory* only_ = nullptr;
+  std::byte* data_;
+  Pipe begun_{};
+  Pipe released_{};
+  struct sigaction before_ = {};
+};
+
+}  // namespace
+
+TEST_CASE("cuda: once a copy was refused, copies given before it write nothing more", "[device][cuda]") {
+  constexpr std::size_t piece = cuda::HostCopies::buffer_bytes;
+  // The GPU's memory ends before the refused copy does: within its first piece, or within its second.
+  for (const auto& [first, bytes] : {std::pair(std::size_t{8}, piece), std::pair(std::size_t{0}, piece + 8)}) {
+    CAPTURE(first);
+    std::vector<std::byte> earlier(piece, std::byte{7});
+    std::vector<std::byte> refused(bytes, std::byte{7});
+    {
+      CopyingGpu at(piece);
+      at.queue->read(at.memory->data(), earlier);
+      CHECK_THAT(test::error_of([&] { at.queue->read(at.memory->data() + first, refused); }),
+                 Contains("bytes to the host: invalid argument"));
+      at.queue->finish();
+    }
+    CHECK((earlier == std::vector<std::byte>(piece, std::byte{7})));
+    CHECK((refused == std::vector<std::byte>(bytes, std::byte{7})));
+  }
+}
+
+TEST_CASE("cuda: a failure is thrown when the host has ended the copy that it was making", "[device][cuda]") {
+  using namespace std::chrono_literals;
+  const StandingMemory memory;
+  CopyingGpu at(StandingMemory::size);
+  at.queue->read(at.memory->data(), memory.bytes());
+  std::promise<void> thrown;
+  std::atomic<bool> is_released = false;
+  const std::future<void> other = std::async(std::launch::async, [&] {
+    memory.await_write();
+    test::fake_cuda::set_error(700);
+    static_cast<void>(thrown.get_future().wait_for(50ms));  // no event tells that it is not thrown
+    is_released = true;
+    memory.release();
+  });
+
+  CHECK_THAT(test::error_of([&] { at.queue->finish(); }), Contains("cudaErrorIllegalAddress"));
+
+  CHECK(is_released);
+  thrown.set_value();
+}
