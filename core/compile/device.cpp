@@ -30,9 +30,9 @@ std::int64_t ranks_of_machine(const job::Job& job) {
   try {
     return static_cast<std::int64_t>(device.units().size());
   } catch (const Error& error) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] ranks: their number is that of the units of device {}: {}; or "
-                                            "write a number",
-                                            job.where("job", "ranks"), device.name(), error.message()));
+    throw Error(ErrorCode::job, fmt::format("{}: [job] ranks: there is one for each unit of device {}, and these "
+                                            "cannot be counted: {}. Write a number, or name the units ({}:0,1)",
+                                            job.where("job", "ranks"), device.name(), error.message(), device.name()));
   }
 }
 

@@ -73,8 +73,8 @@ std::size_t unit_of(const Device& device, const DeviceChoice& choice, std::int64
             ? fmt::format("{} ranks are on this machine, which has {}: start one rank for each, or name the unit "
                           "of each rank, such as {}:0{}",
                           needed, list_of(units), choice.name, needed > 1 ? ",0" : "")
-            : fmt::format("{} ranks are on this machine, and {} names the units of {}: name one for each rank", needed,
-                          choice.name, chosen));
+            : fmt::format("{} ranks are on this machine, and {}:{} names the units of {}: name one for each rank",
+                          needed, choice.name, fmt::join(choice.units, ","), chosen));
   }
   return choice.units.empty() ? static_cast<std::size_t>(local_rank)
                               : choice.units[static_cast<std::size_t>(local_rank)];

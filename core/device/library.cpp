@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/files/trust.h"
 
 namespace shardrun::device {
 
@@ -38,6 +39,7 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::plugin, fmt::format("the library of device '{}', {}, {}", device, file->string(), what));
   };
+  files::require_trusted(*file);
   // Never unloaded: queues and kernels of it may live as long as the process.
   void* const library = dlopen(file->c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {

@@ -40,7 +40,7 @@ using LibraryEntry = const DeviceLibrary* (*)();
 [[nodiscard]] std::vector<std::filesystem::path> library_files(std::string_view device);
 
 /// Loads a device's library for good and registers the device and its kernels. Throws Error{usage} when there is no
-/// file, and Error{plugin} when it cannot be loaded or is of another build.
+/// file, and Error{plugin} when it is not trusted (core/files/trust.h), cannot be loaded or is of another build.
 const Device& load_device(std::string_view device, const std::vector<std::filesystem::path>& files);
 
 /// The kernels that are registered for a device, by op.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/files/trust.h"
 #include "plugins/loader/apart.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
@@ -11,14 +12,13 @@
 #include "plugins/loader/model.h"
 #include "plugins/loader/plugin.h"
 #include "plugins/loader/strategy.h"
-#include "plugins/loader/trust.h"
 
 namespace shardrun::plugins {
 namespace {
 
 /// Fills in what other plugins could spoil, by opening the plugin in a forked copy of this process.
 void try_out(const Candidate& file, PluginInfo& info) {
-  require_trusted(file.path);
+  files::require_trusted(file.path);
   const sr_manifest raw = read_manifest(file.path);
   info.abi = abi_text(raw.major, raw.minor);
   info.version = checked_manifest(raw, file).version;

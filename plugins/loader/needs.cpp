@@ -13,7 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "plugins/loader/trust.h"
+#include "core/files/trust.h"
 
 namespace shardrun::plugins {
 namespace {
@@ -92,7 +92,7 @@ class Walk {
       refuse_search(file, entry, "where only the dynamic linker knows what the name behind $ stands for");
     }
     try {
-      require_trusted_search(folder);
+      files::require_trusted_search(folder);
     } catch (const Error& error) {
       refuse_search(file, entry, error.message());
     }
@@ -111,7 +111,7 @@ class Walk {
       return;
     }
     try {
-      require_trusted(need);
+      files::require_trusted(need);
     } catch (const Error& error) {
       throw Error(ErrorCode::plugin,
                   fmt::format("{} needs a library that {}", printable(by.string()), error.message()));
@@ -133,12 +133,12 @@ class Walk {
       if (!std::filesystem::is_directory(top, none)) {
         continue;
       }
-      require_trusted_directory(top);
+      files::require_trusted_directory(top);
       visit_need(by, top / name, inherited);
       constexpr auto options = std::filesystem::directory_options::follow_directory_symlink;
       for (const auto& entry : std::filesystem::recursive_directory_iterator(top, options)) {
         if (entry.is_directory()) {
-          require_trusted_directory(entry.path());
+          files::require_trusted_directory(entry.path());
           visit_need(by, entry.path() / name, inherited);
         }
       }

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/files/trust.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/declared.h"
 #include "plugins/loader/find.h"
@@ -15,7 +16,6 @@
 #include "plugins/loader/library.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
-#include "plugins/loader/trust.h"
 
 namespace shardrun::plugins {
 
@@ -70,11 +70,12 @@ sr_plugin open_table(OpenFunction open, const sr_host& host, const Manifest& man
 Manifest inspect(const std::filesystem::path& file) {
   const std::optional<Candidate> candidate = candidate_of(file);
   if (!candidate) {
-    throw Error(ErrorCode::plugin, fmt::format("{} is not named like a plugin: the name is shardrun_KIND_NAME.so, KIND "
-                                               "is strategy, transport, model or engine, and NAME holds a-z, 0-9, _ and - alone",
-                                               file.string()));
+    throw Error(ErrorCode::plugin,
+                fmt::format("{} is not named like a plugin: the name is shardrun_KIND_NAME.so, KIND "
+                            "is strategy, transport, model or engine, and NAME holds a-z, 0-9, _ and - alone",
+                            file.string()));
   }
-  require_trusted(file);
+  files::require_trusted(file);
   return checked_manifest(read_manifest(file), *candidate);
 }
 
@@ -86,7 +87,7 @@ Plugin Plugin::open(const Directories& directories, PluginKind kind, std::string
 }
 
 Plugin Plugin::open_file(const Candidate& file, LogSink log) {
-  require_trusted(file.path);
+  files::require_trusted(file.path);
   const auto state = std::make_shared<State>();
   state->manifest = checked_manifest(read_manifest(file.path), file);
   state->path = file.path;

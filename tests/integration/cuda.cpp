@@ -87,6 +87,10 @@ TEST_CASE("libraries that do not fit the program are refused", "[cuda]") {
   check_refused(
       Installation(fs::path(SHARDRUN_PLUGINS) / "shardrun_strategy_dp.so").run(job.path(), on_cuda({"job.ini"})),
       "does not export shardrun_device_v1");
+  const fs::path copy = job.path() / "copied.so";
+  fs::copy_file(SHARDRUN_FAKE_LIBRARY, copy);
+  fs::permissions(copy, fs::perms::others_write, fs::perm_options::add);
+  check_refused(Installation(copy).run(job.path(), on_cuda({"job.ini"})), "is not trusted: everyone may write to it");
 }
 
 TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks", "[cuda]") {
@@ -105,7 +109,7 @@ TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks
       {{"FAKE_CUDA_CAPABILITY=75"}, "cuda", {}, "has compute capability 7.5, and this build has kernels for 8.0"},
       {{}, "cuda", {"job.ranks=3", "job.strategy=dp"}, "3 ranks are on this machine, which has 0 (Fake H200, "},
       {{}, "cuda:0,7", {}, "cuda:7 is not there; this machine has 0 (Fake H200, compute capability 9.0), 1 (Fake"},
-      {{}, "cuda:1", {"job.ranks=2", "job.strategy=dp"}, "names the units of 1: name one for each rank"},
+      {{}, "cuda:1", {"job.ranks=2", "job.strategy=dp"}, "cuda:1 names the units of 1: name one for each rank"},
       {{}, "cuda:", {}, "expected the numbers of units after the colon, such as cuda:0,2; found 'cuda:'"},
       {{}, "cuda:1,", {}, "found 'cuda:1,'"},
       {{}, "cpu:0", {}, "device cpu has no units to choose from: write cpu alone"},
@@ -182,7 +186,8 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
       CHECK_THAT(std::string(devices[2].at("bf16_products").as_string()), StartsWith(each.found));
     }
   }
-  const std::string unknown = "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt, unpadded or unfused";
+  const std::string unknown =
+      "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt, unpadded or unfused";
   for (const char* const driver : {"FAKE_CUDA_DRIVER=13000", "FAKE_CUDA_DRIVER=0"}) {
     const std::vector<std::string> variables = {"SHARDRUN_CUDA_PRODUCTS=fast", driver};
     check_refused(fake.run(job.path(), on_cuda({"job.ini"}), variables), unknown);
@@ -523,8 +528,9 @@ TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that the
   CHECK(ranks("cuda", {"job.ranks=1..3"}, "FAKE_CUDA_GPUS=4") == 3);
   CHECK(ranks("cuda:0,2,2", {"job.ranks=auto"}, none) == 3);
   CHECK(ranks("cuda", {"job.ranks=auto", "mesh.data=2"}, none) == 2);
-  check_refused(fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=auto"}), {none}),
-                "[job] ranks: their number is that of the units of device cuda: there is no NVIDIA driver");
+  check_refused(
+      fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=auto"}), {none}),
+      "[job] ranks: there is one for each unit of device cuda, and these cannot be counted: there is no NVIDIA driver");
 }
 
 TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", "[cuda]") {

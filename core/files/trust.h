@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-namespace shardrun::plugins {
+namespace shardrun::files {
 
 /// Checks that no one else can change the file, since loading it runs it as the user. This concerns the file, its
 /// directory, all directories above, and those that links lead to.
@@ -24,4 +24,4 @@ void require_trusted_directory(const std::filesystem::path& directory);
 /// create it. A link that leads nowhere is not trusted.
 void require_trusted_search(const std::filesystem::path& directory);
 
-}  // namespace shardrun::plugins
+}  // namespace shardrun::files

@@ -1,4 +1,4 @@
-#include "plugins/loader/trust.h"
+#include "core/files/trust.h"
 
 #include <fmt/format.h>
 #include <grp.h>
@@ -19,7 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 
-namespace shardrun::plugins {
+namespace shardrun::files {
 namespace {
 
 /// The role of a path that is checked: the file (or its directory) itself, or a directory above.
@@ -208,4 +208,4 @@ void require_trusted(const std::filesystem::path& file) {
   require_trusted_directory(std::filesystem::canonical(file).parent_path());
 }
 
-}  // namespace shardrun::plugins
+}  // namespace shardrun::files
