@@ -256,7 +256,7 @@ TEST_CASE("bench/gpu refuses arguments that it cannot use", "[gpu_bench]") {
     return;
   }
   const TemporaryFolder folder;
-  std::ofstream(folder.path() / "pack.json") << "{}";
+  std::ofstream(folder.path() / "pack.json") << R"({"commit": ""})";
   for (const char* const words : {"pack packed --jobs 0", "pack packed --limit-mib nan", "pack packed --library none",
                                   "run . --seconds 0", "run . --peak-tflops -1", "run . --out none/report.json",
                                   "run . --python none", "run . --only none", "run none"}) {
