@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -19,28 +18,18 @@
 #include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
+#include "tests/support/variable.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using Catch::Matchers::Contains;
 using graph::DType;
+using test::Variable;
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
 
 using Shape = std::vector<std::int64_t>;
-
-/// A variable of the environment, while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 graph::TensorType type_of(const Shape& shape, DType dtype = DType::bf16) {
   return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};

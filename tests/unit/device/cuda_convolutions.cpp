@@ -3,7 +3,6 @@
 #include "core/device/cuda/runtime/convolutions.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -19,28 +18,18 @@
 #include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
+#include "tests/support/variable.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using Catch::Matchers::Contains;
 using graph::DType;
+using test::Variable;
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
 
 using Shape = std::vector<std::int64_t>;
-
-/// A variable of the environment, while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 /// An op with its types: x [batch, 3, 9, 7], w [4, 3, 3, 2], y [batch, 4, 5, 3].
 struct Op {
@@ -357,7 +346,16 @@ TEST_CASE("a call of cuDNN that fails names the op, its sizes and the status", "
       Contains("GPU 0: op conv: conv bf16[") && Contains("cudnnBackendExecute returned CUDNN_STATUS_EXECUTION_FAILED"));
 }
 
-TEST_CASE("a cuDNN that does not start ends what needs it", "[unit]") {
+// Run by finding_cudnn.cpp.
+TEST_CASE("our own kernel computes a convolution where cuDNN cannot", "[.own]") {
+  OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
+  const std::vector<double> expected = at.own_result();
+  at.prepare();
+  CHECK(at.result() == expected);
+  CHECK(runs_so_far() == 0);
+}
+
+TEST_CASE("a cuDNN that does not start ends what needs it if it is asked for", "[unit]") {
   OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
   const Variable failing("FAKE_CUDNN_FAIL", "cudnnCreate");
   CHECK_THAT(test::error_of([&] { at.prepare(); }), Contains("cudnnCreate returned CUDNN_STATUS_EXECUTION_FAILED"));
