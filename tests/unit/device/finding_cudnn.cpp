@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "core/device/cuda/runtime/cudnn.h"
 #include "tests/support/catch.h"
@@ -33,14 +34,16 @@ std::string output_of(const std::string& tag, const std::string& variables) {
   return text + "exit status " + std::to_string(pclose(pipe));
 }
 
-/// cuDNN's files, of which one is no library.
+/// cuDNN's files, of which some are no libraries.
 struct Damaged {
-  explicit Damaged(const std::string& file) {
+  explicit Damaged(const std::vector<std::string>& files) {
     for (const auto& each : fs::directory_iterator(std::getenv("LD_LIBRARY_PATH"))) {
       fs::create_symlink(each.path(), folder.path() / each.path().filename());
     }
-    fs::remove(folder.path() / file);
-    std::ofstream(folder.path() / file) << "no library";
+    for (const std::string& file : files) {
+      fs::remove(folder.path() / file);
+      std::ofstream(folder.path() / file) << "no library";
+    }
   }
   [[nodiscard]] std::string variables(const std::string& dnn) const {
     return "LD_LIBRARY_PATH=" + folder.path().string() + " SHARDRUN_CUDA_DNN=" + dnn;
@@ -59,7 +62,7 @@ TEST_CASE("writes what is found", "[.found]") {
 TEST_CASE("a cuDNN without one of its files is not used, and refused if it is asked for", "[unit]") {
   for (const char* const part : {"libcudnn_graph.so.9", "libcudnn_heuristic.so.9", "libcudnn_engines_precompiled.so.9",
                                  "libcudnn_engines_runtime_compiled.so.9"}) {
-    const Damaged damaged(part);
+    const Damaged damaged({part});
     CHECK_THAT(output_of("[.found]", damaged.variables("")),
                Contains("own kernels: libcudnn.so.9 does not fit: ") && Contains(part) && Contains("exit status 0"));
     CHECK_THAT(output_of("[.found]", damaged.variables("cudnn")),
@@ -68,11 +71,11 @@ TEST_CASE("a cuDNN without one of its files is not used, and refused if it is as
 }
 
 TEST_CASE("without NVRTC our own kernels attend, and cuDNN is refused if it is asked for", "[unit]") {
-  const Damaged damaged("libnvrtc.so.13");
+  const Damaged damaged({"libnvrtc.so.13", "libnvrtc.so"});
   CHECK_THAT(output_of("[.found]", damaged.variables("")),
-             Contains("cuDNN 9.19.0, without NVRTC: own kernels attend (") && Contains("libnvrtc.so.13"));
+             Contains("cuDNN 9.19.0, without NVRTC: own kernels attend (") && Contains("libnvrtc.so: "));
   CHECK_THAT(output_of("[.found]", damaged.variables("cudnn")),
-             Contains("asks for cuDNN, which cannot be used (") && Contains("libnvrtc.so.13"));
+             Contains("asks for cuDNN, which cannot be used (") && Contains("libnvrtc.so: "));
 }
 
 TEST_CASE("a cuDNN that does not start is left alone if it was not asked for", "[unit]") {

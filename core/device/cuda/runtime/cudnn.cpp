@@ -48,9 +48,15 @@ std::filesystem::path folder_of(const void* function) {
 void open_nvrtc(void* library, const std::filesystem::path& folder) {
   decltype(&cudnnGetCudartVersion) cuda_version = nullptr;
   find_symbol(library, "cudnnGetCudartVersion", cuda_version);
-  const std::size_t major = cuda_version() / 1000;
-  // Also where Python's packages have it: cuDNN itself looks there.
-  open_part(fmt::format("libnvrtc.so.{}", major), folder, {"", "../../cuda_nvrtc/lib", "../../cu13/lib"});
+  // As cuDNN itself: also where Python's packages have it, and also by the name without a version.
+  const auto open = [&](const std::string& file) {
+    open_part(file, folder, {"", "../../cuda_nvrtc/lib", "../../cu13/lib"});
+  };
+  try {
+    open(fmt::format("libnvrtc.so.{}", cuda_version() / 1000));
+  } catch (const Error&) {
+    open("libnvrtc.so");
+  }
 }
 
 /// Throws Error that says what the library lacks.
