@@ -201,7 +201,9 @@ std::string Replicas::difference(const std::vector<std::string>& of_ranks) const
 }
 
 std::string kernels_of(const device::DeviceFacts& facts, bool mixed) {
-  return mixed ? fmt::format("{}, bf16 products: {}", facts.vectors, facts.bf16_products) : facts.vectors;
+  // Devices with libraries also multiply float32 by them.
+  return mixed || facts.kind == "cuda" ? fmt::format("{}, bf16 products: {}", facts.vectors, facts.bf16_products)
+                                       : facts.vectors;
 }
 
 std::string cause_of(const std::set<std::string>& kernels, const std::string& transports) {

@@ -65,8 +65,8 @@ struct Dissent {
 /// `hashes`: one per rank; not all are equal.
 [[nodiscard]] Dissent dissent_of(const std::vector<int>& ranks, const std::vector<std::uint64_t>& hashes);
 
-/// The facts of a device on which the rounding of its kernels depends: "AVX2", or in mixed precision "AVX-512, bf16
-/// products: widened to float32".
+/// The facts of a device on which the rounding of its kernels depends: "AVX2", or in mixed precision, and on GPUs,
+/// "AVX-512, bf16 products: widened to float32".
 [[nodiscard]] std::string kernels_of(const device::DeviceFacts& facts, bool mixed);
 
 /// Why replicas differ, and what to do. `kernels`: those of all ranks.

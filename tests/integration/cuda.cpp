@@ -196,7 +196,7 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
   }
   check_refused(
       fake.run(job.path(), on_cuda({"job.ini"}), {by_cublaslt[0], by_cublaslt[1], "FAKE_CUBLASLT_VERSION=110501"}),
-      "asks for cuBLASLt, which cannot be used (own kernels: libcublasLt.so.13 does not fit");
+      "asks for cuBLASLt, which cannot be used (libcublasLt.so.13 does not fit");
   CHECK_FALSE(fs::exists(job.path() / "run"));
 }
 

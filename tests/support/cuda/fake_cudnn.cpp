@@ -369,6 +369,7 @@ void fake_cudnn_counts(fake::CudnnCounts* to) {
 }
 
 std::size_t cudnnGetVersion() { return static_cast<std::size_t>(number_of("FAKE_CUDNN_VERSION", 91900)); }
+std::size_t cudnnGetCudartVersion() { return 13000; }
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_SUCCESS: return "CUDNN_STATUS_SUCCESS";

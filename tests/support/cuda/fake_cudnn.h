@@ -3,7 +3,8 @@
 #include <cstdint>
 
 /// cuDNN's graph API without a GPU, for tests: a library libcudnn.so.9 in a folder of its own (SHARDRUN_FAKE_CUDNN),
-/// found by LD_LIBRARY_PATH. It is compiled with the header of the true one, so only where that is installed.
+/// found by LD_LIBRARY_PATH, with the files beside it that the true one opens. It is compiled with the header of the
+/// true one, so only where that is installed.
 ///
 /// - Descriptors take the attributes of the true library, of its types and counts, before they are finalized.
 ///   Shapes, types and layouts of a graph are checked when its parts are finalized.

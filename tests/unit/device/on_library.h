@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
@@ -14,24 +13,13 @@
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cuda.h"
+#include "tests/support/variable.h"
 
 namespace shardrun::test {
 
 using namespace shardrun::device;
 using graph::DType;
 namespace fake = shardrun::test::fake_cuda;
-
-/// A variable of the environment, while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 inline const Kernel& kernel_of(std::string_view op) {
   static const std::vector<LibraryKernel> all = cuda::with_scratch_of_products(kernels_of_device("cuda-emulated"));

@@ -6,11 +6,11 @@
 
 namespace shardrun::test {
 
-/// cuDNN as it is installed, which makes plans for a GPU that is described and not there. Nothing if cuDNN is not
-/// installed, with a warning that says so.
+/// cuDNN as it is installed, which makes plans for a GPU that is described and not there. Nothing if cuDNN or
+/// NVRTC is not installed, with a warning that says so.
 [[nodiscard]] inline const device::cuda::CudnnFunctions* true_cudnn() {
   const device::cuda::FoundCudnn& found = device::cuda::find_cudnn();
-  if (!found.is_used) {
+  if (!found.attends) {
     WARN(found.text);
     return nullptr;
   }

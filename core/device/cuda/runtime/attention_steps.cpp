@@ -94,7 +94,14 @@ std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::
   // The fewest equal parts that fit.
   AttentionSteps steps{.part = *whole};
   FusedAttention& part = steps.part;
-  const auto fits = [&] { return large_workspace_of(part) <= most_bytes; };
+  FusedAttention smallest = *whole;
+  smallest.batch = smallest.key_heads = 1;
+  smallest.heads = whole->heads / whole->key_heads;
+  const std::int64_t least_bytes = large_workspace_of(smallest);
+  if (least_bytes > most_bytes_of_head) {
+    return std::nullopt;
+  }
+  const auto fits = [&] { return large_workspace_of(part) <= std::max(most_bytes, least_bytes); };
   for (std::int64_t parts = 1; !fits() && parts <= whole->batch; ++parts) {
     if (whole->batch % parts == 0) {
       part.batch = whole->batch / parts;
@@ -106,9 +113,6 @@ std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::
       part.key_heads = whole->key_heads / parts;
       part.heads = whole->heads / parts;
     }
-  }
-  if (!fits()) {
-    return std::nullopt;
   }
   steps.parts_of_batch = whole->batch / part.batch;
   const double scale = whole->is_packed ? 0 : shape.attributes.real("scale");

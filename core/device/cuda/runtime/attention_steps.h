@@ -56,12 +56,14 @@ struct AttentionSteps {
 
 /// Of a part: the gradient's workspace for its probabilities. See docs/gpu.md.
 inline constexpr std::int64_t most_attention_bytes = std::int64_t{256} << 20;
+/// Of a part of one head of keys, which cannot be smaller.
+inline constexpr std::int64_t most_bytes_of_head = std::int64_t{1} << 30;
 
 /// Whether the op is `attention`, `scaled_dot_product_attention`, or a gradient of one.
 [[nodiscard]] bool is_attention(std::string_view op);
 
 /// Nothing: it is for our own kernels, because cuDNN does not take its types, its width or its attributes, or a head of
-/// the gradient needs more workspace than `most_bytes`. REQUIRES: is_attention(op).
+/// keys needs more workspace for the gradient than `most_bytes_of_head`. REQUIRES: is_attention(op).
 [[nodiscard]] std::optional<AttentionSteps> attention_steps(std::string_view op, const graph::OpShape& shape,
                                                             std::int64_t most_bytes = most_attention_bytes);
 

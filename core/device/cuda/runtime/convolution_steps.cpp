@@ -53,6 +53,28 @@ std::int64_t workspace_of(const Convolution& of) {
   return aligned(bytes);
 }
 
+std::int64_t float_bytes(const Sizes& sizes) { return aligned(elements_of(sizes) * width_of(DType::f32)); }
+
+/// How many images a part has, and what lies where in the scratch.
+void set_parts(ConvolutionSteps& steps, std::int64_t most_bytes) {
+  const auto scratch_of = [&](std::int64_t count) {
+    const Convolution part = steps.part(count);
+    return workspace_of(part) + (steps.casts ? float_bytes(part.x) + float_bytes(part.y) : 0) +
+           (steps.sums ? float_bytes(part.w) : 0);
+  };
+  const std::int64_t images = steps.whole.x[0];
+  const std::int64_t of_image = std::max(scratch_of(2) - scratch_of(1), std::int64_t{1});
+  const std::int64_t of_weights = scratch_of(1) - of_image;
+  steps.images = std::clamp((most_bytes - of_weights) / of_image, std::int64_t{1}, images);
+  const Convolution part = steps.part(steps.images);
+  steps.workspace_bytes = static_cast<std::size_t>(workspace_of(part));
+  steps.cast_x = workspace_of(part);
+  steps.cast_y = steps.cast_x + (steps.casts ? float_bytes(part.x) : 0);
+  steps.sum = steps.cast_y + (steps.casts ? float_bytes(part.y) : 0);
+  steps.scratch_bytes =
+      static_cast<std::size_t>(scratch_of(steps.images)) + ProductSteps::alignment - memory::alignment;
+}
+
 /// Nothing: not for the library.
 std::optional<Convolution> convolution_of(std::string_view op, const graph::OpShape& shape) {
   const graph::TensorType& first = shape.inputs[0];
@@ -121,21 +143,12 @@ std::optional<ConvolutionSteps> convolution_steps(std::string_view op, const gra
     return std::nullopt;
   }
   ConvolutionSteps made{.whole = *whole, .casts = whole->is_bfloat && whole->dtype == DType::f32};
-  const auto cast_bytes = [&](const Sizes& sizes) {
-    return made.casts ? aligned(elements_of(sizes) * width_of(DType::f32)) : 0;
-  };
-  const std::int64_t images = whole->x[0];
-  const auto scratch_of = [&](std::int64_t count) {
-    const Convolution part = made.part(count);
-    return workspace_of(part) + cast_bytes(part.x) + cast_bytes(part.y);
-  };
-  const std::int64_t of_image = images > 1 ? std::max(scratch_of(2) - scratch_of(1), std::int64_t{1}) : most_bytes;
-  made.images = std::clamp(most_bytes / of_image, std::int64_t{1}, images);
-  const Convolution part = made.part(made.images);
-  made.workspace_bytes = static_cast<std::size_t>(workspace_of(part));
-  made.cast_x = workspace_of(part);
-  made.cast_y = made.cast_x + cast_bytes(part.x);
-  made.scratch_bytes = static_cast<std::size_t>(scratch_of(made.images)) + ProductSteps::alignment - memory::alignment;
+  set_parts(made, most_bytes);
+  if (whole->makes == Makes::w && whole->dtype == DType::bf16 && made.images < whole->x[0]) {
+    made.whole.dtype = DType::f32;
+    made.casts = made.sums = true;
+    set_parts(made, most_bytes);
+  }
   return made;
 }
 

@@ -42,17 +42,20 @@ struct ConvolutionSteps {
   std::int64_t images = 0;
   /// x and y are bfloat16 and are made float32 in the scratch, because the gradient of the weights is float32.
   bool casts = false;
+  /// The gradient of the weights is bfloat16. Parts add to a float32 one in the scratch, so that it is rounded once.
+  bool sums = false;
   // In the scratch, which begins at its first multiple of ProductSteps::alignment.
   std::size_t workspace_bytes = 0;
   std::int64_t cast_x = 0;
   std::int64_t cast_y = 0;
+  std::int64_t sum = 0;
   std::size_t scratch_bytes = 0;
 
   /// The convolution of `count` images.
   [[nodiscard]] Convolution part(std::int64_t count) const;
 };
 
-/// Copies and casts of a part of the images are at most so large, if one image is not larger.
+/// The scratch is at most so large, if that for one image is not larger.
 inline constexpr std::int64_t most_convolution_bytes = std::int64_t{256} << 20;
 
 /// Whether the op is `conv` or a gradient of it.

@@ -17,13 +17,27 @@ struct BoundConvolution {
   ConvolutionRun adding;                                 ///< empty: the op never adds
 };
 
-void run_parts(const std::vector<BoundConvolution>& parts, const KernelCall& call) {
+struct BoundParts {
+  std::vector<BoundConvolution> parts;
+  /// The sum of the parts in float32, and the result, which it is rounded to.
+  std::optional<std::pair<TensorView, TensorView>> sum;
+
+  void operator()(const KernelCall& call) const;
+};
+
+void BoundParts::operator()(const KernelCall& call) const {
+  if (sum && call.accumulate) {
+    cast_elements(call, sum->second, sum->first);
+  }
   for (const BoundConvolution& part : parts) {
     for (const auto& [from, to] : part.casts) {
       cast_elements(call, from, to);
     }
     const bool adds = !part.setting || call.accumulate;
     (adds ? part.adding : part.setting)(static_cast<cudaStream_t>(call.stream));
+  }
+  if (sum) {
+    cast_elements(call, sum->first, sum->second);
   }
 }
 
@@ -62,12 +76,23 @@ struct Tensors {
   const TensorView& y;
 };
 
+/// The tensor in other memory, in a type that may be another.
+TensorView cast_of(const TensorView& tensor, graph::DType dtype, void* data) {
+  TensorView cast = tensor;
+  cast.data = data;
+  cast.dtype = cast.rounded = dtype;
+  return cast;
+}
+
 /// Parts of images in turn, each bound to its memory. None if the library lacks one.
-std::vector<BoundConvolution> bind(LibraryConvolutions& library, const ConvolutionSteps& steps, const OpToPrepare& op) {
+BoundParts bind(LibraryConvolutions& library, const ConvolutionSteps& steps, const OpToPrepare& op) {
   const Tensors tensors(op, steps.whole.makes);
   std::byte* const scratch = op.scratch_at(ProductSteps::alignment, steps.scratch_bytes);
   const bool is_sum = steps.whole.makes == Convolution::Makes::w;
-  std::vector<BoundConvolution> parts;
+  BoundParts bound;
+  if (steps.sums) {
+    bound.sum.emplace(cast_of(tensors.w, steps.whole.dtype, scratch + steps.sum), tensors.w);
+  }
   for (std::int64_t first = 0; first < steps.whole.x[0]; first += steps.images) {
     const std::int64_t count = std::min(steps.images, steps.whole.x[0] - first);
     const Convolution convolution = steps.part(count);
@@ -77,14 +102,11 @@ std::vector<BoundConvolution> bind(LibraryConvolutions& library, const Convoluti
       if (!steps.casts) {
         return images.data;
       }
-      TensorView cast = images;
-      cast.data = scratch + cast_at;
-      cast.dtype = cast.rounded = steps.whole.dtype;
-      part.casts.emplace_back(images, cast);
-      return cast.data;
+      part.casts.emplace_back(images, cast_of(images, steps.whole.dtype, scratch + cast_at));
+      return part.casts.back().second.data;
     };
     const ConvolutionMemory memory = {.x = memory_of(tensors.x, steps.cast_x),
-                                      .w = tensors.w.data,
+                                      .w = bound.sum ? bound.sum->first.data : tensors.w.data,
                                       .y = memory_of(tensors.y, steps.cast_y),
                                       .workspace = {scratch, steps.workspace_bytes}};
     const bool sets = !is_sum || first == 0;
@@ -93,9 +115,9 @@ std::vector<BoundConvolution> bind(LibraryConvolutions& library, const Convoluti
     if ((sets && !part.setting) || (is_sum && !part.adding)) {
       return {};
     }
-    parts.push_back(std::move(part));
+    bound.parts.push_back(std::move(part));
   }
-  return parts;
+  return bound;
 }
 
 LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::int64_t most_bytes) {
@@ -106,11 +128,11 @@ LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::in
   if (!steps || !has_whole_images(op.inputs) || !has_whole_images(op.outputs)) {
     return nullptr;
   }
-  std::vector<BoundConvolution> parts = bind(library, *steps, op);
-  if (parts.empty()) {
+  BoundParts bound = bind(library, *steps, op);
+  if (bound.parts.empty()) {
     return nullptr;
   }
-  return [parts = std::move(parts)](const KernelCall& call) { run_parts(parts, call); };
+  return bound;
 }
 
 /// One for each op, because a kernel's function is not told which op it is asked for.

@@ -42,7 +42,7 @@ CudnnMemory memory_of(const FusedAttention& attention, const AttentionMemory& me
 
 class CudnnAttention final : public LibraryAttention {
  public:
-  CudnnAttention(const CudnnFunctions& library, const Gpu& gpu) : plans_(library, gpu), gpu_(gpu) {}
+  CudnnAttention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) : plans_(target, gpu), gpu_(gpu) {}
 
   AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory) override {
     // Whether the bits of later GPUs' engines are the same in every run is not known.
@@ -67,9 +67,8 @@ class CudnnAttention final : public LibraryAttention {
 
 }  // namespace
 
-std::unique_ptr<LibraryAttention> open_attention(const Gpu& gpu) {
-  const FoundCudnn& found = find_cudnn();
-  return found.is_used ? std::make_unique<CudnnAttention>(*found.functions, gpu) : nullptr;
+std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
+  return target != nullptr && find_cudnn().attends ? std::make_unique<CudnnAttention>(target, gpu) : nullptr;
 }
 
 }  // namespace shardrun::device::cuda

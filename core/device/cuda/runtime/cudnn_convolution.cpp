@@ -3,7 +3,6 @@
 #include <tuple>
 #include <utility>
 
-#include "core/device/cuda/runtime/cudnn.h"
 #include "core/device/cuda/runtime/cudnn_plans.h"
 #include "core/device/cuda/runtime/library_convolution.h"
 
@@ -79,7 +78,7 @@ std::int64_t alignment_of(const void* data) {
 
 class CudnnConvolutions final : public LibraryConvolutions {
  public:
-  CudnnConvolutions(const CudnnFunctions& library, const Gpu& gpu) : plans_(library, gpu) {}
+  CudnnConvolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) : plans_(target, gpu) {}
 
   ConvolutionRun find(const Convolution& convolution, bool adds, const ConvolutionMemory& memory) override {
     const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
@@ -132,9 +131,8 @@ std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target
                          {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)});
 }
 
-std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu) {
-  const FoundCudnn& found = find_cudnn();
-  return found.is_used ? std::make_unique<CudnnConvolutions>(*found.functions, gpu) : nullptr;
+std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
+  return target != nullptr ? std::make_unique<CudnnConvolutions>(target, gpu) : nullptr;
 }
 
 }  // namespace shardrun::device::cuda

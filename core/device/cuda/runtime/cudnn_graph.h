@@ -207,10 +207,6 @@ constexpr cudnnBackendAttributeType_t CudnnDescriptor::type_of() {
     return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
   } else if constexpr (std::is_same_v<Value, cudnnConvolutionMode_t>) {
     return CUDNN_TYPE_CONVOLUTION_MODE;
-  } else if constexpr (std::is_same_v<Value, cudnnResampleMode_t>) {
-    return CUDNN_TYPE_RESAMPLE_MODE;
-  } else if constexpr (std::is_same_v<Value, cudnnPaddingMode_t>) {
-    return CUDNN_TYPE_PADDING_MODE;
   } else if constexpr (std::is_same_v<Value, cudnnBackendHeurMode_t>) {
     return CUDNN_TYPE_HEUR_MODE;
   } else if constexpr (std::is_same_v<Value, cudnnBackendNumericalNote_t>) {

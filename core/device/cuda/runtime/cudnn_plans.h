@@ -25,55 +25,61 @@ class CudnnPlans {
   /// Gives a plan its memory (CudnnPlan::bind).
   using Bind = std::function<std::shared_ptr<const CudnnDescriptor>(const CudnnPlan& plan)>;
 
-  /// `library` and `gpu` outlive it. Throws Error{internal} when cuDNN does not start.
-  CudnnPlans(const CudnnFunctions& library, const Gpu& gpu) : target_(library, gpu), gpu_(gpu) {}
+  /// `gpu` outlives it.
+  CudnnPlans(std::shared_ptr<CudnnTarget> target, const Gpu& gpu) : target_(std::move(target)), gpu_(gpu) {}
 
   /// Enqueues the key's plan, bound to memory of which it reads and writes nothing yet. Any thread may call it. Empty:
-  /// `choose` finds none, or its kernels cannot be loaded, which is said on stderr. Throws Error{internal} that begins
-  /// with `name`, as the result does.
+  /// `choose` finds none, or its kernels cannot be loaded. Either is said on stderr, once for a key. Throws
+  /// Error{internal} that begins with `name`, as the result does.
   [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind) {
     gpu_.use();
     const std::lock_guard lock(mutex_);
-    if (const auto known = known_.find(key); known != known_.end()) {
-      return known->second == nullptr ? nullptr : bound(known->second, name, bind);
-    }
-    std::shared_ptr<const CudnnPlan> plan;
-    Run run;
-    with_name(name, [&] { plan = choose(target_); });
-    if (plan != nullptr) {
-      run = bound(plan, name, bind);
-      try {
-        load_kernels(gpu_, run);
-      } catch (const Error& error) {
-        write_to_standard_error(fmt::format(
-            "shardrun: loading the kernels of {} failed, so our own kernel computes it: {}\n", name, error.message()));
-        plan = nullptr;
-        run = nullptr;
-      }
-    }
-    known_.emplace(key, std::move(plan));
-    return run;
-  }
-
- private:
-  template <class Act>
-  static void with_name(const std::string& name, const Act& act) {
-    try {
-      act();
-    } catch (const CudnnError& error) {
-      throw Error(error.code(), fmt::format("{}: {}", name, error.message()));
-    }
-  }
-
-  Run bound(const std::shared_ptr<const CudnnPlan>& plan, const std::string& name, const Bind& bind) {
+    const auto [known, is_new] = known_.try_emplace(key);
+    std::shared_ptr<const CudnnPlan>& plan = known->second;
     std::shared_ptr<const CudnnDescriptor> memory;
-    with_name(name, [&] { memory = bind(*plan); });
-    return [this, plan, memory, name](cudaStream_t stream) {
-      with_name(name, [&] { target_.run(plan->descriptor(), *memory, stream); });
+    try {
+      plan = is_new ? choose(*target_) : plan;
+      memory = plan == nullptr ? nullptr : bind(*plan);
+    } catch (const CudnnError& error) {
+      known_.erase(known);
+      throw named(error, name);
+    }
+    if (is_new && !is_loaded(plan.get(), memory.get(), name)) {
+      plan = nullptr;
+    }
+    if (plan == nullptr) {
+      return nullptr;
+    }
+    return [this, made = plan, memory, name](cudaStream_t stream) {
+      try {
+        target_->run(made->descriptor(), *memory, stream);
+      } catch (const CudnnError& error) {
+        throw named(error, name);
+      }
     };
   }
 
-  CudnnTarget target_;
+ private:
+  static Error named(const CudnnError& error, const std::string& name) {
+    return {error.code(), fmt::format("{}: {}", name, error.message())};
+  }
+
+  /// Loads a plan's kernels. Says on stderr why there are none.
+  bool is_loaded(const CudnnPlan* plan, const CudnnDescriptor* memory, const std::string& name) {
+    std::string why = fmt::format("{} has no engine for it that keeps our limits", target_->library().name);
+    if (plan != nullptr) {
+      try {
+        load_kernels(gpu_, [&](cudaStream_t stream) { target_->run(plan->descriptor(), *memory, stream); });
+        return true;
+      } catch (const Error& error) {
+        why = fmt::format("loading the kernels failed: {}", error.message());
+      }
+    }
+    write_to_standard_error(fmt::format("shardrun: our own kernel computes {}: {}\n", name, why));
+    return false;
+  }
+
+  std::shared_ptr<CudnnTarget> target_;
   const Gpu& gpu_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const CudnnPlan>> known_;

@@ -146,23 +146,18 @@ LibraryProducts* CudaDevice::products() const {
   return products_.get();
 }
 
-LibraryAttention* CudaDevice::attention() const {
+const CudaDevice::Dnn& CudaDevice::dnn() const {
   const Gpu& of = gpu();
   const std::lock_guard lock(mutex_);
-  if (!attention_) {
-    attention_ = open_attention(of);
+  if (!dnn_) {
+    const std::shared_ptr<CudnnTarget> target = start_cudnn(of);
+    dnn_.emplace(Dnn{open_attention(target, of), open_convolutions(target, of)});
   }
-  return attention_->get();
+  return *dnn_;
 }
 
-LibraryConvolutions* CudaDevice::convolutions() const {
-  const Gpu& of = gpu();
-  const std::lock_guard lock(mutex_);
-  if (!convolutions_) {
-    convolutions_ = open_convolutions(of);
-  }
-  return convolutions_->get();
-}
+LibraryAttention* CudaDevice::attention() const { return dnn().attention.get(); }
+LibraryConvolutions* CudaDevice::convolutions() const { return dnn().convolutions.get(); }
 
 std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                           std::vector<TensorView> inputs,

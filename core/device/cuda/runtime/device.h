@@ -62,9 +62,9 @@ class CudaDevice final : public DeviceApart {
 
   /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.
   [[nodiscard]] LibraryProducts* products() const;
-  /// Null: our own kernels compute attention.
+  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn().
   [[nodiscard]] LibraryAttention* attention() const;
-  /// Null: our own kernels compute convolutions.
+  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn().
   [[nodiscard]] LibraryConvolutions* convolutions() const;
 
   void add(CudaQueue* queue) const;
@@ -76,13 +76,19 @@ class CudaDevice final : public DeviceApart {
   void deliver() const;
 
  private:
+  /// Both by one handle of cuDNN.
+  struct Dnn {
+    std::unique_ptr<LibraryAttention> attention;
+    std::unique_ptr<LibraryConvolutions> convolutions;
+  };
+  [[nodiscard]] const Dnn& dnn() const;
+
   mutable std::mutex mutex_;
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
-  mutable bool products_failed_ = false;                                ///< the library did not start, which was said
-  mutable std::optional<std::unique_ptr<LibraryAttention>> attention_;  ///< once it was asked for
-  mutable std::optional<std::unique_ptr<LibraryConvolutions>> convolutions_;  ///< once they were asked for
+  mutable bool products_failed_ = false;  ///< the library did not start, which was said
+  mutable std::optional<Dnn> dnn_;        ///< once it was asked for
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };

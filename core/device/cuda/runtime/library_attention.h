@@ -12,6 +12,8 @@
 
 namespace shardrun::device::cuda {
 
+class CudnnTarget;
+
 /// The memory of a part of attention. Gradients are null where attention itself is meant.
 struct AttentionMemory {
   void* q = nullptr;
@@ -37,13 +39,13 @@ class LibraryAttention {
   virtual ~LibraryAttention() = default;
   /// Attention of this memory, of which it reads and writes nothing yet. Its plan is chosen once for all of the same
   /// sizes, and its kernels are loaded. Empty: the library has none that is reproducible, or its kernels could not be
-  /// loaded, which is said on stderr. Throws Error{internal}.
+  /// loaded. Either is said on stderr. Throws Error{internal}.
   [[nodiscard]] virtual AttentionRun find(const FusedAttention& attention, float scale,
                                           const AttentionMemory& memory) = 0;
 };
 
-/// Null: this process does not use cuDNN (find_cudnn). `gpu` outlives it. Throws Error{internal} when cuDNN does not
-/// start.
-[[nodiscard]] std::unique_ptr<LibraryAttention> open_attention(const Gpu& gpu);
+/// Null: `target` is null, or cuDNN cannot compile kernels (FoundCudnn::attends). `gpu` outlives it.
+[[nodiscard]] std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target,
+                                                               const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda

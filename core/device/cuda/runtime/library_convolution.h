@@ -12,6 +12,8 @@
 
 namespace shardrun::device::cuda {
 
+class CudnnTarget;
+
 /// The memory of one convolution.
 struct ConvolutionMemory {
   void* x = nullptr;
@@ -30,13 +32,13 @@ class LibraryConvolutions {
   virtual ~LibraryConvolutions() = default;
   /// A convolution of this memory, of which it reads and writes nothing yet. `adds`: to its result. It is chosen once
   /// for all of the same sizes, types and alignments, and its kernels are loaded. Empty: the library has none that is
-  /// exact and reproducible, or its kernels could not be loaded, which is said on stderr. Throws Error{internal}.
+  /// exact and reproducible, or its kernels could not be loaded. Either is said on stderr. Throws Error{internal}.
   [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
                                             const ConvolutionMemory& memory) = 0;
 };
 
-/// Null: this process does not use cuDNN (find_cudnn). `gpu` outlives it. Throws Error{internal} when cuDNN does not
-/// start.
-[[nodiscard]] std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu& gpu);
+/// Null: `target` is null. `gpu` outlives it.
+[[nodiscard]] std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>& target,
+                                                                     const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda

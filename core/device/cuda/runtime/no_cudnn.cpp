@@ -12,12 +12,18 @@ const FoundCudnn& find_cudnn() {
     LibraryChoice choice = choice_of_dnn();
     choice.files = {};
     choice.lacks = "this build was made without cudnn.h";
-    return FoundCudnn{.is_used = false, .functions = nullptr, .text = open_library(choice, {}).text};
+    choice.remedy = "build the device where CMake finds cudnn.h";
+    FoundCudnn lacking;
+    lacking.text = open_library(choice, {}).text;
+    return lacking;
   }();
   return found;
 }
 
-std::unique_ptr<LibraryAttention> open_attention(const Gpu&) { return nullptr; }
-std::unique_ptr<LibraryConvolutions> open_convolutions(const Gpu&) { return nullptr; }
+std::shared_ptr<CudnnTarget> start_cudnn(const Gpu&) { return nullptr; }
+std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>&, const Gpu&) { return nullptr; }
+std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>&, const Gpu&) {
+  return nullptr;
+}
 
 }  // namespace shardrun::device::cuda

@@ -8,6 +8,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
+/// If none can be used, the text is why.
 OpenedLibrary open_files(const LibraryChoice& choice, const std::function<std::string(void*)>& take) {
   std::string lacks = choice.lacks;
   for (const char* const file : choice.files) {
@@ -27,7 +28,7 @@ OpenedLibrary open_files(const LibraryChoice& choice, const std::function<std::s
       lacks = fmt::format("{} does not fit: {}", file, error.message());
     }
   }
-  return {.is_used = false, .text = "own kernels: " + lacks};
+  return {.is_used = false, .text = lacks};
 }
 
 std::string version_text(std::size_t version) {
@@ -65,11 +66,13 @@ OpenedLibrary open_library(const LibraryChoice& choice, const std::function<std:
     return {.is_used = false, .text = fmt::format("own kernels: {}=own", choice.variable), .chosen = chosen};
   }
   OpenedLibrary opened = open_files(choice, take);
-  if (!opened.is_used && !chosen.empty()) {
-    throw Error(ErrorCode::job,
-                fmt::format("the variable {} asks for {}, which cannot be used ({}): name its folder in "
-                            "LD_LIBRARY_PATH, or take the variable away",
-                            choice.variable, choice.name, opened.text));
+  if (!opened.is_used) {
+    if (!chosen.empty()) {
+      throw Error(ErrorCode::job,
+                  fmt::format("the variable {} asks for {}, which cannot be used ({}): {}, or take the variable away",
+                              choice.variable, choice.name, opened.text, choice.remedy));
+    }
+    opened.text = "own kernels: " + opened.text;
   }
   opened.chosen = chosen;
   return opened;

@@ -21,6 +21,7 @@ struct LibraryChoice {
       {};                               ///< of the variable: "own" for our own kernels, and others for the library
   std::vector<const char*> files = {};  ///< in the order in which they are tried
   std::string lacks = {};               ///< why there is no library, if there are no files
+  const char* remedy = "name its folder in LD_LIBRARY_PATH";  ///< what to do where it cannot be used
 };
 
 [[nodiscard]] LibraryChoice choice_of_products();  ///< cuBLASLt

@@ -1,0 +1,1 @@
+// A file that must be there, of which nothing is called.
