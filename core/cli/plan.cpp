@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
+#include "core/compile/device.h"
 #include "core/metrics/progress.h"
 #include "core/train/requirements.h"
 
@@ -80,9 +81,23 @@ void require_one(const Parsed& parsed) {
   }
 }
 
+/// A line where the job has more ranks than one machine can have by [job] device: such a machine alone refuses it.
+std::string machines_text(const Planned& planned) {
+  const job::Job& job = planned.job;
+  std::int64_t here = job.ranks;
+  try {
+    here = planned.compiled.device->has_units() ? compile::ranks_of_machine(job) : job.ranks;
+  } catch (const Error&) {
+    // It is not known how many units there are.
+  }
+  return here >= job.ranks ? ""
+                           : fmt::format("{} ranks need {} machines: [job] device = {} has units for {} on each\n",
+                                         job.ranks, (job.ranks + here - 1) / here, job.device, here);
+}
+
 /// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
-  fmt::print("{}", plan_text(planned, screen_width(), every_rank));
+  fmt::print("{}{}", plan_text(planned, screen_width(), every_rank), machines_text(planned));
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);

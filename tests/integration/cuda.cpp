@@ -502,7 +502,11 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
                                           Contains(" of the 1.00 GiB of unit 0 (Fake H200): "));
   CHECK_THAT(planned("cuda:1,1", {}, {}), Contains("rank 0, needs ") && Contains(" of the 1.00 GiB of unit 1 "));
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_MEMORY=65536"}), Contains("1 rank does not fit: the fullest, rank 0"));
-  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit"));
+  CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit") && !Contains(" machines"));
+  for (const std::string device : {"cuda", "cuda:0,0"}) {
+    CHECK_THAT(planned(device, {"job.ranks=3", "job.strategy=dp"}, {"FAKE_CUDA_GPUS=2"}),
+               Contains("3 ranks need 2 machines: [job] device = " + device + " has units for 2 on each\n"));
+  }
   CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
              Contains(" of the 1.00 GiB of [cluster] memory: "));
 }
