@@ -89,7 +89,8 @@ void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
   }
 }
 
-/// As jobs have it: log-sum-exp of attention is float32, all else bfloat16. Null: not attention.
+/// The types of attention in jobs with `precision = mixed`: log-sum-exp is float32, all else is bfloat16. Null for other
+/// ops.
 const Typing* typing_of_jobs(std::string_view op) {
   static constexpr Typing forward = {"float32 log-sum-exp", all_bfloat16.operand, [](std::size_t i) { return i != 1; }};
   static constexpr Typing packed = {forward.name, [](std::size_t i) { return i != 2; }, all_bfloat16.result};

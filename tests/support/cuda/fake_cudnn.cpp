@@ -327,7 +327,7 @@ void execute(const Run& run) {
   }
   Values values = run.passed;
   for (const auto& [uid, memory] : run.memory) {
-    // As numbers of fewer bits hold operands: TF32 has 13 less than float32, FP8 20.
+    // The engine rounds operands to fewer bits: TF32 has 13 fewer than float32, FP8 20.
     const unsigned dropped = to_make.contains(uid) ? 0 : plan.engine->dropped_bits;
     std::vector<double>& loaded = values[uid] = load(tensors.at(uid), memory);
     std::ranges::transform(loaded, loaded.begin(), [&](double each) { return without_bits(each, dropped); });

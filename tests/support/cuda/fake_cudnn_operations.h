@@ -7,7 +7,7 @@
 
 #include "tests/support/cuda/fake_cudnn_descriptors.h"
 
-/// What the operations of the fake of cuDNN compute (fake_cudnn.h).
+/// The arithmetic of the fake cuDNN's operations (fake_cudnn.h).
 namespace shardrun::test::fake_cudnn {
 
 /// The tensors of a graph by number: their elements, row by row.

@@ -85,7 +85,7 @@ class FusingDevice final : public device::Device {
   const device::Device& cpu_;
 };
 
-/// What a model's executor computes in some steps.
+/// Results of some training steps: states, and the times of ops.
 struct Trained {
   std::vector<std::vector<double>> states;
   std::vector<runtime::OpTime> times;

@@ -54,7 +54,7 @@ std::vector<std::int64_t> list(const std::array<std::int64_t, count>& values) {
   return {values.begin(), values.end()};
 }
 
-/// What would make results less exact than products of the elements, added up in float32.
+/// Engines with these notes are less exact than sums in float32 of products of the elements.
 std::vector<cudnnBackendNumericalNote_t> refused_notes(const Convolution& of) {
   std::vector<cudnnBackendNumericalNote_t> refused = {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
                                                       CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,

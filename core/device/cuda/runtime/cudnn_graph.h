@@ -153,7 +153,7 @@ class CudnnGraph {
   std::vector<const CudnnDescriptor*> operations_;
 };
 
-/// What a plan must not do beside adding up in an order that is not fixed, which none may.
+/// Limits of a plan. Plans that add up in no fixed order are always refused.
 struct CudnnLimits {
   std::size_t workspace_bytes = 0;
   std::vector<cudnnBackendNumericalNote_t> refused = {};

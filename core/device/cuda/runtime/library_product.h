@@ -17,7 +17,8 @@
 
 namespace shardrun::device::cuda {
 
-/// What a product does with its sums before it stores them in c. Matrices are like c; null: there is none.
+/// The epilogue of a product: ops on its sums before they are stored in c. Matrices have the shape and type of c. A null
+/// pointer means that there is no such operand.
 struct Epilogue {
   enum class Gelu : std::uint8_t { none, forward, backward };
 

@@ -11,7 +11,7 @@ namespace {
 
 using Gelu = Epilogue::Gelu;
 
-/// Of the epilogue's vectors and matrices, which the library may read in packs.
+/// The library may read an epilogue's vectors and matrices in packs. Their addresses are multiples of this.
 constexpr std::uintptr_t aligned_bytes = 16;
 /// Columns of GELU's operand are a multiple of this.
 constexpr std::int64_t operand_columns = 8;
