@@ -7,18 +7,12 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cuda/emulated/emulator.h"
 #include "core/device/cuda/runtime/attentions.h"
-#include "core/device/cuda/runtime/device.h"
-#include "core/device/elements.h"
-#include "core/device/memory.h"
-#include "core/device/queue.h"
-#include "core/device/threads.h"
 #include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
+#include "tests/unit/device/on_fake_gpu.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
@@ -84,15 +78,9 @@ const Kernel& kernel_of(std::string_view op) {
 }
 
 /// An op on a fake GPU.
-struct OnCudnn {
-  explicit OnCudnn(Op of, int capability = 90) : op(std::move(of)) {
-    cuda::emulated::set_enqueue(fake::enqueue);
-    fake::lend_to_cudnn();
-    fake::Settings settings;
-    settings.capability = capability;
-    fake::set(settings);
-    memory = device.allocate(1 << 24);
-    queue = device.open_queue(threads);
+struct OnCudnn : test::OnFakeGpu {
+  explicit OnCudnn(Op of, int capability = 90)
+      : OnFakeGpu(fake::lend_to_cudnn, {.capability = capability}), op(std::move(of)) {
     std::int64_t place = 0;
     for (const auto& [types, views] : {std::pair(&op.inputs, &inputs), std::pair(&op.outputs, &outputs)}) {
       for (const graph::TensorType& type : *types) {
@@ -106,17 +94,8 @@ struct OnCudnn {
       for (std::int64_t i = 0; i < each.elements(); ++i) {
         values.push_back(std::sin(static_cast<double>(i * i % 101 + i)));
       }
-      std::vector<std::byte> bytes(each.bytes());
-      write_elements(each.dtype, values, bytes);
-      queue->write(bytes, each.data);
-      queue->finish();
+      write(each, values);
     }
-  }
-  ~OnCudnn() {
-    prepared.reset();
-    queue.reset();
-    memory.reset();
-    CHECK(fake::held() == 0);
   }
 
   void prepare(cuda::LibraryAttention* library, std::int64_t most_bytes = cuda::most_attention_bytes) {
@@ -136,11 +115,7 @@ struct OnCudnn {
     queue->run(*prepared, false, {});
     std::vector<double> all;
     for (const TensorView& output : outputs) {
-      std::vector<std::byte> bytes(output.bytes());
-      queue->read(output.data, bytes);
-      queue->finish();
-      std::vector<double> values(static_cast<std::size_t>(output.elements()));
-      read_elements(output.dtype, bytes, values);
+      const std::vector<double> values = read(output);
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
@@ -164,25 +139,9 @@ struct OnCudnn {
     return fake::cudnn_counts().runs - before;
   }
 
-  [[nodiscard]] TensorView view(std::int64_t first, const graph::TensorType& type) const {
-    TensorView made{.data = memory->data() + first,
-                    .dtype = type.dtype,
-                    .rounded = type.dtype,
-                    .rank = static_cast<std::uint32_t>(type.shape.size())};
-    std::ranges::copy(type.shape, made.shape.begin());
-    std::ranges::copy(type.shape, made.global.begin());
-    return made;
-  }
-
   Op op;
-  cuda::CudaDevice device;
-  Threads threads{1};
-  std::shared_ptr<const device::Memory> memory;
-  std::unique_ptr<Queue> queue;
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
-  std::span<std::byte> scratch;
-  std::unique_ptr<const PreparedKernel> prepared;
 };
 
 std::vector<Op> all_ops() { return {Op(true), Op(true, true), Op(false), Op(false, true)}; }

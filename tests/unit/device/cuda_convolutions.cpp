@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cuda/emulated/emulator.h"
 #include "core/device/cuda/runtime/cudnn.h"
-#include "core/device/cuda/runtime/device.h"
-#include "core/device/elements.h"
-#include "core/device/memory.h"
-#include "core/device/queue.h"
-#include "core/device/threads.h"
 #include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
+#include "tests/unit/device/on_fake_gpu.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
@@ -65,23 +59,12 @@ const Kernel& kernel_of(std::string_view op) {
 }
 
 /// An op on a fake GPU, whose operands are small integers: results do not depend on the order of sums.
-struct OnCudnn {
-  explicit OnCudnn(Op of, std::int64_t shift = 0) : op(std::move(of)) {
-    cuda::emulated::set_enqueue(fake::enqueue);
-    fake::lend_to_cudnn();
-    fake::set({});
-    memory = device.allocate(1 << 24);
-    queue = device.open_queue(threads);
+struct OnCudnn : test::OnFakeGpu {
+  explicit OnCudnn(Op of, std::int64_t shift = 0) : OnFakeGpu(fake::lend_to_cudnn), op(std::move(of)) {
     inputs = {view(shift, op.inputs[0]), view((1 << 20) + shift, op.inputs[1])};
     outputs = {view((1 << 21) + shift, op.outputs[0])};
     scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
     write_inputs([](std::int64_t i) { return static_cast<double>(i * i % 7 - 3); });
-  }
-  ~OnCudnn() {
-    prepared.reset();
-    queue.reset();
-    memory.reset();
-    CHECK(fake::held() == 0);
   }
 
   void prepare(cuda::LibraryConvolutions* library, std::int64_t most_bytes = cuda::most_convolution_bytes) {
@@ -103,10 +86,7 @@ struct OnCudnn {
       for (std::int64_t i = 0; i < each.elements(); ++i) {
         values.push_back(value(i));
       }
-      std::vector<std::byte> bytes(each.bytes());
-      write_elements(each.dtype, values, bytes);
-      queue->write(bytes, each.data);
-      queue->finish();
+      write(each, values);
     }
   }
   /// The result of two runs, of which the second adds to the first if the op does so.
@@ -115,38 +95,16 @@ struct OnCudnn {
     queue->run(*prepared, op.name == "conv_gradient_weights", {});
     return read();
   }
-  [[nodiscard]] std::vector<double> read() const {
-    std::vector<std::byte> bytes(outputs[0].bytes());
-    queue->read(outputs[0].data, bytes);
-    queue->finish();
-    std::vector<double> values(static_cast<std::size_t>(outputs[0].elements()));
-    read_elements(outputs[0].dtype, bytes, values);
-    return values;
-  }
+  using OnFakeGpu::read;
+  [[nodiscard]] std::vector<double> read() const { return read(outputs[0]); }
   [[nodiscard]] std::vector<double> own_result() {
     prepare(nullptr);
     return result();
   }
 
-  [[nodiscard]] TensorView view(std::int64_t first, const graph::TensorType& type) const {
-    TensorView made{.data = memory->data() + first,
-                    .dtype = type.dtype,
-                    .rounded = type.dtype,
-                    .rank = static_cast<std::uint32_t>(type.shape.size())};
-    std::ranges::copy(type.shape, made.shape.begin());
-    std::ranges::copy(type.shape, made.global.begin());
-    return made;
-  }
-
   Op op;
-  cuda::CudaDevice device;
-  Threads threads{1};
-  std::shared_ptr<const device::Memory> memory;
-  std::unique_ptr<Queue> queue;
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
-  std::span<std::byte> scratch;
-  std::unique_ptr<const PreparedKernel> prepared;
 };
 
 /// Every op with every combination of types that the library takes, for this number of images.

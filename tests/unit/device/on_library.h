@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/device/cuda/emulated/emulator.h"
-#include "core/device/cuda/runtime/device.h"
 #include "core/device/cuda/runtime/products.h"
-#include "core/device/elements.h"
-#include "core/device/memory.h"
-#include "core/device/queue.h"
-#include "core/device/threads.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cublaslt.h"
-#include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/variable.h"
+#include "tests/unit/device/on_fake_gpu.h"
 
 namespace shardrun::test {
 
@@ -27,14 +21,9 @@ inline const Kernel& kernel_of(std::string_view op) {
 }
 
 /// A matrix product y = x w on a fake GPU. x has rows of -1, 0 and 1 in turn, w is 1.
-struct OnLibrary {
+struct OnLibrary : OnFakeGpu {
   explicit OnLibrary(std::int64_t m = 6, std::int64_t k = 128, std::int64_t n = 5, std::int64_t shift = 0)
-      : rows(m), inner(k), columns(n) {
-    cuda::emulated::set_enqueue(fake::enqueue);
-    fake::lend_to_cublaslt();
-    fake::set({});
-    memory = device.allocate(1 << 24);
-    queue = device.open_queue(threads);
+      : OnFakeGpu(fake::lend_to_cublaslt), rows(m), inner(k), columns(n) {
     x = view(shift, {m, k});
     w = view(1 << 20, {k, n});
     y = view(1 << 21, {m, n});
@@ -42,13 +31,6 @@ struct OnLibrary {
     const std::vector<graph::TensorType> outputs = {type_of(y)};
     scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of("matmul"), {attributes, inputs, outputs}, 1)};
   }
-  ~OnLibrary() {
-    prepared.reset();
-    queue.reset();
-    memory.reset();
-    CHECK(fake::held() == 0);
-  }
-
   void prepare() { prepared = device.prepare(kernel_of("matmul"), attributes, {x, w}, {y}, scratch, {}); }
 
   /// Runs it, `times` times in all, and checks the result.
@@ -71,45 +53,19 @@ struct OnLibrary {
   }
 
   [[nodiscard]] TensorView view(std::int64_t first, const std::vector<std::int64_t>& shape) const {
-    TensorView made{.data = memory->data() + first,
-                    .dtype = DType::bf16,
-                    .rounded = DType::bf16,
-                    .rank = static_cast<std::uint32_t>(shape.size())};
-    std::ranges::copy(shape, made.shape.begin());
-    std::ranges::copy(shape, made.global.begin());
-    return made;
+    return OnFakeGpu::view(first, {.dtype = DType::bf16, .shape = shape, .axes = {}});
   }
   [[nodiscard]] static graph::TensorType type_of(const TensorView& tensor) {
     return {.dtype = tensor.dtype, .shape = {tensor.shape[0], tensor.shape[1]}, .axes = {"", ""}};
-  }
-  void write(const TensorView& to, const std::vector<double>& values) {
-    std::vector<std::byte> bytes(to.bytes());
-    write_elements(to.dtype, values, bytes);
-    queue->write(bytes, to.data);
-    queue->finish();
-  }
-  [[nodiscard]] std::vector<double> read(const TensorView& from) {
-    std::vector<std::byte> bytes(from.bytes());
-    queue->read(from.data, bytes);
-    queue->finish();
-    std::vector<double> values(static_cast<std::size_t>(from.elements()));
-    read_elements(from.dtype, bytes, values);
-    return values;
   }
 
   std::int64_t rows;
   std::int64_t inner;
   std::int64_t columns;
   graph::Attributes attributes = {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
-  cuda::CudaDevice device;
-  Threads threads{1};
-  std::shared_ptr<const device::Memory> memory;
-  std::unique_ptr<Queue> queue;
   TensorView x;
   TensorView w;
   TensorView y;
-  std::span<std::byte> scratch;
-  std::unique_ptr<const PreparedKernel> prepared;
 };
 
 }  // namespace shardrun::test
