@@ -145,23 +145,22 @@ Launch::State Launch::advance() {
   if (state_ == State::idle || state_ == State::complete) {
     return state_;
   }
+  // The event is asked first: NCCL ends what failed, and says so from then on.
+  const CUresult ended =
+      state_ == State::running ? group_.device_.cuda().event_query(event_->get()) : CUDA_ERROR_NOT_READY;
   const ncclResult_t result = group_.communicator_->state();
   if (result != ncclSuccess && result != ncclInProgress) {
     group_.fail_by(result, what_, peer_);
   }
+  if (ended == CUDA_SUCCESS) {
+    state_ = State::complete;
+    return state_;
+  }
+  if (ended != CUDA_ERROR_NOT_READY) {
+    or_fail([&] { check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal())); });
+  }
   if (state_ == State::launching && result == ncclSuccess) {
     issue();
-  }
-  if (state_ == State::running) {
-    const CUresult ended = group_.device_.cuda().event_query(event_->get());
-    if (ended == CUDA_SUCCESS) {
-      state_ = State::complete;
-      return state_;
-    }
-    if (ended != CUDA_ERROR_NOT_READY) {
-      or_fail(
-          [&] { check(group_.device_.cuda(), ended, what_ + ": GPU " + std::to_string(group_.device_.ordinal())); });
-    }
   }
   const std::int64_t now = sdk::steady_now();
   if (timeout_ && group_.device_.cuda().event_query(turn_->get()) == CUDA_SUCCESS) {

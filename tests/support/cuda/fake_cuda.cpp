@@ -408,6 +408,15 @@ void enqueue(void* stream, std::function<void()> work) {
   }));
 }
 
+bool is_done(const void* stream) {
+  const std::lock_guard lock(state().mutex);
+  return static_cast<const FakeStream*>(stream)->work.empty();
+}
+void await(void* stream) {
+  std::unique_lock lock(state().mutex);
+  auto* const own = static_cast<FakeStream*>(stream);
+  (void)state().await(lock, own, own->given);
+}
 void nudge() {
   const std::lock_guard lock(state().mutex);
   state().nudge();

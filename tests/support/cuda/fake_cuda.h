@@ -67,6 +67,10 @@ class JointWork {
 void enqueue(void* stream, std::shared_ptr<JointWork> work);
 /// Adds any other work that uses memory of the GPU.
 void enqueue(void* stream, std::function<void()> work);
+/// Whether a stream has done all that it was given.
+[[nodiscard]] bool is_done(const void* stream);
+/// Waits until then.
+void await(void* stream);
 /// Someone polls: the fake may do one work.
 void nudge();
 

@@ -34,6 +34,7 @@ struct ncclComm {
   std::atomic<bool> is_in_use = false;
   std::string last_error;
   std::vector<Call> handing;
+  void* stream = nullptr;  ///< which has what was handed to it last
   std::uint64_t collectives = 0;
   std::map<int, std::uint64_t> sends, recvs;
   std::map<const std::byte*, std::size_t> registered;
@@ -47,6 +48,7 @@ std::mutex mutex;
 std::vector<std::unique_ptr<ncclComm>> comms;  // also those that are gone, so that whoever still uses one is caught
 int polls = 0;
 int failed_rank = -1;
+int unseen_rank = -1;  // whose next work fails unseen
 std::atomic<int> misuses = 0;
 int open_comms = 0;
 std::string lines;
@@ -145,9 +147,18 @@ std::vector<Description::Order> orders_of(const ncclComm& comm) {
 /// REQUIRES: the lock is held.
 void hand_over(ncclComm& comm) {
   if (!comm.handing.empty()) {
-    void* const stream = comm.handing[0].stream;
-    fake::enqueue(stream, std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
+    comm.stream = comm.handing[0].stream;
+    fake::enqueue(comm.stream, std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
     comm.handing.clear();
+  }
+}
+
+/// REQUIRES: the lock is held.
+void fail_unseen(ncclComm& comm) {
+  if (static_cast<int>(comm.rank) == unseen_rank && comm.stream != nullptr && !fake::is_done(comm.stream)) {
+    unseen_rank = -1;
+    comm.world->fail("member " + std::to_string(comm.rank) + " fails as it was asked to");
+    fake::await(comm.stream);
   }
 }
 
@@ -238,6 +249,10 @@ void fake_nccl_fail(int rank) {
   const std::lock_guard lock(mutex);
   failed_rank = rank;
 }
+void fake_nccl_fail_unseen(int rank) {
+  const std::lock_guard lock(mutex);
+  unseen_rank = rank;
+}
 int fake_nccl_misuses() { return misuses; }
 int fake_nccl_open() {
   const std::lock_guard lock(mutex);
@@ -297,6 +312,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     comm->is_connected = true;
     end_registering(*comm);
     hand_over(*comm);
+    fail_unseen(*comm);
   }
   return ncclSuccess;
 }

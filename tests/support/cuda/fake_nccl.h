@@ -28,6 +28,8 @@ using FakeNcclLog = const char* (*)();
 using FakeNcclSetPolls = void (*)(int polls);
 /// The communicators of this rank have failed from now on, as where a remote process is gone; -1: none.
 using FakeNcclFail = void (*)(int rank);
+/// The next work of this rank fails and ends right after the rank was told that nothing has failed.
+using FakeNcclFailUnseen = void (*)(int rank);
 using FakeNcclMisuses = int (*)();
 /// Communicators that were neither destroyed nor aborted.
 using FakeNcclOpen = int (*)();

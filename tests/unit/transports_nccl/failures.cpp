@@ -275,6 +275,23 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
   check_all_is_well(fakes);
 }
 
+TEST_CASE("nccl: an op that an error ends between two looks at it fails") {
+  const Fakes fakes;
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
+    if (rank.rank() == 0) {  // the other never starts its own, so that only the error ends it
+      fakes.fail_unseen(0);
+      op.start(after(30));
+      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32"));
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  check_all_is_well(fakes);
+}
+
 TEST_CASE("nccl: the fakes notice members that start the sends and receives of two groups in different orders") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {

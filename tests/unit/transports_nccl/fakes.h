@@ -41,11 +41,13 @@ class Fakes {
   ~Fakes() {
     set_polls(0);
     fail(-1);
+    fail_unseen(-1);
   }
 
   void set_polls(int polls) const { fake<FakeNcclSetPolls>("fake_nccl_set_polls")(polls); }
   [[nodiscard]] std::string log() const { return fake<FakeNcclLog>("fake_nccl_log")(); }
   void fail(int rank) const { fake<FakeNcclFail>("fake_nccl_fail")(rank); }
+  void fail_unseen(int rank) const { fake<FakeNcclFailUnseen>("fake_nccl_fail_unseen")(rank); }
   [[nodiscard]] int misuses() const { return fake<FakeNcclMisuses>("fake_nccl_misuses")() - misuses_before_; }
   [[nodiscard]] int open() const { return fake<FakeNcclOpen>("fake_nccl_open")(); }
   [[nodiscard]] std::uint64_t registered() const { return fake<FakeNcclRegistered>("fake_nccl_registered")(); }
