@@ -8,16 +8,16 @@
 #include <string_view>
 #include <vector>
 
-/// CUDA without a GPU, for tests: the runtime that the device `cuda` uses (fake_cuda.cpp), the driver that
-/// transports/nccl uses (fake_driver.cpp) and NCCL (fake_nccl.cpp) act on the same streams, events and memory. All but
-/// NCCL are one library, libcuda.so.1: whoever opens it by name in a process that has it gets the same.
+/// CUDA without a GPU, for tests: the runtime that the device `cuda` uses (fake_devices.cpp, fake_memory.cpp,
+/// fake_streams.cpp, fake_graphs.cpp), the driver that transports/nccl uses (fake_driver.cpp) and NCCL (fake_nccl.cpp)
+/// act on the same streams, events and memory (fake_cuda_state.h). All but NCCL are one library, libcuda.so.1: whoever
+/// opens it by name in a process that has it gets the same.
 ///
 /// - Memory of the GPU is mapped only while work uses it: whoever else touches it gets SIGSEGV, and so does work that
 ///   touches freed memory or memory behind the end.
 /// - Streams do nothing until the host waits or polls, or until one of them has work that other ranks take part in.
-/// Then
-///   one thread does what the wait needs, and as much of the rest as chance wants: each time it takes any stream whose
-///   next work may be done. A missing event shows as wrong numbers.
+///   Then one thread does what the wait needs, and as much of the rest as chance wants: each time it takes any stream
+///   whose next work may be done. A missing event shows as wrong numbers.
 /// - Copies must lie within one allocation, and their host memory must be pinned: else they are refused.
 /// - Functions of the host in a stream must not call CUDA.
 /// - A kernel that was not loaded before its launch fails: CUDA would load it then, and may wait for all streams first,

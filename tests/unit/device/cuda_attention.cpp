@@ -8,26 +8,20 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/attentions.h"
-#include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
-#include "tests/unit/device/on_fake_gpu.h"
+#include "tests/unit/device/on_cudnn.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using Catch::Matchers::Contains;
 using graph::DType;
+using test::type_of;
 using test::Variable;
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-graph::TensorType type_of(const Shape& shape, DType dtype = DType::bf16) {
-  return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
-}
 
 /// An op with its types. Packed: 4 heads. Separate: 2 heads of keys for two of queries each, as many keys as queries.
 struct Op {
@@ -78,9 +72,9 @@ const Kernel& kernel_of(std::string_view op) {
 }
 
 /// An op on a fake GPU.
-struct OnCudnn : test::OnFakeGpu {
-  explicit OnCudnn(Op of, int capability = 90)
-      : OnFakeGpu(fake::lend_to_cudnn, {.capability = capability}), op(std::move(of)) {
+struct OnCudnn : test::OnFakeCudnn<Op> {
+  explicit OnCudnn(const Op& of, int capability = 90)
+      : OnFakeCudnn(of, kernel_of(of.name), {.capability = capability}) {
     std::int64_t place = 0;
     for (const auto& [types, views] : {std::pair(&op.inputs, &inputs), std::pair(&op.outputs, &outputs)}) {
       for (const graph::TensorType& type : *types) {
@@ -88,27 +82,14 @@ struct OnCudnn : test::OnFakeGpu {
         place += 1 << 19;
       }
     }
-    scratch = {memory->data() + (12 << 20) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
-    for (const TensorView& each : inputs) {
-      std::vector<double> values;
-      for (std::int64_t i = 0; i < each.elements(); ++i) {
-        values.push_back(std::sin(static_cast<double>(i * i % 101 + i)));
-      }
-      write(each, values);
-    }
+    scratch = {memory->data() + (12 << 20) + 64, scratch_of(kernel, op.shape(), 1)};
+    write_inputs([](std::int64_t i) { return std::sin(static_cast<double>(i * i % 101 + i)); });
   }
 
+  using OnFakeCudnn::prepare;
   void prepare(cuda::LibraryAttention* library, std::int64_t most_bytes = cuda::most_attention_bytes) {
-    prepared = cuda::prepare_attention(library,
-                                       {.kernel = kernel_of(op.name),
-                                        .attributes = op.attributes,
-                                        .inputs = inputs,
-                                        .outputs = outputs,
-                                        .scratch = scratch,
-                                        .makes = {}},
-                                       most_bytes);
+    prepared = cuda::prepare_attention(library, to_prepare(), most_bytes);
   }
-  void prepare() { prepared = device.prepare(kernel_of(op.name), op.attributes, inputs, outputs, scratch, {}); }
 
   /// All results of a run.
   [[nodiscard]] std::vector<double> result() {
@@ -138,10 +119,6 @@ struct OnCudnn : test::OnFakeGpu {
     CHECK(difference < largest / 64);
     return fake::cudnn_counts().runs - before;
   }
-
-  Op op;
-  std::vector<TensorView> inputs;
-  std::vector<TensorView> outputs;
 };
 
 std::vector<Op> all_ops() { return {Op(true), Op(true, true), Op(false), Op(false, true)}; }
@@ -289,14 +266,7 @@ TEST_CASE("scratch of attention follows from shapes and types, and covers our ow
 TEST_CASE("attention touches all of its scratch when it first runs", "[unit]") {
   for (const bool is_own : {false, true}) {
     OnCudnn at(Op(true, true));
-    const std::uint64_t before = at.memory->touched_bytes();
-    at.prepare(is_own ? nullptr : at.device.attention());
-    CHECK(at.memory->touched_bytes() == before);
-
-    at.queue->run(*at.prepared, false, {});
-    at.queue->finish();
-
-    CHECK(at.memory->touched_bytes() - before >= at.scratch.size() / 4096 * 4096);
+    at.check_touches_scratch([&] { at.prepare(is_own ? nullptr : at.device.attention()); });
   }
 }
 

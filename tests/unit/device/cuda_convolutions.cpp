@@ -4,28 +4,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/cudnn.h"
-#include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
-#include "tests/unit/device/on_fake_gpu.h"
+#include "tests/unit/device/on_cudnn.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using Catch::Matchers::Contains;
 using graph::DType;
+using test::Shape;
+using test::type_of;
 using test::Variable;
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
-
-using Shape = std::vector<std::int64_t>;
 
 /// An op with its types: x [batch, 3, 9, 7], w [4, 3, 3, 2], y [batch, 4, 5, 3].
 struct Op {
@@ -40,9 +38,6 @@ struct Op {
     }
     inputs = {type_of(name == "conv" ? x : y, operands), type_of(name == "conv_gradient_weights" ? x : w, operands)};
     outputs = {type_of(name == "conv" ? y : name == "conv_gradient_input" ? x : w, result)};
-  }
-  static graph::TensorType type_of(const Shape& shape, DType dtype) {
-    return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
   }
   [[nodiscard]] graph::OpShape shape() const { return {attributes, inputs, outputs}; }
 
@@ -59,35 +54,17 @@ const Kernel& kernel_of(std::string_view op) {
 }
 
 /// An op on a fake GPU, whose operands are small integers: results do not depend on the order of sums.
-struct OnCudnn : test::OnFakeGpu {
-  explicit OnCudnn(Op of, std::int64_t shift = 0) : OnFakeGpu(fake::lend_to_cudnn), op(std::move(of)) {
+struct OnCudnn : test::OnFakeCudnn<Op> {
+  explicit OnCudnn(const Op& of, std::int64_t shift = 0) : OnFakeCudnn(of, kernel_of(of.name)) {
     inputs = {view(shift, op.inputs[0]), view((1 << 20) + shift, op.inputs[1])};
     outputs = {view((1 << 21) + shift, op.outputs[0])};
-    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
+    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel, op.shape(), 1)};
     write_inputs([](std::int64_t i) { return static_cast<double>(i * i % 7 - 3); });
   }
 
+  using OnFakeCudnn::prepare;
   void prepare(cuda::LibraryConvolutions* library, std::int64_t most_bytes = cuda::most_convolution_bytes) {
-    prepared = cuda::prepare_convolution(library,
-                                         {.kernel = kernel_of(op.name),
-                                          .attributes = op.attributes,
-                                          .inputs = inputs,
-                                          .outputs = outputs,
-                                          .scratch = scratch,
-                                          .makes = {}},
-                                         most_bytes);
-  }
-  void prepare() { prepared = device.prepare(kernel_of(op.name), op.attributes, inputs, outputs, scratch, {}); }
-
-  /// Element i of each operand is value(i), rounded to its type.
-  void write_inputs(const std::function<double(std::int64_t)>& value) {
-    for (const TensorView& each : inputs) {
-      std::vector<double> values;
-      for (std::int64_t i = 0; i < each.elements(); ++i) {
-        values.push_back(value(i));
-      }
-      write(each, values);
-    }
+    prepared = cuda::prepare_convolution(library, to_prepare(), most_bytes);
   }
   /// The result of two runs, of which the second adds to the first if the op does so.
   [[nodiscard]] std::vector<double> result() {
@@ -95,16 +72,12 @@ struct OnCudnn : test::OnFakeGpu {
     queue->run(*prepared, op.name == "conv_gradient_weights", {});
     return read();
   }
-  using OnFakeGpu::read;
+  using OnFakeCudnn::read;
   [[nodiscard]] std::vector<double> read() const { return read(outputs[0]); }
   [[nodiscard]] std::vector<double> own_result() {
     prepare(nullptr);
     return result();
   }
-
-  Op op;
-  std::vector<TensorView> inputs;
-  std::vector<TensorView> outputs;
 };
 
 /// Every op with every combination of types that the library takes, for this number of images.
@@ -194,8 +167,8 @@ TEST_CASE("a bfloat16 gradient of weights is rounded once, in however many parts
 
 TEST_CASE("copies of weights and sums count to the scratch's limit", "[unit]") {
   Op op("conv", 1, DType::bf16, DType::bf16);
-  op.inputs = {Op::type_of({2048, 64, 7, 7}, DType::bf16), Op::type_of({2048, 64, 3, 3}, DType::bf16)};
-  op.outputs = {Op::type_of({2048, 2048, 7, 7}, DType::bf16)};
+  op.inputs = {type_of({2048, 64, 7, 7}, DType::bf16), type_of({2048, 64, 3, 3}, DType::bf16)};
+  op.outputs = {type_of({2048, 2048, 7, 7}, DType::bf16)};
   op.attributes = {
       {"strides", Shape{1, 1}}, {"padding", Shape{1, 1, 1, 1}}, {"dilation", Shape{1, 1}}, {"groups", std::int64_t{1}}};
   const std::optional<cuda::ConvolutionSteps> steps = cuda::convolution_steps(op.name, op.shape());
@@ -204,15 +177,14 @@ TEST_CASE("copies of weights and sums count to the scratch's limit", "[unit]") {
 }
 
 TEST_CASE("scratch of convolutions follows from shapes and types", "[unit]") {
-  using Strides = std::vector<std::int64_t>;
   const auto steps_of = [](std::int64_t batch, DType operands, DType result) {
     Op op("conv_gradient_weights", 1, operands, result);
     op.inputs[0].shape = {batch, 64, 112, 112};
     op.inputs[1].shape = {batch, 3, 224, 224};
     op.outputs[0].shape = {64, 3, 7, 7};
-    op.attributes = {{"strides", Strides{2, 2}},
-                     {"padding", Strides{3, 3, 3, 3}},
-                     {"dilation", Strides{1, 1}},
+    op.attributes = {{"strides", Shape{2, 2}},
+                     {"padding", Shape{3, 3, 3, 3}},
+                     {"dilation", Shape{1, 1}},
                      {"groups", std::int64_t{1}},
                      {"sizes", Shape{7, 7}}};
     return cuda::convolution_steps(op.name, op.shape());
@@ -248,14 +220,7 @@ TEST_CASE("scratch of convolutions follows from shapes and types", "[unit]") {
 TEST_CASE("a convolution touches all of its scratch when it first runs", "[unit]") {
   for (const bool is_own : {false, true}) {
     OnCudnn at(Op("conv", 3, DType::bf16, DType::bf16));
-    const std::uint64_t before = at.memory->touched_bytes();
-    at.prepare(is_own ? nullptr : at.device.convolutions());
-    CHECK(at.memory->touched_bytes() == before);
-
-    at.queue->run(*at.prepared, false, {});
-    at.queue->finish();
-
-    CHECK(at.memory->touched_bytes() - before >= at.scratch.size() / 4096 * 4096);
+    at.check_touches_scratch([&] { at.prepare(is_own ? nullptr : at.device.convolutions()); });
   }
 }
 

@@ -11,40 +11,16 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cuda/runtime/device.h"
 #include "core/device/cuda/runtime/host_copies.h"
-#include "core/device/memory.h"
-#include "core/device/queue.h"
-#include "core/device/threads.h"
-#include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cuda.h"
 #include "tests/support/errors.h"
+#include "tests/unit/device/on_gpu.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using Catch::Matchers::Contains;
+using test::OnGpu;
 
 namespace {
-
-/// Memory of a GPU, and a queue that copies it.
-struct CopyingGpu {
-  explicit CopyingGpu(std::uint64_t bytes) {
-    test::fake_cuda::set({});
-    memory = device.allocate(bytes);
-    queue = device.open_queue(threads);
-  }
-  ~CopyingGpu() {
-    queue.reset();
-    memory.reset();
-    CHECK(test::fake_cuda::held() == 0);
-    test::fake_cuda::set({});
-  }
-
-  cuda::CudaDevice device;
-  Threads threads{1};
-  std::shared_ptr<const Memory> memory;
-  std::unique_ptr<Queue> queue;
-};
 
 /// Memory of the host in which the first write stands until it is released. Only one at a time.
 class StandingMemory {
@@ -116,7 +92,7 @@ TEST_CASE("cuda: once a copy was refused, copies given before it write nothing m
     std::vector<std::byte> earlier(piece, std::byte{7});
     std::vector<std::byte> refused(bytes, std::byte{7});
     {
-      CopyingGpu at(piece);
+      OnGpu at({}, piece);
       at.queue->read(at.memory->data(), earlier);
       CHECK_THAT(test::error_of([&] { at.queue->read(at.memory->data() + first, refused); }),
                  Contains("bytes to the host: invalid argument"));
@@ -130,7 +106,7 @@ TEST_CASE("cuda: once a copy was refused, copies given before it write nothing m
 TEST_CASE("cuda: a failure is thrown when the host has ended the copy that it was making", "[device][cuda]") {
   using namespace std::chrono_literals;
   const StandingMemory memory;
-  CopyingGpu at(StandingMemory::size);
+  OnGpu at({}, StandingMemory::size);
   at.queue->read(at.memory->data(), memory.bytes());
   std::promise<void> thrown;
   std::atomic<bool> is_released = false;

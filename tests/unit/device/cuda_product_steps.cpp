@@ -17,19 +17,16 @@
 #include "core/device/elements.h"
 #include "core/graph/einsum.h"
 #include "tests/support/catch.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using namespace shardrun::device::cuda;
 using graph::DType;
+using test::Shape;
+using test::type_of;
 
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-graph::TensorType type_of(const Shape& shape, DType dtype) {
-  return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
-}
 
 std::int64_t count_of(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

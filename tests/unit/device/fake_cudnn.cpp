@@ -5,44 +5,33 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/device/cuda/runtime/cudnn.h"
-#include "core/device/cuda/runtime/cudnn_graph.h"
-#include "core/device/cuda/runtime/device.h"
-#include "core/device/memory.h"
-#include "core/device/queue.h"
-#include "core/device/threads.h"
-#include "tests/support/catch.h"
-#include "tests/support/cuda/fake_cuda.h"
+#include "core/device/cuda/runtime/cudnn_operations.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
+#include "tests/unit/device/on_fake_gpu.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using namespace shardrun::device::cuda;
 using Catch::Matchers::Contains;
+using test::Shape;
 namespace fake = shardrun::test::fake_cuda;
 
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
 /// A fake GPU with memory, and cuDNN on it.
-struct Fake {
-  Fake() {
-    fake::lend_to_cudnn();
-    fake::set({});
-    memory = device.allocate(1 << 20);
+struct Fake : test::OnFakeGpu {
+  Fake() : OnFakeGpu(fake::lend_to_cudnn, {}, 1 << 20) {
     REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
     target.emplace(*find_cudnn().functions, device.gpu());
   }
-  ~Fake() {
-    CHECK(cudaStreamDestroy(stream) == cudaSuccess);
-    memory.reset();
-    CHECK(fake::held() == 0);
-  }
+  ~Fake() { CHECK(cudaStreamDestroy(stream) == cudaSuccess); }
 
   [[nodiscard]] void* at(std::int64_t byte) const { return memory->data() + byte; }
   [[nodiscard]] std::span<std::byte> workspace() const { return {memory->data() + (1 << 19), 1 << 19}; }
@@ -73,38 +62,20 @@ struct Fake {
   }
 
   void write(std::int64_t byte, const std::vector<float>& values) {
-    const auto queue = device.open_queue(threads);
     queue->write(std::as_bytes(std::span(values)), at(byte));
     queue->finish();
   }
   [[nodiscard]] std::vector<float> read(std::int64_t byte, std::size_t count) {
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
     std::vector<float> values(count);
-    const auto queue = device.open_queue(threads);
     queue->read(at(byte), std::as_writable_bytes(std::span(values)));
     queue->finish();
     return values;
   }
 
-  CudaDevice device;
-  Threads threads{1};
-  std::shared_ptr<const device::Memory> memory;
   cudaStream_t stream = nullptr;
   std::optional<CudnnTarget> target;
 };
-
-void add_pointwise(CudnnGraph& graph, cudnnPointwiseMode_t mode, std::int64_t x, std::int64_t b, std::int64_t y) {
-  CudnnDescriptor& how = graph.add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  how.set(CUDNN_ATTR_POINTWISE_MODE, mode).set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT).finalize();
-  CudnnDescriptor& operation = graph.add_operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
-      .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, graph.tensor(x))
-      .set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, graph.tensor(y));
-  if (b > 0) {
-    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, graph.tensor(b));
-  }
-  operation.finalize();
-}
 
 /// y = x + x, of float32 [1, 4, 8].
 CudnnGraph sum_of(const CudnnFunctions& library, std::int64_t alignment = 16) {
@@ -112,7 +83,7 @@ CudnnGraph sum_of(const CudnnFunctions& library, std::int64_t alignment = 16) {
   const CudnnTensor tensor{.dtype = CUDNN_DATA_FLOAT, .shape = {1, 4, 8}, .alignment = alignment};
   const std::int64_t x = graph.add(tensor);
   const std::int64_t y = graph.add(tensor);
-  add_pointwise(graph, CUDNN_POINTWISE_ADD, x, x, y);
+  add_pointwise(graph, {.mode = CUDNN_POINTWISE_ADD, .x = x, .b = x}, y);
   return graph;
 }
 
@@ -175,9 +146,7 @@ TEST_CASE("the fake of cuDNN refuses memory that is not what was promised", "[un
 TEST_CASE("the fake of cuDNN refuses descriptors that the true one refuses", "[unit]") {
   Fake at;
   const CudnnFunctions& library = at.library();
-  const auto tensor = [&](CudnnGraph& graph, const Shape& shape, bool is_virtual = false) {
-    return graph.add({.dtype = CUDNN_DATA_FLOAT, .shape = shape, .is_virtual = is_virtual});
-  };
+  const auto tensor = [](CudnnGraph& graph, const Shape& shape) { return graph.add({.shape = shape}); };
   const auto refused = [](const std::function<void()>& act) { return test::error_of(act); };
   CHECK_THAT(refused([&] { CudnnDescriptor(library, CUDNN_BACKEND_TENSOR_DESCRIPTOR).finalize(); }),
              Contains("attribute ") && Contains(" is not set"));
@@ -209,14 +178,14 @@ TEST_CASE("the fake of cuDNN refuses descriptors that the true one refuses", "[u
   CHECK_THAT(refused([&] {
                CudnnGraph graph(library);
                const std::int64_t x = tensor(graph, {1, 4, 8});
-               add_pointwise(graph, CUDNN_POINTWISE_EXP, x, 0, tensor(graph, {1, 4, 4}));
+               add_pointwise(graph, {.mode = CUDNN_POINTWISE_EXP, .x = x}, tensor(graph, {1, 4, 4}));
              }),
              Contains("does not fit its result"));
   // A virtual tensor that nothing reads.
   CHECK_THAT(refused([&] {
                CudnnGraph graph(library);
                const std::int64_t x = tensor(graph, {1, 4, 8});
-               add_pointwise(graph, CUDNN_POINTWISE_EXP, x, 0, tensor(graph, {1, 4, 8}, true));
+               add_pointwise(graph, {.mode = CUDNN_POINTWISE_EXP, .x = x}, add_virtual(graph, {1, 4, 8}));
                static_cast<void>(CudnnPlan::find(*at.target, std::move(graph), {}));
              }),
              Contains("a virtual tensor is not made, or not read"));
@@ -224,8 +193,8 @@ TEST_CASE("the fake of cuDNN refuses descriptors that the true one refuses", "[u
                CudnnGraph graph(library);
                const std::int64_t x = tensor(graph, {1, 4, 8});
                const std::int64_t y = tensor(graph, {1, 4, 8});
-               add_pointwise(graph, CUDNN_POINTWISE_EXP, x, 0, y);
-               add_pointwise(graph, CUDNN_POINTWISE_LOG, x, 0, y);
+               add_pointwise(graph, {.mode = CUDNN_POINTWISE_EXP, .x = x}, y);
+               add_pointwise(graph, {.mode = CUDNN_POINTWISE_LOG, .x = x}, y);
                static_cast<void>(CudnnPlan::find(*at.target, std::move(graph), {}));
              }),
              Contains("a tensor is made twice"));
@@ -237,42 +206,22 @@ TEST_CASE("the fake of cuDNN computes a softmax of products", "[unit]") {
   constexpr std::int64_t inner = 6;
   constexpr std::int64_t columns = 8;
   CudnnGraph graph(at.library());
-  const auto add = [&](const Shape& shape, bool is_virtual) {
-    return graph.add({.dtype = CUDNN_DATA_FLOAT, .shape = shape, .is_virtual = is_virtual});
-  };
-  const auto reduce = [&](cudnnReduceTensorOp_t kind, std::int64_t x, std::int64_t y) {
-    CudnnDescriptor& how = graph.add(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    how.set(CUDNN_ATTR_REDUCTION_OPERATOR, kind).set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT).finalize();
-    graph.add_operation(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
-        .set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how)
-        .set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, graph.tensor(x))
-        .set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, graph.tensor(y))
-        .finalize();
-  };
-  const std::int64_t a = add({2, rows, inner}, false);
+  const std::int64_t a = graph.add({.shape = {2, rows, inner}});
   // One b for both, stored column by column.
-  const std::int64_t b =
-      graph.add({.dtype = CUDNN_DATA_FLOAT, .shape = {1, inner, columns}, .strides = {inner * columns, 1, inner}});
-  const std::int64_t scores = add({2, rows, columns}, true);
-  const std::int64_t largest = add({2, rows, 1}, true);
-  const std::int64_t less = add({2, rows, columns}, true);
-  const std::int64_t powers = add({2, rows, columns}, true);
-  const std::int64_t sums = add({2, rows, 1}, true);
-  const std::int64_t y = add({2, rows, columns}, false);
+  const std::int64_t b = graph.add({.shape = {1, inner, columns}, .strides = {inner * columns, 1, inner}});
+  const std::int64_t scores = add_virtual(graph, {2, rows, columns});
+  const std::int64_t largest = add_virtual(graph, {2, rows, 1});
+  const std::int64_t less = add_virtual(graph, {2, rows, columns});
+  const std::int64_t powers = add_virtual(graph, {2, rows, columns});
+  const std::int64_t sums = add_virtual(graph, {2, rows, 1});
+  const std::int64_t y = graph.add({.shape = {2, rows, columns}});
   // In another order than that in which they can be computed.
-  add_pointwise(graph, CUDNN_POINTWISE_DIV, powers, sums, y);
-  CudnnDescriptor& how = graph.add(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-  how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT).finalize();
-  graph.add_operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
-      .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how)
-      .set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, graph.tensor(a))
-      .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, graph.tensor(b))
-      .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, graph.tensor(scores))
-      .finalize();
-  reduce(CUDNN_REDUCE_TENSOR_MAX, scores, largest);
-  add_pointwise(graph, CUDNN_POINTWISE_SUB, scores, largest, less);
-  add_pointwise(graph, CUDNN_POINTWISE_EXP, less, 0, powers);
-  reduce(CUDNN_REDUCE_TENSOR_ADD, powers, sums);
+  add_pointwise(graph, {.mode = CUDNN_POINTWISE_DIV, .x = powers, .b = sums}, y);
+  add_matmul(graph, a, b, scores);
+  add_reduction(graph, CUDNN_REDUCE_TENSOR_MAX, scores, largest);
+  add_pointwise(graph, {.mode = CUDNN_POINTWISE_SUB, .x = scores, .b = largest}, less);
+  add_pointwise(graph, {.mode = CUDNN_POINTWISE_EXP, .x = less}, powers);
+  add_reduction(graph, CUDNN_REDUCE_TENSOR_ADD, powers, sums);
   const auto plan = CudnnPlan::find(*at.target, std::move(graph), {.workspace_bytes = 1 << 19, .refused = exact});
   REQUIRE(plan != nullptr);
   std::vector<float> of_a;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,14 +17,16 @@
 
 namespace shardrun::test {
 
-/// A fake GPU with 16 MiB of memory, a queue, and one prepared op.
+/// A fake GPU with memory, a queue, and one prepared op.
 struct OnFakeGpu {
-  /// `lend`: gives the GPU's streams and memory to the fake of a library.
-  explicit OnFakeGpu(void (*lend)(), const fake_cuda::Settings& settings = {}) {
+  /// `lend`: gives the GPU's streams and memory to the fake of a library; null: to none.
+  explicit OnFakeGpu(void (*lend)(), const fake_cuda::Settings& settings = {}, std::uint64_t bytes = 1 << 24) {
     device::cuda::emulated::set_enqueue(fake_cuda::enqueue);
-    lend();
+    if (lend != nullptr) {
+      lend();
+    }
     fake_cuda::set(settings);
-    memory = device.allocate(1 << 24);
+    memory = device.allocate(bytes);
     queue = device.open_queue(threads);
   }
   OnFakeGpu(const OnFakeGpu&) = delete;
@@ -33,6 +36,7 @@ struct OnFakeGpu {
     queue.reset();
     memory.reset();
     CHECK(fake_cuda::held() == 0);
+    fake_cuda::set({});
   }
 
   /// A tensor whose first byte is the memory's byte `first`.

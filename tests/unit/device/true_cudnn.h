@@ -1,21 +1,13 @@
 #pragma once
 
+#include <memory>
+#include <string_view>
+
 #include "core/device/cuda/runtime/cudnn.h"
 #include "core/device/cuda/runtime/cudnn_graph.h"
 #include "tests/support/catch.h"
 
 namespace shardrun::test {
-
-/// cuDNN as it is installed, which makes plans for a GPU that is described and not there. Nothing if cuDNN or
-/// NVRTC is not installed, with a warning that says so.
-[[nodiscard]] inline const device::cuda::CudnnFunctions* true_cudnn() {
-  const device::cuda::FoundCudnn& found = device::cuda::find_cudnn();
-  if (!found.attends) {
-    WARN(found.text);
-    return nullptr;
-  }
-  return found.functions.get();
-}
 
 /// What cuDNN's device properties say of an H100 with 80 GB.
 inline constexpr const char* h100 =
@@ -26,5 +18,16 @@ inline constexpr const char* h100 =
     R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,)"
     R"("l2CacheSize":52428800,"smClockRateKHz":1980000,"memClockRateKHz":2619000,"isTccDriver":0,)"
     R"("supportCoopLaunch":1})";
+
+/// cuDNN as it is installed, which makes plans for a GPU that this JSON describes and that is not there. Nothing if
+/// cuDNN or NVRTC is not installed, with a warning that says so.
+[[nodiscard]] inline std::unique_ptr<device::cuda::CudnnTarget> true_cudnn(std::string_view gpu = h100) {
+  const device::cuda::FoundCudnn& found = device::cuda::find_cudnn();
+  if (!found.attends) {
+    WARN(found.text);
+    return nullptr;
+  }
+  return std::make_unique<device::cuda::CudnnTarget>(*found.functions, gpu);
+}
 
 }  // namespace shardrun::test

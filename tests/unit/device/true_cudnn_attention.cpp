@@ -6,19 +6,16 @@
 
 #include "core/device/cuda/runtime/attention_graph.h"
 #include "tests/unit/device/true_cudnn.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using namespace shardrun::device::cuda;
 using graph::DType;
+using test::Shape;
+using test::type_of;
 
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-graph::TensorType typed(const Shape& shape, DType dtype = DType::bf16) {
-  return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
-}
 
 /// q: [batch, queries, key_heads, group, width]
 struct Attended {
@@ -29,9 +26,9 @@ struct Attended {
 };
 
 AttentionSteps steps_of(const Attended& of, bool is_gradient) {
-  const graph::TensorType q = typed(of.q);
-  const graph::TensorType k = typed({of.q[0], of.keys, of.q[2], of.q[4]});
-  const graph::TensorType log_sum_exp = typed({of.q[0], of.q[2], of.q[3], of.q[1]}, DType::f32);
+  const graph::TensorType q = type_of(of.q);
+  const graph::TensorType k = type_of({of.q[0], of.keys, of.q[2], of.q[4]});
+  const graph::TensorType log_sum_exp = type_of({of.q[0], of.q[2], of.q[3], of.q[1]}, DType::f32);
   const graph::Attributes attributes = {
       {"causal", of.causal}, {"window", std::int64_t{0}}, {"scale", 0.0}, {"dropout", 0.0}};
   const std::vector<graph::TensorType> inputs = {q, k, k};
@@ -45,9 +42,9 @@ AttentionSteps steps_of(const Attended& of, bool is_gradient) {
 
 /// That of `attention`, of sequences of this length.
 AttentionSteps packed_steps(std::int64_t length, bool is_gradient) {
-  const graph::TensorType qkv = typed({3, length, 3, 12, 64});
-  const graph::TensorType out = typed({3, length, 12, 64});
-  const graph::TensorType log_sum_exp = typed({3, 12, length}, DType::f32);
+  const graph::TensorType qkv = type_of({3, length, 3, 12, 64});
+  const graph::TensorType out = type_of({3, length, 12, 64});
+  const graph::TensorType log_sum_exp = type_of({3, 12, length}, DType::f32);
   const graph::Attributes attributes = {{"dropout", 0.0}};
   const std::vector<graph::TensorType> inputs = {qkv};
   const std::vector<graph::TensorType> outputs = {out, log_sum_exp};
@@ -63,54 +60,51 @@ std::shared_ptr<const CudnnPlan> plan_of(const CudnnTarget& target, const Attent
 }  // namespace
 
 TEST_CASE("cuDNN as installed attends, in the scratch that is planned", "[unit]") {
-  const CudnnFunctions* const library = test::true_cudnn();
-  if (library == nullptr) {
+  const auto target = test::true_cudnn();
+  if (target == nullptr) {
     return;
   }
-  const CudnnTarget target(*library, test::h100);
   const std::int64_t part = 24 << 20;  // one head's probabilities, dk and dv of 2048 queries and keys
   for (const bool is_gradient : {false, true}) {
     for (const std::int64_t length : {1024, 5}) {
       const AttentionSteps steps = packed_steps(length, is_gradient);
       INFO(text_of(steps.part));
-      CHECK(plan_of(target, steps) != nullptr);
+      CHECK(plan_of(*target, steps) != nullptr);
     }
     for (const Attended& of : {Attended{{2, 100, 2, 4, 64}, 61}, Attended{{2, 61, 2, 4, 96}, 100, 0},
                                Attended{{2, 2048, 4, 2, 128}, 2048, 1, part}, Attended{{1, 64, 2, 1, 256}, 64}}) {
       const AttentionSteps steps = steps_of(of, is_gradient);
       INFO(text_of(steps.part));
       CHECK(steps.part.parts_of_heads == (is_gradient && of.most_bytes == part ? 4 : 1));
-      CHECK(plan_of(target, steps) != nullptr);
+      CHECK(plan_of(*target, steps) != nullptr);
     }
   }
 }
 
 TEST_CASE("cuDNN as installed attends on an A100 too", "[unit]") {
-  const CudnnFunctions* const library = test::true_cudnn();
-  if (library == nullptr) {
-    return;
-  }
   std::string a100 = test::h100;
   for (const auto& [of_h100, own] : {std::pair("\"deviceVer\":900", "\"deviceVer\":800"),
                                      std::pair("\"multiProcessorCount\":132", "\"multiProcessorCount\":108"),
                                      std::pair("Optin\":232448", "Optin\":166912")}) {
     a100.replace(a100.find(of_h100), std::string(of_h100).size(), own);
   }
-  const CudnnTarget target(*library, a100);
+  const auto target = test::true_cudnn(a100);
+  if (target == nullptr) {
+    return;
+  }
   for (const bool is_gradient : {false, true}) {
-    CHECK(plan_of(target, packed_steps(100, is_gradient)) != nullptr);
-    CHECK(plan_of(target, steps_of({{2, 100, 2, 4, 64}, 61}, is_gradient)) != nullptr);
+    CHECK(plan_of(*target, packed_steps(100, is_gradient)) != nullptr);
+    CHECK(plan_of(*target, steps_of({{2, 100, 2, 4, 64}, 61}, is_gradient)) != nullptr);
   }
 }
 
 TEST_CASE("cuDNN as installed needs the gradient's workspace, and has no engine for narrow heads", "[unit]") {
-  const CudnnFunctions* const library = test::true_cudnn();
-  if (library == nullptr) {
+  const auto target = test::true_cudnn();
+  if (target == nullptr) {
     return;
   }
-  const CudnnTarget target(*library, test::h100);
   AttentionSteps steps = packed_steps(1024, true);
-  CHECK(find_attention_plan(target, steps.part, steps.workspace_bytes / 2) == nullptr);
+  CHECK(find_attention_plan(*target, steps.part, steps.workspace_bytes / 2) == nullptr);
   steps.part.width = 20;
-  CHECK(plan_of(target, steps) == nullptr);
+  CHECK(plan_of(*target, steps) == nullptr);
 }

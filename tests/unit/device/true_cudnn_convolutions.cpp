@@ -8,15 +8,16 @@
 #include "core/device/cuda/runtime/cudnn_convolution.h"
 #include "core/graph/sliding.h"
 #include "tests/unit/device/true_cudnn.h"
+#include "tests/unit/device/types.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
 using namespace shardrun::device::cuda;
 using graph::DType;
+using test::Shape;
+using test::type_of;
 
 namespace {
-
-using Shape = std::vector<std::int64_t>;
 
 struct Convolved {
   Shape x;
@@ -26,10 +27,6 @@ struct Convolved {
   Shape dilation;
   std::int64_t groups = 1;
 };
-
-graph::TensorType type_of(const Shape& shape, DType dtype) {
-  return {.dtype = dtype, .shape = shape, .axes = std::vector<std::string>(shape.size())};
-}
 
 /// How the op is computed: with operands and result of these types.
 ConvolutionSteps steps_of(const std::string& op, const Convolved& of, DType operands, DType result) {
@@ -78,11 +75,10 @@ std::shared_ptr<const CudnnPlan> plan_of(const CudnnTarget& target, const Convol
 }  // namespace
 
 TEST_CASE("cuDNN as installed has an engine for every convolution, with the planned workspace", "[unit]") {
-  const CudnnFunctions* const library = test::true_cudnn();
-  if (library == nullptr) {
+  const auto target = test::true_cudnn();
+  if (target == nullptr) {
     return;
   }
-  const CudnnTarget target(*library, test::h100);
   for (const Convolved& of :
        {Convolved{{2, 3, 7}, {2, 3, 3}, {1}, {1, 1}, {1}}, Convolved{{2, 2, 11}, {3, 2, 3}, {2}, {0, 1}, {2}},
         Convolved{{1, 4, 9}, {6, 2, 2}, {3}, {1, 0}, {1}, 2},
@@ -94,7 +90,7 @@ TEST_CASE("cuDNN as installed has an engine for every convolution, with the plan
         Convolved{{3, 33, 13, 15}, {19, 33, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}}}) {
     for (const std::int64_t alignment : {4, 16}) {
       for_each_kind(of, [&](const ConvolutionSteps& steps, bool adds) {
-        const auto plan = plan_of(target, steps, adds, steps.workspace_bytes, alignment);
+        const auto plan = plan_of(*target, steps, adds, steps.workspace_bytes, alignment);
         REQUIRE(plan != nullptr);
         CHECK(plan->workspace_bytes() <= steps.workspace_bytes);
       });
@@ -103,11 +99,10 @@ TEST_CASE("cuDNN as installed has an engine for every convolution, with the plan
 }
 
 TEST_CASE("the planned workspace is enough for the engine that cuDNN would take with any", "[unit]") {
-  const CudnnFunctions* const library = test::true_cudnn();
-  if (library == nullptr) {
+  const auto target = test::true_cudnn();
+  if (target == nullptr) {
     return;
   }
-  const CudnnTarget target(*library, test::h100);
   // Those of ResNet-50.
   for (const Convolved& of : {Convolved{{64, 3, 224, 224}, {64, 3, 7, 7}, {2, 2}, {3, 3, 3, 3}, {1, 1}},
                               Convolved{{64, 64, 56, 56}, {64, 64, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
@@ -118,9 +113,9 @@ TEST_CASE("the planned workspace is enough for the engine that cuDNN would take 
                               Convolved{{64, 512, 7, 7}, {512, 512, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
                               Convolved{{64, 512, 7, 7}, {2048, 512, 1, 1}, {1, 1}, {0, 0, 0, 0}, {1, 1}}}) {
     for_each_kind(of, [&](const ConvolutionSteps& steps, bool adds) {
-      const auto plan = plan_of(target, steps, adds, steps.workspace_bytes);
+      const auto plan = plan_of(*target, steps, adds, steps.workspace_bytes);
       REQUIRE(plan != nullptr);
-      CHECK(plan->workspace_bytes() == plan_of(target, steps, adds, std::size_t{1} << 40)->workspace_bytes());
+      CHECK(plan->workspace_bytes() == plan_of(*target, steps, adds, std::size_t{1} << 40)->workspace_bytes());
     });
   }
 }

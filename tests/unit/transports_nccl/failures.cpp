@@ -78,6 +78,23 @@ void check_all_is_well(const Fakes& fakes) {
   CHECK(fakes.open() == 0);
 }
 
+/// Two ranks prepare a sum of 10 numbers. Then the first does `act(op, group)`, and the second starts nothing.
+template <class Act>
+void check_first_of_two(const Fakes& fakes, const Act& act) {
+  run_ranks("nccl", 2, [&](Rank& rank) {
+    plugins::TransportGroup group = rank.group();
+    const DeviceFloats data(rank, std::vector<float>(10));
+    plugins::TransportOp op = sum(group, data);
+    rank.meet("prepared");
+    if (rank.rank() == 0) {
+      act(op, group);
+    }
+    rank.meet("end");
+    group.abort("enough");
+  });
+  check_all_is_well(fakes);
+}
+
 }  // namespace
 
 TEST_CASE("nccl: an abort from another thread ends what is under way, and the communicator") {
@@ -106,50 +123,33 @@ TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked a
   const bool looked_at = GENERATE(false, true);
   const int polls = GENERATE(0, 1'000'000'000);  // with the second NCCL never hands its calls to the stream
   const Fakes fakes;
-  run_ranks("nccl", 2, [&](Rank& rank) {
-    plugins::TransportGroup group = rank.group();
-    const DeviceFloats data(rank, std::vector<float>(10));
-    plugins::TransportOp op = sum(group, data);
-    if (rank.rank() == 0) {
-      fakes.set_polls(polls);
-      op.start(after(0.05));
-      fakes.set_polls(0);
-      while (!looked_at && !group.error()) {
-        std::this_thread::yield();
-      }
-      CHECK_THAT(error_of([&] { finish(op); }),
-                 Contains("all_reduce (sum) of 10 f32 is past its deadline, waiting for member 1 (rank 1)"));
+  check_first_of_two(fakes, [&](plugins::TransportOp& op, const plugins::TransportGroup& group) {
+    fakes.set_polls(polls);
+    op.start(after(0.05));
+    fakes.set_polls(0);
+    while (!looked_at && !group.error()) {
+      std::this_thread::yield();
     }
-    rank.meet("end");
-    group.abort("enough");
+    CHECK_THAT(error_of([&] { finish(op); }),
+               Contains("all_reduce (sum) of 10 f32 is past its deadline, waiting for member 1 (rank 1)"));
   });
-  check_all_is_well(fakes);
 }
 
 TEST_CASE("nccl: what NCCL reports of a peer that is gone fails the group, with its words") {
   const Fakes fakes;
-  run_ranks("nccl", 2, [&](Rank& rank) {
-    plugins::TransportGroup group = rank.group();
-    const DeviceFloats data(rank, std::vector<float>(10));
-    plugins::TransportOp op = sum(group, data);
-    rank.meet("prepared");
-    if (rank.rank() == 0) {
-      op.start(after(30));
-      fakes.fail(0);
-      try {
-        finish(op);
-        FAIL("an op of a lost peer is complete");
-      } catch (const Error& error) {
-        CHECK(error.code() == ErrorCode::peer_lost);
-        CHECK_THAT(error.message(),
-                   Contains("group all") && Contains("remote process exited") && Contains("the last words of NCCL"));
-      }
-      fakes.fail(-1);
+  check_first_of_two(fakes, [&](plugins::TransportOp& op, const auto&) {
+    op.start(after(30));
+    fakes.fail(0);
+    try {
+      finish(op);
+      FAIL("an op of a lost peer is complete");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::peer_lost);
+      CHECK_THAT(error.message(),
+                 Contains("group all") && Contains("remote process exited") && Contains("the last words of NCCL"));
     }
-    rank.meet("end");
-    group.abort("enough");
+    fakes.fail(-1);
   });
-  check_all_is_well(fakes);
 }
 
 TEST_CASE("nccl: members that mean different ops are told so, and go on") {
@@ -231,14 +231,7 @@ TEST_CASE("nccl: a rank uses the device of the memory that its host registers") 
     memory.write(0, ones.data(), 12);
     (void)rank.transport().register_memory(memory.data(), 12, -1, SR_MEMORY_CUDA, device);
     plugins::TransportGroup group = rank.group();
-    plugins::OpRequest request;
-    request.opcode = SR_OP_ALL_REDUCE;
-    request.dtype = SR_DTYPE_F32;
-    request.reduction = SR_REDUCE_SUM;
-    request.id = 1;
-    request.count = 3;
-    request.send = request.recv = memory.buffer();
-    plugins::TransportOp op = group.prepare({request}, after(30));
+    plugins::TransportOp op = group.prepare({device_request(SR_OP_ALL_REDUCE, 1, memory)}, after(30));
     run(op);
     std::vector<float> sums(3);
     memory.read(0, sums.data(), 12);
@@ -277,19 +270,11 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
 
 TEST_CASE("nccl: an op that an error ends between two looks at it fails") {
   const Fakes fakes;
-  run_ranks("nccl", 2, [&](Rank& rank) {
-    plugins::TransportGroup group = rank.group();
-    const DeviceFloats data(rank, std::vector<float>(10));
-    plugins::TransportOp op = sum(group, data);
-    if (rank.rank() == 0) {  // the other never starts its own, so that only the error ends it
-      fakes.fail_unseen(0);
-      op.start(after(30));
-      CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32"));
-    }
-    rank.meet("end");
-    group.abort("enough");
+  check_first_of_two(fakes, [&](plugins::TransportOp& op, const auto&) {
+    fakes.fail_unseen(0);
+    op.start(after(30));
+    CHECK_THAT(error_of([&] { finish(op); }), Contains("all_reduce (sum) of 10 f32"));
   });
-  check_all_is_well(fakes);
 }
 
 TEST_CASE("nccl: the fakes notice members that start the sends and receives of two groups in different orders") {
@@ -335,20 +320,11 @@ TEST_CASE("nccl: the fakes notice members that start the collectives of two grou
 TEST_CASE("nccl: an error of the device ends an op with the driver's words") {
   const Fakes fakes;
   const auto set_error = fake<FakeCudaSetError>("fake_cuda_set_error");
-  run_ranks("nccl", 2, [&](Rank& rank) {
-    plugins::TransportGroup group = rank.group();
-    const DeviceFloats data(rank, std::vector<float>(10));
-    plugins::TransportOp op = sum(group, data);
-    rank.meet("prepared");
-    if (rank.rank() == 0) {
-      op.start(after(30));
-      set_error(CUDA_ERROR_ILLEGAL_ADDRESS);
-      CHECK_THAT(error_of([&] { finish(op); }),
-                 Contains("all_reduce (sum) of 10 f32") && Contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
-    }
-    rank.meet("end");
-    group.abort("enough");
+  check_first_of_two(fakes, [&](plugins::TransportOp& op, const auto&) {
+    op.start(after(30));
+    set_error(CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_THAT(error_of([&] { finish(op); }),
+               Contains("all_reduce (sum) of 10 f32") && Contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
   });
   set_error(CUDA_SUCCESS);
-  check_all_is_well(fakes);
 }

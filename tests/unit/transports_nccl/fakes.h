@@ -125,7 +125,7 @@ class DeviceFloats : public DeviceMemory {
 };
 
 /// Of float32, in place where it has two buffers.
-[[nodiscard]] inline plugins::OpRequest device_request(std::uint32_t opcode, std::uint64_t id, const DeviceFloats& data,
+[[nodiscard]] inline plugins::OpRequest device_request(std::uint32_t opcode, std::uint64_t id, const DeviceMemory& data,
                                                        std::uint32_t peer = 0) {
   plugins::OpRequest request;
   request.opcode = opcode;
@@ -133,7 +133,7 @@ class DeviceFloats : public DeviceMemory {
   request.reduction = SR_REDUCE_SUM;
   request.peer = peer;
   request.id = id;
-  request.count = data.size();
+  request.count = data.bytes() / sizeof(float);
   request.send = request.recv = data.buffer();
   if (opcode == SR_OP_SEND) {
     request.recv.reset();

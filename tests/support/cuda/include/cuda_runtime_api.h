@@ -1,7 +1,7 @@
 #pragma once
 
 // What core/device/cuda/runtime uses of CUDA's runtime, with CUDA's own names and numbers, for tests without a toolkit.
-// fake_cuda.cpp has the functions.
+// fake_devices.cpp, fake_memory.cpp, fake_streams.cpp and fake_graphs.cpp have the functions.
 
 #include <cstddef>
 

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "tests/support/cuda/fake_cublaslt.h"
+#include "tests/support/cuda/fake_cudnn_operations.h"
+
+/// Runs of plans of the fake of cuDNN (fake_cudnn.h).
+namespace shardrun::test::fake_cudnn {
+
+/// A run of a plan: with the memory of each tensor, and values that are passed.
+struct Run {
+  std::shared_ptr<const Descriptor> plan;
+  std::map<std::int64_t, std::byte*> memory;
+  Values passed;
+  std::byte* workspace = nullptr;
+  std::int64_t turn = 0;
+};
+
+/// Throws Refusal unless the memory is what the plan was made for.
+[[nodiscard]] Run checked_run(const fake_cuda::Lent& lent, const std::shared_ptr<const Descriptor>& plan,
+                              const Descriptor& pack);
+/// Computes the graph, in the turn of the stream.
+void execute(const Run& run);
+
+}  // namespace shardrun::test::fake_cudnn
