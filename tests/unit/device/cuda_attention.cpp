@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/attentions.h"
+#include "core/device/library.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
@@ -73,7 +74,7 @@ struct Op {
 };
 
 const Kernel& kernel_of(std::string_view op) {
-  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_attention(kernels_of_device("cuda-emulated"));
+  static const std::vector<LibraryKernel> all = kernels_of_device("cuda-emulated");
   return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
 }
 
@@ -88,7 +89,7 @@ struct OnCudnn : test::OnFakeGpu {
         place += 1 << 19;
       }
     }
-    scratch = {memory->data() + (12 << 20) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
+    scratch = {memory->data() + (12 << 20) + 64, device.scratch_bytes(kernel_of(op.name), op.shape(), 1)};
     for (const TensorView& each : inputs) {
       std::vector<double> values;
       for (std::int64_t i = 0; i < each.elements(); ++i) {
@@ -280,7 +281,7 @@ TEST_CASE("scratch of attention follows from shapes and types, and covers our ow
   CHECK_FALSE(Op(false, true, 1, 16385, 128).steps());
 
   for (const Op& op : {large, Op(true, true, 1, 16384, 64), Op(true, true, 1, 23169, 64)}) {
-    const std::size_t planned = scratch_of(kernel_of(op.name), op.shape(), 1);
+    const std::size_t planned = cuda::CudaDevice().scratch_bytes(kernel_of(op.name), op.shape(), 1);
     CHECK(planned >= static_cast<std::size_t>(graph::element_count(op.inputs[2])) * sizeof(float));
     CHECK(planned >= (op.steps() ? op.steps()->scratch_bytes : 0));
   }

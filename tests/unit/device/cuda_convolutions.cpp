@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/library.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cudnn.h"
 #include "tests/support/errors.h"
@@ -54,7 +55,7 @@ struct Op {
 };
 
 const Kernel& kernel_of(std::string_view op) {
-  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_convolutions(kernels_of_device("cuda-emulated"));
+  static const std::vector<LibraryKernel> all = kernels_of_device("cuda-emulated");
   return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
 }
 
@@ -63,7 +64,7 @@ struct OnCudnn : test::OnFakeGpu {
   explicit OnCudnn(Op of, std::int64_t shift = 0) : OnFakeGpu(fake::lend_to_cudnn), op(std::move(of)) {
     inputs = {view(shift, op.inputs[0]), view((1 << 20) + shift, op.inputs[1])};
     outputs = {view((1 << 21) + shift, op.outputs[0])};
-    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of(op.name), op.shape(), 1)};
+    scratch = {memory->data() + (1 << 22) + 64, device.scratch_bytes(kernel_of(op.name), op.shape(), 1)};
     write_inputs([](std::int64_t i) { return static_cast<double>(i * i % 7 - 3); });
   }
 
