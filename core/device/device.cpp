@@ -106,6 +106,13 @@ void Device::use_unit(std::size_t unit) const {
 
 std::shared_ptr<const void> Device::pin(std::span<std::byte>) const { return nullptr; }
 
+std::size_t Device::scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const {
+  if (kernel.added != nullptr) {
+    return kernel.added->scratch_bytes(shape);
+  }
+  return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, threads);
+}
+
 std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                       std::vector<TensorView> inputs, std::vector<TensorView> outputs,
                                                       std::span<std::byte> scratch, std::string_view makes) const {
@@ -126,13 +133,6 @@ std::unique_ptr<const PreparedKernel> Device::prepare(const Kernel& kernel, cons
 
 std::unique_ptr<const PreparedKernel> Device::fuse(const PreparedKernel&, const PreparedKernel&) const {
   return nullptr;
-}
-
-std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads) {
-  if (kernel.added != nullptr) {
-    return kernel.added->scratch_bytes(shape);
-  }
-  return kernel.scratch_bytes == nullptr ? 0 : kernel.scratch_bytes(shape, threads);
 }
 
 std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape) {

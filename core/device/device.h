@@ -109,8 +109,6 @@ struct Kernel {
   std::string_view op = {};
 };
 
-/// Kernel::scratch_bytes, for every kernel; 0 where it needs none.
-[[nodiscard]] std::size_t scratch_of(const Kernel& kernel, const graph::OpShape& shape, int threads);
 /// Kernel::prepare, for every kernel.
 [[nodiscard]] std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape& shape);
 
@@ -200,6 +198,9 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// A queue whose kernels share `threads`, which outlive it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
+  /// Bytes of scratch that prepare() is to be given for these (local) shapes and threads: by default those of
+  /// Kernel::scratch_bytes.
+  [[nodiscard]] virtual std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const;
   /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of what it makes, for messages.
   /// `attributes`, `kernel` and `makes` outlive the result.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(

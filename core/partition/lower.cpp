@@ -158,7 +158,7 @@ Lowering::Cost Lowering::reckon(const graph::Node& node, const graph::Attributes
   const graph::OpShape shape{attributes, inputs, outputs};
   const device::Kernel& kernel = device_.kernel(node.op->name);
   return {.flops = graph::flops(*node.op, shape),
-          .scratch_bytes = device::scratch_of(kernel, shape, settings_.rank.threads)};
+          .scratch_bytes = device_.scratch_bytes(kernel, shape, settings_.rank.threads)};
 }
 
 /// Copies for the state writes after step s that the step's op does not make itself.

@@ -227,7 +227,7 @@ std::vector<Tensor> execute(const device::Device& device, const Execution& execu
   const std::vector<graph::TensorType> output_types = types_of(execution.outputs);
   const graph::OpShape shape{execution.attributes, input_types, output_types};
   const std::size_t scratch = buffers.size();
-  buffers.emplace_back(device::scratch_of(kernel, shape, execution.threads), execution.content);
+  buffers.emplace_back(device.scratch_bytes(kernel, shape, execution.threads), execution.content);
 
   std::optional<RoomOfBuffers> on_device;
   if (execution.room != nullptr) {

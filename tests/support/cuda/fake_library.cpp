@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "core/device/cuda/emulated/emulator.h"
-#include "core/device/cuda/runtime/attentions.h"
-#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/device.h"
-#include "core/device/cuda/runtime/products.h"
 #include "core/device/library.h"
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/cuda/fake_cuda.h"
@@ -43,8 +39,7 @@ std::vector<device::LibraryKernel> kernels() {
   if (const char* const stuck = std::getenv("FAKE_CUDA_STUCK"); stuck != nullptr) {
     std::ranges::find(all, stuck, &device::LibraryKernel::op)->kernel.run = never_end;
   }
-  return device::cuda::with_scratch_of_attention(
-      device::cuda::with_scratch_of_convolutions(device::cuda::with_scratch_of_products(std::move(all))));
+  return all;
 }
 
 }  // namespace

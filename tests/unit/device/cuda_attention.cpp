@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/attentions.h"
+#include "core/device/library.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
 #include "tests/unit/device/on_cudnn.h"
@@ -67,7 +68,7 @@ struct Op {
 };
 
 const Kernel& kernel_of(std::string_view op) {
-  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_attention(kernels_of_device("cuda-emulated"));
+  static const std::vector<LibraryKernel> all = kernels_of_device("cuda-emulated");
   return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
 }
 
@@ -82,7 +83,7 @@ struct OnCudnn : test::OnFakeCudnn<Op> {
         place += 1 << 19;
       }
     }
-    scratch = {memory->data() + (12 << 20) + 64, scratch_of(kernel, op.shape(), 1)};
+    scratch = {memory->data() + (12 << 20) + 64, device.scratch_bytes(kernel, op.shape(), 1)};
     write_inputs([](std::int64_t i) { return std::sin(static_cast<double>(i * i % 101 + i)); });
   }
 
@@ -257,7 +258,7 @@ TEST_CASE("scratch of attention follows from shapes and types, and covers our ow
   CHECK_FALSE(Op(false, true, 1, 16385, 128).steps());
 
   for (const Op& op : {large, Op(true, true, 1, 16384, 64), Op(true, true, 1, 23169, 64)}) {
-    const std::size_t planned = scratch_of(kernel_of(op.name), op.shape(), 1);
+    const std::size_t planned = cuda::CudaDevice().scratch_bytes(kernel_of(op.name), op.shape(), 1);
     CHECK(planned >= static_cast<std::size_t>(graph::element_count(op.inputs[2])) * sizeof(float));
     CHECK(planned >= (op.steps() ? op.steps()->scratch_bytes : 0));
   }

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/device/cuda/runtime/cudnn.h"
+#include "core/device/library.h"
 #include "tests/support/errors.h"
 #include "tests/support/variable.h"
 #include "tests/unit/device/on_cudnn.h"
@@ -49,7 +50,7 @@ struct Op {
 };
 
 const Kernel& kernel_of(std::string_view op) {
-  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_convolutions(kernels_of_device("cuda-emulated"));
+  static const std::vector<LibraryKernel> all = kernels_of_device("cuda-emulated");
   return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
 }
 
@@ -58,7 +59,7 @@ struct OnCudnn : test::OnFakeCudnn<Op> {
   explicit OnCudnn(const Op& of, std::int64_t shift = 0) : OnFakeCudnn(of, kernel_of(of.name)) {
     inputs = {view(shift, op.inputs[0]), view((1 << 20) + shift, op.inputs[1])};
     outputs = {view((1 << 21) + shift, op.outputs[0])};
-    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel, op.shape(), 1)};
+    scratch = {memory->data() + (1 << 22) + 64, device.scratch_bytes(kernel, op.shape(), 1)};
     write_inputs([](std::int64_t i) { return static_cast<double>(i * i % 7 - 3); });
   }
 

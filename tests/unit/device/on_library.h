@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/device/cuda/runtime/products.h"
+#include "core/device/library.h"
 #include "tests/support/catch.h"
 #include "tests/support/cuda/fake_cublaslt.h"
 #include "tests/support/variable.h"
@@ -16,7 +17,7 @@ using graph::DType;
 namespace fake = shardrun::test::fake_cuda;
 
 inline const Kernel& kernel_of(std::string_view op) {
-  static const std::vector<LibraryKernel> all = cuda::with_scratch_of_products(kernels_of_device("cuda-emulated"));
+  static const std::vector<LibraryKernel> all = kernels_of_device("cuda-emulated");
   return std::ranges::find(all, op, &LibraryKernel::op)->kernel;
 }
 
@@ -29,7 +30,8 @@ struct OnLibrary : OnFakeGpu {
     y = view(1 << 21, {m, n});
     const std::vector<graph::TensorType> inputs = {type_of(x), type_of(w)};
     const std::vector<graph::TensorType> outputs = {type_of(y)};
-    scratch = {memory->data() + (1 << 22) + 64, scratch_of(kernel_of("matmul"), {attributes, inputs, outputs}, 1)};
+    scratch = {memory->data() + (1 << 22) + 64,
+               device.scratch_bytes(kernel_of("matmul"), {attributes, inputs, outputs}, 1)};
   }
   void prepare() { prepared = device.prepare(kernel_of("matmul"), attributes, {x, w}, {y}, scratch, {}); }
 

@@ -85,7 +85,8 @@ TEST_CASE("both devices run a model's own kernels", "[plugins]") {
   const graph::Attributes attributes = {{"factor", 1.0}};
   const std::vector<graph::TensorType> rows = {conformance::type_of({5, 2})};
   const graph::OpShape shape = {attributes, rows, rows};
-  CHECK(device::scratch_of(device::Device::find("cpu").kernel("own_op_sound.scaled"), shape, 1) == 40);
+  const device::Device& cpu = device::Device::find("cpu");
+  CHECK(cpu.scratch_bytes(cpu.kernel("own_op_sound.scaled"), shape, 1) == 40);
 }
 
 TEST_CASE("a model cannot call another one's op", "[plugins]") {

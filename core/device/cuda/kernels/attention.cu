@@ -1,7 +1,6 @@
 #include <math.h>
 
-#include "core/device/cuda/attention.h"
-#include "core/device/cuda/attention_matrices.h"
+#include "core/device/cuda/kernels/attention_tiles.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -9,7 +8,6 @@ namespace {
 using attention::add_dots;
 using attention::add_product;
 using attention::each;
-using attention::Four;
 using attention::Head;
 using attention::HeadRows;
 using attention::join_row;
@@ -17,32 +15,18 @@ using attention::KeyTile;
 using attention::Range;
 using attention::RowTile;
 
-struct AttentionTensors {
-  attention::Shape shape;
-  HeadRows q;
-  HeadRows k;
-  HeadRows v;
-  HeadRows out;
-  Reals lse;
-};
-
 /// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block has a tile
 /// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and
 /// multiplies what it has summed up when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). A head that is
 /// wider than a tile has a block for each part of the result's width.
-struct Attend : AttentionTensors {
+struct Attend : attention::Tensors {
   [[nodiscard]] static std::size_t shared() { return 2 * RowTile::bytes() + KeyTile::bytes() + RowTile::bytes(); }
-  [[nodiscard]] std::int64_t blocks() const {
-    return shape.batch * shape.heads * shape.group * shape.query_tiles() * shape.chunks();
-  }
+  [[nodiscard]] std::int64_t blocks() const { return attention::blocks_of_queries(shape) * shape.chunks(); }
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const std::int64_t chunks = shape.chunks();
-    const std::int64_t heads = shape.batch * shape.heads * shape.group;
     const std::int64_t column = block.index() % chunks * attention::tile;
-    const Head head = shape.head_of(block.index() / chunks % heads);
-    // The last queries first: of a causal mask they see the most.
-    const std::int64_t first = (shape.query_tiles() - 1 - block.index() / chunks / heads) * attention::tile;
+    const auto [head, first] = attention::own_queries(shape, block.index() / chunks);
     const int my_row = block.thread() / attention::side * each;
     const int my_column = block.thread() % attention::side * each;
     const RowTile queries(block);
@@ -74,10 +58,8 @@ struct Attend : AttentionTensors {
       SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
         const std::int64_t query = first + my_row + r;
         exponentiate(block, head, query, key + my_column, scores[r], largest[r], total[r], result[r]);
-        Four row;
-        SHARDRUN_UNROLLED for (int c = 0; c < each; ++c) { row.of[c] = scores[r][c]; }
-        probabilities.at(my_row + r, my_column / 4) = row;
       }
+      attention::write_tile(probabilities, my_row, my_column, scores);
       block.sync();
       add_product(probabilities, values, my_row, my_column, result);
     }
@@ -127,7 +109,7 @@ struct Attend : AttentionTensors {
 /// The same for bfloat16, by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp
 /// has. The columns of a tile of scores are keys. Scores are in units of ln 2.
 template <int width, int count>
-struct AttendMatrices : AttentionTensors {
+struct AttendMatrices : attention::Tensors {
   static constexpr int warp_rows = count * attention::fragment_rows;
   static constexpr int rows = attention::warps * warp_rows;
   static constexpr int step = attention::tile;  ///< keys of a tile
@@ -136,42 +118,29 @@ struct AttendMatrices : AttentionTensors {
   using TwoTiles = attention::MatrixTile<2 * step, width>;
 
   [[nodiscard]] static std::size_t shared() { return QueryTile::bytes() + 2 * TwoTiles::bytes(); }
-  [[nodiscard]] std::int64_t blocks() const {
-    return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
-  }
+  [[nodiscard]] std::int64_t blocks() const { return attention::blocks_of_queries(shape, rows); }
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
-    const std::int64_t heads = shape.batch * shape.heads * shape.group;
-    const Head head = shape.head_of(block.index() % heads);
-    const std::int64_t first = (shape.query_tiles(rows) - 1 - block.index() / heads) * rows;
+    const attention::OwnQueries mine = attention::own_queries(shape, block.index(), rows);
+    const Head& head = mine.head;
     const int warp_row = block.warp() * warp_rows;
-    const std::int64_t query = first + warp_row + block.lane() / 4;  // and those 8, 16 and 24 rows below
+    const std::int64_t first = mine.first + warp_row;
+    const std::int64_t query = first + block.lane() / 4;  // and those 8, 16 and 24 rows below
     const QueryTile queries(block);
     const TwoTiles keys(block);
     const TwoTiles values(block);
-    const auto load = [&](std::int64_t key, int to) {
-      keys.template load<step>(block, k, head.begin(k), key, shape.keys, shape.width, to);
-      values.template load<step>(block, v, head.begin(v), key, shape.keys, shape.width, to);
-    };
     FragmentC result[count][width / 8] = {};
     float largest[count][2];
     float total[count][2] = {};
     SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) { largest[i][0] = largest[i][1] = -HUGE_VALF; }
-    const Range seen = shape.visible({first, first + rows});
-    const Range own = {first + warp_row, first + warp_row + warp_rows};
-    const Range seen_by_warp = shape.visible(own);
-    queries.load(block, q, head.begin(q), first, shape.queries, shape.width);
-    std::int64_t key = seen.begin / step * step;
-    load(key, 0);
-    for (int at = 0; key < seen.end; key += step, at = step - at) {
-      block.wait_for_copies();
-      block.sync();  // also because the other tile has been read
-      if (key + step < seen.end) {
-        load(key + step, step - at);
-      }
-      if (seen_by_warp.end <= key || key + step <= seen_by_warp.begin) {
-        continue;
-      }
+    const Range own = {first, first + warp_rows};
+    queries.load(block, q, head.begin(q), mine.first, shape.queries, shape.width);
+    const auto load = [&](const attention::TilesOfRows<step>& tiles, int to) {
+      keys.template load<step>(block, k, head.begin(k), tiles.row(), shape.keys, shape.width, to);
+      values.template load<step>(block, v, head.begin(v), tiles.row(), shape.keys, shape.width, to);
+    };
+    const auto compute = [&](const attention::TilesOfRows<step>& tiles, int at) {
+      const std::int64_t key = tiles.row();
       FragmentC scores[count][fragments] = {};
       attention::add_row_products(block, queries, warp_row, keys, at, scores);
       const bool all_visible = !shape.has_mask && shape.see_all(own, {key, key + step});
@@ -191,10 +160,11 @@ struct AttendMatrices : AttentionTensors {
         }
       }
       attention::add_rounded_product(block, scores, values, at, result);
-    }
-    block.wait_for_copies();  // of queries that see no key
+    };
+    const attention::TilesOfRows<step> seen(shape.visible({mine.first, mine.first + rows}));
+    attention::over_tiles<step>(block, seen, shape.visible(own), load, compute);
     SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
-      const std::int64_t begin = first + warp_row + i * attention::fragment_rows;
+      const std::int64_t begin = first + i * attention::fragment_rows;
       SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
         const float sum = attention::join_fragment_row(block, total[i][half], Plus{});
         SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
@@ -276,12 +246,12 @@ struct AttendMatrices : AttentionTensors {
 };
 
 template <typename Kernel>
-void launch_attention(const KernelCall& call, const AttentionTensors& of, int threads) {
+void launch_attention(const KernelCall& call, const attention::Tensors& of, int threads) {
   const Kernel kernel = {of};
   launch(call, kernel.blocks(), threads, Kernel::shared(), kernel);
 }
 
-void attend(const KernelCall& call, const AttentionTensors& of) {
+void attend(const KernelCall& call, const attention::Tensors& of) {
   const bool matrices = attention::all_bfloat({&of.q, &of.k, &of.v, &of.out});
   constexpr int few = attention::warps * warp_size;
   if (matrices && of.shape.width <= attention::widest / 2) {

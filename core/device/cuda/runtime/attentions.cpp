@@ -106,42 +106,7 @@ LibraryWork work_of(LibraryAttention& library, const OpToPrepare& op, std::int64
   };
 }
 
-using ScratchBytes = std::size_t (*)(const graph::OpShape& shape, int threads);
-
-/// One for each op, because a kernel's function is not told which op it is asked for.
-constexpr char packed_name[] = "attention";
-constexpr char packed_gradient_name[] = "attention_gradient";
-constexpr char separate_name[] = "scaled_dot_product_attention";
-constexpr char separate_gradient_name[] = "scaled_dot_product_attention_gradient";
-
-/// Of our own kernel.
-template <const char* op>
-ScratchBytes own_scratch = nullptr;
-
-template <const char* op>
-std::size_t scratch_of_attention(const graph::OpShape& shape, int threads) {
-  const std::optional<AttentionSteps> steps = attention_steps(op, shape);
-  return std::max(own_scratch<op> == nullptr ? 0 : own_scratch<op>(shape, threads), steps ? steps->scratch_bytes : 0);
-}
-
-template <const char* op>
-void set_scratch(LibraryKernel& kernel) {
-  if (kernel.op == op) {
-    own_scratch<op> = std::exchange(kernel.kernel.scratch_bytes, scratch_of_attention<op>);
-  }
-}
-
 }  // namespace
-
-std::vector<LibraryKernel> with_scratch_of_attention(std::vector<LibraryKernel> own) {
-  for (LibraryKernel& each : own) {
-    set_scratch<packed_name>(each);
-    set_scratch<packed_gradient_name>(each);
-    set_scratch<separate_name>(each);
-    set_scratch<separate_gradient_name>(each);
-  }
-  return own;
-}
 
 std::unique_ptr<const PreparedKernel> prepare_attention(LibraryAttention* library, OpToPrepare op,
                                                         std::int64_t most_bytes) {

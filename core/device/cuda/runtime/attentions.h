@@ -1,20 +1,14 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "core/device/cuda/runtime/attention_steps.h"
 #include "core/device/cuda/runtime/library_op.h"
-#include "core/device/library.h"
 
 /// Attention and its gradient, computed by cuDNN where it is found, else by our own kernels.
 namespace shardrun::device::cuda {
 
 class LibraryAttention;
-
-/// Own kernels of the device; those of attention also plan the scratch that the library needs. Plans are then the same
-/// with and without it. Called once in a process.
-[[nodiscard]] std::vector<LibraryKernel> with_scratch_of_attention(std::vector<LibraryKernel> own);
 
 /// Prepares attention for its memory. `library`: null: our own kernel computes it, and so it does what the library has
 /// no engine for, and causal attention of queries that do not begin with the first. REQUIRES:

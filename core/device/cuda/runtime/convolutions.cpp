@@ -135,28 +135,7 @@ LibraryWork work_of(LibraryConvolutions& library, const OpToPrepare& op, std::in
   return bound;
 }
 
-/// One for each op, because a kernel's function is not told which op it is asked for.
-template <const char* op>
-std::size_t scratch_of_convolution(const graph::OpShape& shape, int) {
-  const std::optional<ConvolutionSteps> steps = convolution_steps(op, shape);
-  return steps ? steps->scratch_bytes : 0;
-}
-constexpr char conv_name[] = "conv";
-constexpr char input_name[] = "conv_gradient_input";
-constexpr char weights_name[] = "conv_gradient_weights";
-
 }  // namespace
-
-std::vector<LibraryKernel> with_scratch_of_convolutions(std::vector<LibraryKernel> own) {
-  for (LibraryKernel& each : own) {
-    if (is_convolution(each.op)) {
-      each.kernel.scratch_bytes = each.op == conv_name    ? scratch_of_convolution<conv_name>
-                                  : each.op == input_name ? scratch_of_convolution<input_name>
-                                                          : scratch_of_convolution<weights_name>;
-    }
-  }
-  return own;
-}
 
 std::unique_ptr<const PreparedKernel> prepare_convolution(LibraryConvolutions* library, OpToPrepare op,
                                                           std::int64_t most_bytes) {

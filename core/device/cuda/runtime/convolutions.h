@@ -1,20 +1,14 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "core/device/cuda/runtime/convolution_steps.h"
 #include "core/device/cuda/runtime/library_op.h"
-#include "core/device/library.h"
 
 /// Convolutions and their gradients, computed by cuDNN where it is found, else by our own kernels.
 namespace shardrun::device::cuda {
 
 class LibraryConvolutions;
-
-/// Own kernels of the device; those of convolutions plan the scratch that the library needs. Plans are then the same
-/// with and without it.
-[[nodiscard]] std::vector<LibraryKernel> with_scratch_of_convolutions(std::vector<LibraryKernel> own);
 
 /// Prepares a convolution for its memory. `library`: null: our own kernel computes it, and so it does what the library
 /// has no engine for, and parts of images that are split. REQUIRES: is_convolution(op.kernel.op). Throws

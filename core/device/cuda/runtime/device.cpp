@@ -159,6 +159,21 @@ const CudaDevice::Dnn& CudaDevice::dnn() const {
 LibraryAttention* CudaDevice::attention() const { return dnn().attention.get(); }
 LibraryConvolutions* CudaDevice::convolutions() const { return dnn().convolutions.get(); }
 
+std::size_t CudaDevice::scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const {
+  const std::size_t own = Device::scratch_bytes(kernel, shape, threads);
+  const auto with_library = [&](const auto& steps) { return steps ? std::max(own, steps->scratch_bytes) : own; };
+  if (is_product(kernel.op)) {
+    return with_library(product_steps(kernel.op, shape));
+  }
+  if (is_attention(kernel.op)) {
+    return with_library(attention_steps(kernel.op, shape));
+  }
+  if (is_convolution(kernel.op)) {
+    return with_library(convolution_steps(kernel.op, shape));
+  }
+  return own;
+}
+
 std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, const graph::Attributes& attributes,
                                                           std::vector<TensorView> inputs,
                                                           std::vector<TensorView> outputs, std::span<std::byte> scratch,

@@ -37,6 +37,10 @@ class CudaDevice final : public DeviceApart {
   [[nodiscard]] std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
   [[nodiscard]] std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const override;
+  /// Enough for the library that may compute the op, and for our own kernel. It follows from shapes and types, so plans
+  /// are the same with and without a library.
+  [[nodiscard]] std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape,
+                                          int threads) const override;
   /// Products of matrices, attention and convolutions are prepared for libraries where these are found (products.h,
   /// attentions.h, convolutions.h).
   [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare(const Kernel& kernel, const graph::Attributes& attributes,

@@ -1,9 +1,6 @@
 #include "core/device/library.h"
 
-#include "core/device/cuda/runtime/attentions.h"
-#include "core/device/cuda/runtime/convolutions.h"
 #include "core/device/cuda/runtime/device.h"
-#include "core/device/cuda/runtime/products.h"
 
 // libshardrun_cuda.so exports one function. The program calls it to get the device `cuda` and its kernels.
 
@@ -12,9 +9,7 @@ namespace {
 
 std::unique_ptr<const Device> open() { return std::make_unique<const CudaDevice>(); }
 
-std::vector<LibraryKernel> kernels() {
-  return with_scratch_of_attention(with_scratch_of_convolutions(with_scratch_of_products(kernels_of_device("cuda"))));
-}
+std::vector<LibraryKernel> kernels() { return kernels_of_device("cuda"); }
 
 }  // namespace
 }  // namespace shardrun::device::cuda

@@ -95,28 +95,7 @@ LibraryWork work_of(LibraryProducts& library, const OpToPrepare& op) {
   return bound;
 }
 
-/// One for each op, because a kernel's function is not told which op it is asked for.
-template <const char* op>
-std::size_t scratch_of_product(const graph::OpShape& shape, int) {
-  const std::optional<ProductSteps> steps = product_steps(op, shape);
-  return steps ? steps->scratch_bytes : 0;
-}
-constexpr char matmul_name[] = "matmul";
-constexpr char gradient_name[] = "matmul_gradient_weights";
-constexpr char einsum_name[] = "einsum";
-
 }  // namespace
-
-std::vector<LibraryKernel> with_scratch_of_products(std::vector<LibraryKernel> own) {
-  for (LibraryKernel& each : own) {
-    if (is_product(each.op)) {
-      each.kernel.scratch_bytes = each.op == matmul_name     ? scratch_of_product<matmul_name>
-                                  : each.op == gradient_name ? scratch_of_product<gradient_name>
-                                                             : scratch_of_product<einsum_name>;
-    }
-  }
-  return own;
-}
 
 std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, OpToPrepare op) {
   return prepare_for_library(op, [&] { return library == nullptr ? nullptr : work_of(*library, op); });

@@ -1,18 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "core/device/cuda/runtime/library_op.h"
 #include "core/device/cuda/runtime/library_product.h"
-#include "core/device/library.h"
 
 /// The ops that are products of matrices, computed by a library where it is found, else by our own kernels.
 namespace shardrun::device::cuda {
-
-/// Own kernels of the device; those of products plan the scratch that a library needs. Plans are then the same with and
-/// without it.
-[[nodiscard]] std::vector<LibraryKernel> with_scratch_of_products(std::vector<LibraryKernel> own);
 
 /// Prepares an op of products for its memory. `library`: null: our own kernel computes it, and so it does what the
 /// library has no algorithm for. REQUIRES: is_product(op.kernel.op). Throws Error{internal} when the library fails.

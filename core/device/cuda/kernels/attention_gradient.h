@@ -1,0 +1,45 @@
+#pragma once
+
+#include "core/device/cuda/kernels/attention_tiles.h"
+
+// The gradient of attention. Dao et al. 2022, arXiv:2205.14135, appendix B.4:
+//   P_ij = exp(score_ij - lse_i)     dP_ij = keep_ij (dO_i . v_j)     D_i = dO_i . O_i
+//   dS_ij = P_ij (dP_ij - D_i) scale
+//   dq_i = sum over j of dS_ij k_j     dk_j = sum over i of dS_ij q_i     dv_j = sum over i of keep_ij P_ij dO_i
+// One kernel goes over the queries for each tile of keys, another over the keys for each tile of queries. Both compute
+// the scores again. So each result is summed up by one thread, in one order, without atomic additions.
+
+namespace shardrun::device::cuda::attention {
+
+/// The tensors of attention, and what all kernels compute of them.
+struct GradientTensors : Tensors {
+  Reals dout;       ///< laid out as `out`
+  float* dout_out;  ///< D_i, laid out as log-sum-exp
+
+  [[nodiscard]] SHARDRUN_ON_DEVICE HeadRows gradient_of_out() const {
+    HeadRows rows = out;
+    rows.data = dout;
+    return rows;
+  }
+};
+
+struct Gradients {
+  HeadRows dq;
+  HeadRows dk;
+  HeadRows dv;
+};
+
+/// Launch the kernels of the gradients, which need D_i.
+/// Heads of any width and type (attention_gradient_tiles.cu).
+void launch_gradient_tiles(const KernelCall& call, const GradientTensors& of, const Gradients& to);
+/// Heads of bfloat16, by tensor cores (attention_gradient_matrices.cu). REQUIRES: all tensors but log-sum-exp are
+/// bfloat16, and heads are at most `widest` wide.
+void launch_gradient_matrices(const KernelCall& call, const GradientTensors& of, const Gradients& to);
+
+template <typename OfQueries, typename OfKeys>
+void launch_gradients(const KernelCall& call, int threads, const OfQueries& of_queries, const OfKeys& of_keys) {
+  launch(call, of_queries.blocks(), threads, OfQueries::shared(), of_queries);
+  launch(call, of_keys.blocks(), threads, OfKeys::shared(), of_keys);
+}
+
+}  // namespace shardrun::device::cuda::attention
