@@ -1,4 +1,4 @@
-// What jobs over NCCL are told where there is no GPU.
+// What is said of NCCL where there is no GPU.
 
 #include <string>
 #include <vector>
@@ -10,6 +10,7 @@
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
+namespace json = boost::json;
 
 TEST_CASE("a refusal of device cuda that advises device cpu also names transports that the cpu can use", "[nccl]") {
   const Installation without_library({});
@@ -47,4 +48,27 @@ TEST_CASE("a refusal of device cuda that advises device cpu also names transport
       fake.run(job.path(), on_cuda({"job.ini"}, {"job.ranks=auto", "job.transport=nccl"}), no_driver).err,
       Contains("choose device cpu and, in place of nccl, a transport for host memory, such as gloo or shm. Write "
                "a number, or name the units"));
+}
+
+TEST_CASE("plugins check skips nccl, whose memory the cases do not have, and says whether it opens", "[nccl]") {
+  const std::string file = SHARDRUN_PLUGINS "/shardrun_transport_nccl.so";
+  const JobFolder folder;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const std::string why = "it does not move host memory, which is all that these cases have: nothing was checked; ";
+  const std::vector<std::string> with_gpus = {"LD_LIBRARY_PATH=" SHARDRUN_FAKE_LIBRARIES};
+
+  const Ended here = fake.run(folder.path(), {"plugins", "check", file, "--json"}, with_gpus);
+  const Ended bare = fake.run(folder.path(), {"plugins", "check", file}, {with_gpus[0], "FAKE_CUDA_GPUS=0"});
+
+  CHECK(here.code == 2);
+  CHECK_THAT(here.err, Contains("  skipped all cases\n         " + why + "it opens here\nnothing was checked\n"));
+  const json::value summary = json::parse(here.out);
+  CHECK_FALSE(summary.at("passed").as_bool());
+  CHECK(summary.at("problems") == 0);
+  REQUIRE(summary.at("cases").as_array().size() == 1);
+  CHECK(summary.at("cases").at(0).at("skipped").as_bool());
+  CHECK(bare.code == 2);
+  CHECK_THAT(bare.out, Contains("  skipped all cases\n         " + why + "nor does it open here: ") &&
+                           Contains("this machine has no CUDA device that this process may use") &&
+                           EndsWith("\nnothing was checked\n") && !Contains("FAILED") && !Contains("problem"));
 }
