@@ -178,6 +178,7 @@ class Fake {
   fake::Counts counts;
   std::int64_t done = 0;  ///< works
   cudaError_t sticky = cudaSuccess;
+  std::function<void()> before_host_function;
 
  private:
   [[nodiscard]] static bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* memory,
@@ -252,8 +253,12 @@ class Fake {
   bool perform(const Work& work, std::unique_lock<std::mutex>& lock) {
     if (work.is_on_host) {
       is_calling_ = true;
+      const std::function<void()> before = before_host_function;
       lock.unlock();
       is_on_host_function = true;
+      if (before) {
+        before();
+      }
       {
         const Counted again;
         work.run();
@@ -375,6 +380,11 @@ void set_error(int error) {
   const std::lock_guard lock(state().mutex);
   state().sticky = static_cast<cudaError_t>(error);
   state().changed.notify_all();
+}
+
+void set_before_host_function(std::function<void()> act) {
+  const std::lock_guard lock(state().mutex);
+  state().before_host_function = std::move(act);
 }
 
 void forget(std::int64_t number) {
