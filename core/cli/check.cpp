@@ -30,11 +30,16 @@ Subject subject_of(const std::string& word) {
   return {path, plugins::inspect(path)};
 }
 
+bool were_skipped(const std::vector<conformance::Finding>& findings) {
+  return std::ranges::any_of(findings, &conformance::Finding::is_skipped);
+}
+
 std::string as_json(const Subject& subject, const std::vector<conformance::Finding>& findings, std::size_t problems) {
   boost::json::array cases;
   for (const conformance::Finding& finding : findings) {
     cases.push_back({{"name", finding.name},
                      {"passed", finding.problem.empty()},
+                     {"skipped", finding.is_skipped},
                      {"problem", finding.problem},
                      {"notes", boost::json::array(finding.notes.begin(), finding.notes.end())}});
   }
@@ -44,7 +49,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
                                        {"name", manifest.name},
                                        {"version", manifest.version},
                                        {"abi", fmt::format("{}.{}", manifest.abi_major, manifest.abi_minor)},
-                                       {"passed", problems == 0},
+                                       {"passed", problems == 0 && !were_skipped(findings)},
                                        {"problems", problems},
                                        {"cases", std::move(cases)}};
   return boost::json::serialize(summary) + '\n';
@@ -52,7 +57,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
 
 /// `printed`: the findings before, whose problems are not printed again.
 void print_line(std::FILE* to, const conformance::Finding& finding, const std::vector<conformance::Finding>& printed) {
-  fmt::print(to, "  {} {}\n", finding.problem.empty() ? "ok    " : "FAILED", finding.name);
+  fmt::print(to, "  {} {}\n", conformance::outcome_of(finding), finding.name);
   if (!finding.problem.empty()) {
     const auto same = std::ranges::find(printed, finding.problem, &conformance::Finding::problem);
     fmt::print(to, "         {}\n",
@@ -204,7 +209,7 @@ int check(std::span<const std::string> words) {
          if (wants_own_launcher(finding)) {
            return;  // said once, as the error
          }
-         problems += finding.problem.empty() ? 0 : 1;
+         problems += finding.problem.empty() || finding.is_skipped ? 0 : 1;
          print_line(screen, finding, printed);
          printed.push_back(finding);
        }});
@@ -216,12 +221,15 @@ int check(std::span<const std::string> words) {
                             "compare it with the same job over another transport",
                             manifest.name, manifest.name));
   }
+  const bool is_skipped = were_skipped(findings);
   fmt::print(screen, "{}\n",
-             problems == 0 ? "all is well" : fmt::format("{} problem{}", problems, problems == 1 ? "" : "s"));
+             is_skipped      ? "nothing was checked"
+             : problems == 0 ? "all is well"
+                             : fmt::format("{} problem{}", problems, problems == 1 ? "" : "s"));
   if (parsed.has("json")) {
     fmt::print("{}", as_json(subject, findings, problems));
   }
-  return problems == 0 ? 0 : 1;
+  return is_skipped ? 2 : problems == 0 ? 0 : 1;
 }
 
 const RegisterCommand check_command({.name = "plugins check",

@@ -15,6 +15,7 @@
 #include "core/compile/device.h"
 #include "core/compile/plugins.h"
 #include "core/device/cores.h"
+#include "core/device/library.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
 #include "plugins/loader/hooks.h"
@@ -91,11 +92,11 @@ void require_kernels(const job::Job& job, const Compiled& compiled) {
     }
   }
   if (!missing.empty()) {
-    throw Error(
-        ErrorCode::job,
-        fmt::format("{}: [job] device = {}: this build has no kernels of device {} for these ops of the job: {}: "
-                    "choose device cpu",
-                    job.where("job", "device"), job.device, compiled.device->name(), fmt::join(missing, ", ")));
+    throw Error(ErrorCode::job,
+                with_transports(job, fmt::format("{}: [job] device = {}: this build has no kernels of device {} for "
+                                                 "these ops of the job: {}: {}",
+                                                 job.where("job", "device"), job.device, compiled.device->name(),
+                                                 fmt::join(missing, ", "), device::choose_cpu)));
   }
 }
 
@@ -145,9 +146,9 @@ plan::Plan plan_of_engine(const job::Job& job) {
 /// The ranks are one mesh axis, and nothing is split over it: each rank has its own graph.
 void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   if (!compiled.device->is_addressable()) {
-    throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: choose "
-                                            "device cpu",
-                                            job.where("job", "device"), job.device));
+    throw Error(ErrorCode::job,
+                with_transports(job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
+                                                 job.where("job", "device"), job.device, device::choose_cpu)));
   }
   if (job.task == job::Task::infer) {
     compiled.settings.data = inferred_shape(job);

@@ -33,8 +33,8 @@ const Device& load_device(std::string_view device, const std::vector<std::filesy
     throw Error(
         ErrorCode::usage,
         fmt::format("this build has no device '{0}': there is no library {1}. 'cmake --build --preset release --target "
-                    "shardrun_{0}' makes it where CMake finds a toolkit for {0} (it says so); or choose device cpu",
-                    device, fmt::join(names, " or ")));
+                    "shardrun_{0}' makes it where CMake finds a toolkit for {0} (it says so); or {2}",
+                    device, fmt::join(names, " or "), choose_cpu));
   }
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::plugin, fmt::format("the library of device '{}', {}, {}", device, file->string(), what));

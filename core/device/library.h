@@ -12,6 +12,9 @@
 /// the program: objects and exceptions cross the border.
 namespace shardrun::device {
 
+/// How refusals of a device end that every machine can avoid.
+inline constexpr std::string_view choose_cpu = "choose device cpu";
+
 struct LibraryKernel {
   std::string_view op;
   Kernel kernel;

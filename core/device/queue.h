@@ -41,6 +41,8 @@ class Queue {
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
+  /// Kernels that are run from now on are of this step, counted from 0, for messages.
+  virtual void begin_step(std::int64_t /*step*/) {}
   /// `accumulate`: add to the kernel's first result instead of overwriting it.
   virtual void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) = 0;
   virtual void copy(const StridedCopy& copy) = 0;

@@ -111,7 +111,10 @@ class Executor {
   }
 
   /// Errors of transfers in queues that are started from now on name this step, counted from 0: see TransferError.
-  void begin_step(std::int64_t step) noexcept { step_ = step; }
+  void begin_step(std::int64_t step) {
+    step_ = step;
+    queue_->begin_step(step);
+  }
 
   /// `scalars`: one per call.
   void run(std::size_t program, std::span<const device::Scalars> scalars);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -47,6 +48,16 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
   }
 }
 
+/// How many ranks share this machine; 0 if unknown before they meet. Those that meet at a loopback address all do.
+std::int64_t ranks_here(const launch::World& world) {
+  if (world.local_size) {
+    return *world.local_size;
+  }
+  const bool is_one_machine = world.is_by_variables && world.master &&
+                              launch::is_loopback(launch::resolve_for_others("MASTER_ADDR", world.master->address));
+  return is_one_machine ? world.size : 0;
+}
+
 /// What a rank has prepared before it meets the others.
 struct Prepared {
   std::string own_address;     ///< SHARDRUN_ADDRESS, resolved; "" if it is not set
@@ -70,7 +81,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   });
   std::vector<std::string> notices;
   begin_from(open_resumed(job, notices), compiled);
-  std::ranges::move(require_runnable(job, compiled, world.local_size.value_or(0)), std::back_inserter(notices));
+  std::ranges::move(require_runnable(job, compiled, ranks_here(world)), std::back_inserter(notices));
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (job.restarts > 0) {
     notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));

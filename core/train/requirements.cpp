@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/compile/device.h"
 #include "core/compile/plugins.h"
 #include "core/data/dataset.h"
 #include "core/device/choice.h"
@@ -213,7 +214,8 @@ std::size_t unit_of(const job::Job& job, const device::Device& device, std::int6
     return device::unit_of(device, device::parse_device(job.device), local_rank, local_ranks);
   } catch (const Error& error) {
     throw Error(ErrorCode::job,
-                fmt::format("{}: [job] device = {}: {}", job.where("job", "device"), job.device, error.message()));
+                compile::with_transports(job, fmt::format("{}: [job] device = {}: {}", job.where("job", "device"),
+                                                          job.device, error.message())));
   }
 }
 

@@ -196,6 +196,11 @@ class Check {
         return true;
       }
       const CaseInfo& failed = cases_[indices[world.passed()]];
+      if (const std::size_t why = std::min(problem.find(only_host_memory), problem.find(only_own_launcher));
+          why != std::string::npos) {
+        add({.name = "all cases", .problem = problem.substr(why), .is_skipped = true});
+        return false;
+      }
       add({failed.name, problem});
       if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
         return false;
@@ -237,6 +242,10 @@ bool share_a_world(const CaseInfo& a, const CaseInfo& b) noexcept {
 }
 
 }  // namespace
+
+std::string_view outcome_of(const Finding& finding) noexcept {
+  return finding.is_skipped ? "skipped" : finding.problem.empty() ? "ok    " : "FAILED";
+}
 
 std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words) {
   std::vector<std::string> names;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plugins/loader/plugin.h"
@@ -15,13 +16,19 @@ struct Finding {
   std::string name;                     ///< of the case
   std::string problem;                  ///< of every rank that had one; empty: the case passed
   std::vector<std::string> notes = {};  ///< of a case that passed: what it left out, and why
+  bool is_skipped = false;              ///< no case can run here; `problem` says why. There is no other finding then
 };
 
-/// The first case's result for a transport that does not move host memory, which the cases need.
+/// For a person: "ok    ", "FAILED" or "skipped".
+[[nodiscard]] std::string_view outcome_of(const Finding& finding) noexcept;
+
+// How `problem` begins for what is skipped.
+
+/// A transport that does not move host memory, which the cases need. Then follows whether it opens here, or why not.
 inline constexpr const char* only_host_memory =
     "it does not move host memory, which is all that these cases have: nothing was checked";
 
-/// The first case's result for a transport whose ranks a launcher of its own starts.
+/// A transport whose ranks a launcher of its own starts.
 inline constexpr const char* only_own_launcher =
     "it opens only in ranks that a launcher of its own (mpirun, srun) has started: nothing was checked";
 

@@ -64,21 +64,31 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
                                                plugins::Transport::load(directories, wrapped).options());
                         }});
   if (!transport_.props().moves_host_memory) {
-    throw Error(ErrorCode::transport, only_host_memory);
+    std::string opening = "it opens here";
+    try {
+      open();
+    } catch (const Error& error) {
+      opening = fmt::format("nor does it open here: {}", error.message());
+    }
+    throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
-  transport_.open({.rank = rank,
-                   .world_size = world_size,
-                   .local_rank = rank,
-                   .local_world_size = world_size,
+  open();
+  registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
+}
+
+Member::~Member() = default;
+
+void Member::open() {
+  transport_.open({.rank = rank(),
+                   .world_size = world_size_,
+                   .local_rank = rank(),
+                   .local_world_size = world_size_,
                    .job = fmt::format("conformance{}", getppid()),
                    .address = "127.0.0.1",
                    .deadline = after(timeout_s),
                    .secret = made_up_secret()},
                   *this);
-  registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
 }
-
-Member::~Member() = default;
 
 std::string Member::store_get(const std::string& key, std::int64_t deadline) {
   std::optional<std::string> value = store().get("transport/" + key, deadline);

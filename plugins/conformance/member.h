@@ -40,6 +40,7 @@ class Member final : public Peer, private plugins::TransportHost {
   void forget() noexcept { used_ = 0; }
 
  private:
+  void open();
   [[nodiscard]] bool aborted() const noexcept override { return store().aborted(); }
   void store_set(const std::string& key, std::string value) override { store().set("transport/" + key, value); }
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;

@@ -36,6 +36,11 @@ void set_error(int error) {
   state().changed.notify_all();
 }
 
+void set_before_host_function(std::function<void()> act) {
+  const std::lock_guard lock(state().mutex);
+  state().before_host_function = std::move(act);
+}
+
 void forget(std::int64_t number) {
   const std::lock_guard lock(state().mutex);
   state().settings.forget = number;

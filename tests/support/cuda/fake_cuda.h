@@ -45,6 +45,8 @@ void set(const Settings& settings);
 void set_gpus(int count);
 /// The cudaError_t with which all streams have ended; 0: they have not.
 void set_error(int error);
+/// Called before each function of the host in a stream, on its thread.
+void set_before_host_function(std::function<void()> act);
 /// Settings::forget from now on.
 void forget(std::int64_t number);
 

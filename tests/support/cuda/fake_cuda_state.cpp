@@ -162,8 +162,12 @@ void Fake::run() {
 bool Fake::perform(const Work& work, std::unique_lock<std::mutex>& lock) {
   if (work.is_on_host) {
     is_calling_ = true;
+    const std::function<void()> before = before_host_function;
     lock.unlock();
     is_on_host_function = true;
+    if (before) {
+      before();
+    }
     {
       const Counted again;
       work.run();

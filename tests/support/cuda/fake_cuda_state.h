@@ -94,6 +94,7 @@ class Fake {
   Counts counts;
   std::int64_t done = 0;  ///< works
   cudaError_t sticky = cudaSuccess;
+  std::function<void()> before_host_function;
 
  private:
   [[nodiscard]] static bool holds(const std::map<const std::byte*, std::size_t>& ranges, const void* memory,

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -122,4 +123,33 @@ TEST_CASE("cuda: a failure is thrown when the host has ended the copy that it wa
 
   CHECK(is_released);
   thrown.set_value();
+}
+
+TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that its queue is gone", "[device][cuda]") {
+  std::vector<std::byte> memory(4096, std::byte{7});
+  std::promise<void> begun;
+  std::promise<void> is_gone;
+  {
+    CopyingGpu at(memory.size());
+    test::fake_cuda::set_before_host_function([&] {
+      begun.set_value();
+      is_gone.get_future().wait();
+    });
+    at.queue->read(at.memory->data(), memory);
+    const std::future<void> other = std::async(std::launch::async, [&] {
+      begun.get_future().wait();
+      test::fake_cuda::set_error(700);
+    });
+    CHECK_THAT(test::error_of([&] { at.queue->finish(); }), Contains("cudaErrorIllegalAddress"));
+  }
+  std::fill(memory.begin(), memory.end(), std::byte{8});
+  test::fake_cuda::set_before_host_function({});
+
+  is_gone.set_value();
+
+  std::vector<std::byte> later(4096);
+  CopyingGpu again(later.size());
+  again.queue->read(again.memory->data(), later);
+  again.queue->finish();
+  CHECK((memory == std::vector<std::byte>(4096, std::byte{8})));
 }

@@ -152,9 +152,8 @@ TEST_CASE("a rank on a GPU is asked whether it wants to stop after a step when t
   }
 }
 
-TEST_CASE("a step with staged transfers allocates for these alone", "[train][cuda]") {
+TEST_CASE("a step with staged transfers allocates nothing", "[train][cuda]") {
   constexpr std::int64_t of_emulator = 2;  // allocations for the arguments of each kernel that is launched
-  constexpr std::int64_t of_transfer = 4;  // for the thread that runs it, by sdk::Worker::start_in and join
   constexpr std::int64_t first = 6;
   constexpr std::int64_t last = 15;
   device::cuda::emulated::set_enqueue([](void* stream, const void* kernel, std::function<void()> work) {
@@ -164,7 +163,7 @@ TEST_CASE("a step with staged transfers allocates for these alone", "[train][cud
   for (const std::string_view transport : transports) {
     INFO(transport);
     const TwoRanks two(transport);
-    const std::int64_t transfers = transfers_of_step(two.job);
+    REQUIRE(transfers_of_step(two.job) > 1);
 
     const auto more = both([&](int rank) {
       std::int64_t allocated = 0;
@@ -181,7 +180,7 @@ TEST_CASE("a step with staged transfers allocates for these alone", "[train][cud
 
     for (const auto& [allocated, launched] : more) {
       CHECK(launched > 0);
-      CHECK(allocated == of_emulator * launched + of_transfer * transfers * (last - first));
+      CHECK(allocated == of_emulator * launched);
     }
   }
   device::cuda::emulated::set_enqueue(fake_cuda::enqueue);

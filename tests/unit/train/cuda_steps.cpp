@@ -147,6 +147,34 @@ TEST_CASE("a step makes nothing of CUDA's and allocates nothing", "[train][cuda]
   }
 }
 
+TEST_CASE("a kernel that fails is told with its step, though the host has begun the next", "[train][cuda]") {
+  std::vector<std::int64_t> begins;  // works given before each step
+  const auto train = [&](std::int64_t fail_at) {
+    fake_cuda::set({.fail_at = fail_at});
+    begins.clear();
+    const std::string error = error_of([&] {
+      OnGpu at;
+      for (std::int64_t step = 0; step < 5; ++step) {
+        begins.push_back(fake_cuda::counts().given);
+        at.training.executor().begin_step(step);
+        at.training.begin(step);
+        if (step > 0) {
+          static_cast<void>(at.training.end(step - 1));
+        }
+      }
+    });
+    fake_cuda::set({});
+    return error;
+  };
+  REQUIRE(train(0) == "nothing");
+  const std::vector<std::int64_t> works = begins;
+  for (std::size_t step = 1; step < 4; ++step) {
+    const std::int64_t within = (works[step] + works[step + 1]) / 2;
+    CHECK_THAT(train(within),
+               Contains("; the ops of step " + std::to_string(step + 1) + " that were not done, with the tensors"));
+  }
+}
+
 TEST_CASE("a loss that is not finite is found one step later with the same words, and spares the parameters",
           "[train][cuda]") {
   OnGpu first;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/device/library.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -18,9 +19,9 @@ std::string version(int number) { return fmt::format("{}.{}", number / 1000, num
   int driver = 0;
   int runtime = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    refuse(
-        "there is no NVIDIA driver on this machine (its library libcuda.so.1 was not found): install it, or choose "
-        "device cpu");
+    refuse(fmt::format(
+        "there is no NVIDIA driver on this machine (its library libcuda.so.1 was not found): install it, or {}",
+        choose_cpu));
   }
   static_cast<void>(cudaRuntimeGetVersion(&runtime));
   refuse(fmt::format("the NVIDIA driver is too old: it supports CUDA {}, and this build needs {}: update the driver",

@@ -3,9 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 namespace shardrun::device::cuda {
+
+/// Those of all queues, until the process ends: after a failure CUDA does not wait for a function of the host that it
+/// has begun to call. Such a function may come to its copy when the queue is gone.
+struct HostCopies::Copies {
+  static Copies& all() {
+    static Copies& copies = *new Copies;
+    return copies;
+  }
+
+  std::mutex mutex;
+  std::condition_variable none_runs;
+  std::vector<std::unique_ptr<HostCopy>> made;
+  std::vector<HostCopy*> free;
+};
 
 void HostCopies::prepare(const Gpu& gpu, cudaStream_t main) {
   main_ = main;
@@ -40,49 +58,47 @@ HostCopies::~HostCopies() {
 }
 
 void HostCopies::abandon() noexcept {
-  std::unique_lock lock(mutex_);
-  for (const std::unique_ptr<HostCopy>& copy : copies_) {
-    copy->bytes = 0;
+  Copies& copies = Copies::all();
+  std::unique_lock lock(copies.mutex);
+  for (const std::unique_ptr<HostCopy>& copy : copies.made) {
+    copy->owner = copy->owner == this ? nullptr : copy->owner;
   }
-  none_runs_.wait(lock, [&] { return running_ == 0; });
+  copies.none_runs.wait(lock, [&] { return running_ == 0; });
 }
 
 void HostCopies::make(HostCopy& copy) noexcept {
-  std::unique_lock lock(mutex_);
-  const HostCopy given = copy;
-  ++running_;
-  lock.unlock();
-  if (given.bytes > 0) {
+  Copies& copies = Copies::all();
+  std::unique_lock lock(copies.mutex);
+  if (const HostCopy given = copy; given.owner != nullptr) {
+    ++given.owner->running_;
+    lock.unlock();
     std::memcpy(given.to, given.from, given.bytes);
+    lock.lock();
+    if (--given.owner->running_ == 0) {
+      copies.none_runs.notify_all();
+    }
   }
-  lock.lock();
-  free_.push_back(&copy);
-  if (--running_ == 0) {
-    none_runs_.notify_all();
-  }
+  copy.owner = nullptr;
+  copies.free.push_back(&copy);
 }
 
 cudaError_t HostCopies::copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes) {
   HostCopy* copy = nullptr;
   {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      copies_.push_back(std::make_unique<HostCopy>());
-      free_.reserve(copies_.size());  // so that giving one back allocates nothing
-      copy = copies_.back().get();
+    Copies& copies = Copies::all();
+    const std::lock_guard lock(copies.mutex);
+    if (copies.free.empty()) {
+      copies.made.push_back(std::make_unique<HostCopy>());
+      copies.free.reserve(copies.made.size());  // so that giving one back allocates nothing
+      copy = copies.made.back().get();
     } else {
-      copy = free_.back();
-      free_.pop_back();
+      copy = copies.free.back();
+      copies.free.pop_back();
     }
     *copy = {.owner = this, .from = from, .to = to, .bytes = bytes};
   }
   return cudaLaunchHostFunc(
-      stream,
-      [](void* of) {
-        auto& given = *static_cast<HostCopy*>(of);
-        given.owner->make(given);
-      },
-      copy);
+      stream, [](void* of) { make(*static_cast<HostCopy*>(of)); }, copy);
 }
 
 template <typename First, typename Second>

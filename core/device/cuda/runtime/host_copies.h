@@ -3,12 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
-#include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
 #include "core/device/cuda/runtime/gpu.h"
 
@@ -40,11 +36,12 @@ class HostCopies {
  private:
   /// A copy that the host makes.
   struct HostCopy {
-    HostCopies* owner = nullptr;
+    HostCopies* owner = nullptr;  ///< null: abandoned
     const void* from = nullptr;
     void* to = nullptr;
-    std::size_t bytes = 0;  ///< 0: abandoned
+    std::size_t bytes = 0;
   };
+  struct Copies;
   struct Buffer {
     std::byte* data = nullptr;
     cudaEvent_t half = nullptr;  ///< the first of a piece's two copies is done
@@ -58,18 +55,14 @@ class HostCopies {
   /// The stream in which the host copies: the main one if there is nothing to do at the same time.
   [[nodiscard]] cudaStream_t host_stream(std::size_t bytes) const { return bytes > buffer_bytes ? host_ : main_; }
   /// The function of the host that makes the copy.
-  void make(HostCopy& copy) noexcept;
+  static void make(HostCopy& copy) noexcept;
   [[nodiscard]] cudaError_t copy_on_host(cudaStream_t stream, const void* from, void* to, std::size_t bytes);
 
   cudaStream_t main_ = nullptr;
   cudaStream_t host_ = nullptr;
   std::array<Buffer, 2> buffers_;
 
-  std::mutex mutex_;
-  std::condition_variable none_runs_;
-  int running_ = 0;  ///< functions that copy at this moment
-  std::vector<std::unique_ptr<HostCopy>> copies_;
-  std::vector<HostCopy*> free_;
+  int running_ = 0;  ///< functions that copy at this moment; guarded by Copies::mutex
 };
 
 }  // namespace shardrun::device::cuda

@@ -118,9 +118,11 @@ std::string CudaQueue::suspects() const {
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
   // The runs done, of which the GPU has written the low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
-  const std::uint64_t end = std::min(done + runs_a_note, runs_);
+  // The next note would be behind these, so the run that failed is one of them.
+  const std::uint64_t end = std::min((done / runs_a_note + 1) * runs_a_note, runs_);
+  const std::int64_t step = latest_[done % remembered_runs].step;
   std::vector<std::string> runs;
-  for (std::uint64_t i = done; i < end; ++i) {
+  for (std::uint64_t i = done; i < end && latest_[i % remembered_runs].step == step; ++i) {
     const Run& run = latest_[i % remembered_runs];
     const std::string text = run.text();
     if (std::ranges::find(runs, text) == runs.end()) {
@@ -129,7 +131,8 @@ std::string CudaQueue::suspects() const {
   }
   return runs.empty()
              ? ""
-             : fmt::format("; the ops that were not done, with the tensors that they make: {}{}", fmt::join(runs, ", "),
+             : fmt::format("; the ops{} that were not done, with the tensors that they make: {}{}",
+                           step == no_step ? "" : fmt::format(" of step {}", step + 1), fmt::join(runs, ", "),
                            runs.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
 }
 
@@ -178,10 +181,18 @@ void CudaQueue::give(std::string_view attempted, const Enqueue& enqueue) {
 }
 
 void CudaQueue::note_run(const PreparedKernel& kernel) {
-  latest_[runs_ % remembered_runs] = {.op = kernel.kernel->op, .makes = kernel.makes};
+  latest_[runs_ % remembered_runs] = {.op = kernel.kernel->op, .makes = kernel.makes, .step = step_};
   ++runs_;
   if (runs_ % runs_a_note == 0) {
     write_progress();
+  }
+}
+
+void CudaQueue::begin_step(std::int64_t step) {
+  if (step != step_) {
+    use();
+    write_progress();  // so that what is not done behind a note is of one step
+    step_ = step;
   }
 }
 

@@ -32,6 +32,7 @@ class CudaQueue final : public Queue {
   CudaQueue(const CudaDevice& device, Threads& threads, Use use);
   ~CudaQueue() override;
 
+  void begin_step(std::int64_t step) override;
   void run(const PreparedKernel& kernel, bool accumulate, const Scalars& scalars) override;
   void copy(const StridedCopy& copy) override;
   void read(const void* from, std::span<std::byte> to) override;
@@ -56,6 +57,8 @@ class CudaQueue final : public Queue {
   void abandon_copies() noexcept { host_copies_.abandon(); }
 
  private:
+  static constexpr std::int64_t no_step = -1;
+
   struct Call {
     void (*act)(void* argument) = nullptr;
     void* argument = nullptr;
@@ -77,6 +80,7 @@ class CudaQueue final : public Queue {
   struct Run {
     std::string_view op;
     std::string_view makes;
+    std::int64_t step = no_step;
     [[nodiscard]] std::string text() const;  ///< "gelu (layer.0/mlp/gelu)"
   };
 
@@ -138,6 +142,7 @@ class CudaQueue final : public Queue {
   std::vector<std::uint64_t> early_;  ///< gates that are open behind one that is not
 
   static constexpr std::uint64_t runs_a_note = 16;
+  std::int64_t step_ = no_step;
   std::uint64_t runs_ = 0;
   std::vector<Run> latest_;  ///< by number modulo its size
 

@@ -61,17 +61,22 @@ class Queue {
   const sr_queue* queue_;
 };
 
-/// A call that can be cancelled: a queue may come to it after what it is about has been freed.
+/// A call that can be cancelled: a queue may come to it after what it is about has been freed. It can be given again
+/// once it has been made, without allocating anything.
 class PendingCall {
  public:
-  /// `act` does not throw.
+  /// `act` does not throw. From its begin on, another thread can give the call again.
   explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
 
   /// Throws TransportError, and then the call is not made.
-  static void give(std::shared_ptr<PendingCall> call, const Queue& queue) {
-    auto argument = std::make_unique<std::shared_ptr<PendingCall>>(std::move(call));
-    queue.call(&PendingCall::make, argument.get());
-    (void)argument.release();  // `make` owns it
+  static void give(const std::shared_ptr<PendingCall>& call, const Queue& queue) {
+    call->keep(call);
+    try {
+      queue.call(&PendingCall::make, call.get());
+    } catch (...) {
+      call->keep(nullptr);
+      throw;
+    }
   }
 
   /// Once this returns, the call is not under way and will do nothing.
@@ -81,10 +86,16 @@ class PendingCall {
   }
 
  private:
+  void keep(std::shared_ptr<PendingCall> self) noexcept {
+    const std::lock_guard lock(mutex_);
+    self_.swap(self);
+  }
+
   static void make(void* argument) {
-    const std::unique_ptr<std::shared_ptr<PendingCall>> owned(static_cast<std::shared_ptr<PendingCall>*>(argument));
-    PendingCall& call = **owned;
+    std::shared_ptr<PendingCall> self;  // destroyed after the lock
+    PendingCall& call = *static_cast<PendingCall*>(argument);
     const std::lock_guard lock(call.mutex_);
+    self.swap(call.self_);
     if (call.act_) {
       call.act_();
     }
@@ -92,6 +103,7 @@ class PendingCall {
 
   std::mutex mutex_;
   std::function<void()> act_;
+  std::shared_ptr<PendingCall> self_;  ///< while a queue has the call
 };
 
 }  // namespace shardrun::sdk

@@ -24,8 +24,8 @@ namespace shardrun::sdk {
 
 /// Runs tasks one after the other, in the order of their starts. A failed worker stays failed: its tasks, running or
 /// new, end with that failure. One thread at a time starts, joins, waits for and drops a task; any thread calls fail
-/// and failure. A thread of a queue lets the tasks begin that were started in it. `start` and `wait` allocate nothing.
-/// Functions of queues are called without a lock.
+/// and failure. A thread of a queue lets the tasks begin that were started in it. Functions of queues are called without
+/// a lock. `start` and `wait` allocate nothing, `start_in` and `join` only for a task's first runs.
 class Worker {
  public:
   class Task {
@@ -49,7 +49,9 @@ class Worker {
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
     Task* next_ = nullptr;
-    std::shared_ptr<PendingCall> turn_ = {};  ///< set until the queue comes to the task that was started in it
+    std::shared_ptr<PendingCall> turn_ = {};  ///< lets it begin; made when it is first started in a queue
+    bool is_held_ = false;                    ///< until the queue comes to it
+    std::int64_t timeout_ = 0;                ///< of a task that is held
     std::vector<Gate> gates_ = {};            ///< to open when it has ended
   };
 
@@ -91,16 +93,19 @@ class Worker {
   /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it. Its
   /// deadline is `timeout` nanoseconds after that; INT64_MAX: it has none.
   void start_in(const Queue& queue, Task& task, std::int64_t timeout) {
-    const auto turn = std::make_shared<PendingCall>([this, &task, timeout] { release(task, timeout); });
+    if (task.turn_ == nullptr) {
+      task.turn_ = std::make_shared<PendingCall>([this, &task] { release(task); });
+    }
     {
       const std::lock_guard lock(mutex_);
       throw_failure();
-      task.turn_ = turn;
+      task.is_held_ = true;
+      task.timeout_ = timeout;
       enqueue(task, INT64_MAX, tasks_);
     }
     changed_.notify_all();
     try {
-      PendingCall::give(turn, queue);
+      PendingCall::give(task.turn_, queue);
     } catch (const TransportError& error) {
       fail(error);
       throw;
@@ -280,16 +285,16 @@ class Worker {
   }
 
   /// The queue has come to the task. Once this has unlocked, the task may be dropped.
-  void release(Task& task, std::int64_t timeout) {
+  void release(Task& task) {
     const std::lock_guard lock(mutex_);
-    task.turn_.reset();
-    task.deadline_ = deadline_after(steady_now(), timeout);
+    task.is_held_ = false;
+    task.deadline_ = deadline_after(steady_now(), task.timeout_);
     changed_.notify_all();
   }
 
   /// Whether there is something to do. The first task may still wait for its queue.
   [[nodiscard]] bool has_work() const noexcept {
-    const bool is_held = tasks_.first != nullptr && tasks_.first->turn_ != nullptr && !failure_;
+    const bool is_held = tasks_.first != nullptr && tasks_.first->is_held_ && !failure_;
     return stopping_ || clean_ups_.first != nullptr || (tasks_.first != nullptr && !is_held);
   }
 
@@ -316,11 +321,10 @@ class Worker {
   /// Opens the gates first: their queues need not exist once the task has ended.
   void end(Task& task, Task::State state, std::unique_lock<std::mutex>& lock) noexcept {
     while (!task.gates_.empty()) {
-      const std::vector<Gate> gates = std::exchange(task.gates_, {});
+      const Gate gate = task.gates_.back();
+      task.gates_.pop_back();
       lock.unlock();
-      for (const Gate& gate : gates) {
-        gate.open();
-      }
+      gate.open();
       lock.lock();
     }
     task.state_ = state;
