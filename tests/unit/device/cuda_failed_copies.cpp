@@ -130,7 +130,7 @@ TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that i
   std::promise<void> begun;
   std::promise<void> is_gone;
   {
-    CopyingGpu at(memory.size());
+    OnGpu at({}, memory.size());
     test::fake_cuda::set_before_host_function([&] {
       begun.set_value();
       is_gone.get_future().wait();
@@ -148,7 +148,7 @@ TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that i
   is_gone.set_value();
 
   std::vector<std::byte> later(4096);
-  CopyingGpu again(later.size());
+  OnGpu again({}, later.size());
   again.queue->read(again.memory->data(), later);
   again.queue->finish();
   CHECK((memory == std::vector<std::byte>(4096, std::byte{8})));
