@@ -78,6 +78,20 @@ class World {
     return texts;
   }
 
+  /// Why nothing can be checked here, if all ranks say that.
+  [[nodiscard]] std::optional<std::string> why_skipped() const {
+    std::optional<std::string> why;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::string text = problem_of(i);
+      const std::size_t at = std::min(text.find(only_host_memory), text.find(only_own_launcher));
+      if (at == std::string::npos) {
+        return std::nullopt;
+      }
+      why = !why || *why == text.substr(at) ? text.substr(at) : problem();
+    }
+    return why;
+  }
+
   /// The ranks' problems with the first case that not all passed; where all passed all, problems with their ends.
   [[nodiscard]] std::string problem() const {
     std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // what, and on which ranks
@@ -196,9 +210,8 @@ class Check {
         return true;
       }
       const CaseInfo& failed = cases_[indices[world.passed()]];
-      if (const std::size_t why = std::min(problem.find(only_host_memory), problem.find(only_own_launcher));
-          why != std::string::npos) {
-        add({.name = "all cases", .problem = problem.substr(why), .is_skipped = true});
+      if (std::optional<std::string> why = world.why_skipped()) {
+        add({.name = "all cases", .problem = *std::move(why), .is_skipped = true});
         return false;
       }
       add({failed.name, problem});

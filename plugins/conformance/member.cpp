@@ -70,6 +70,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
     } catch (const Error& error) {
       opening = fmt::format("nor does it open here: {}", error.message());
     }
+    meet("opened", world_size);  // the first that ends would cut off those that still open
     throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
   open();

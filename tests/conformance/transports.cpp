@@ -1,5 +1,5 @@
 // How transports fail, by their messages: every transport found that moves host memory by itself, with ranks that are
-// threads.
+// threads. At the end: what is said of one that moves none.
 
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "plugins/conformance/conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"
@@ -201,4 +202,31 @@ TEST_CASE("who has waited too long says for whom", "[conformance]") {
       CHECK_THAT(error, EndsWith(wording_of(transport).late_member));
     }
   }
+}
+
+namespace {
+
+std::vector<conformance::Finding> check_distant(const std::string& crashes) {
+  return conformance::check_plugin({SHARDRUN_DISTANT}, plugins::PluginKind::transport, "distant",
+                                   {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"},
+                                    .settings = {"crashes=" + crashes},
+                                    .silence_s = 60});
+}
+
+}  // namespace
+
+TEST_CASE("a transport for other memory is skipped, and opens on all ranks before", "[conformance]") {
+  const std::vector<conformance::Finding> findings = check_distant("false");
+
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].is_skipped);
+  CHECK(findings[0].problem == std::string(conformance::only_host_memory) + "; it opens here");
+}
+
+TEST_CASE("a transport for other memory that crashes while it opens is not skipped", "[conformance]") {
+  const std::vector<conformance::Finding> findings = check_distant("true");
+
+  REQUIRE(findings.size() == 1);
+  CHECK_FALSE(findings[0].is_skipped);
+  CHECK_THAT(findings[0].problem, Contains("rank 0: was ended by signal 6"));
 }
