@@ -153,3 +153,32 @@ TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that i
   again.queue->finish();
   CHECK((memory == std::vector<std::byte>(4096, std::byte{8})));
 }
+
+TEST_CASE("cuda: a call that CUDA has begun is made once, also if its queue is gone by then", "[device][cuda]") {
+  std::atomic<int> made = 0;
+  const auto make = [](void* of) { ++*static_cast<std::atomic<int>*>(of); };
+  std::promise<void> begun;
+  std::promise<void> is_gone;
+  {
+    OnGpu at;
+    test::fake_cuda::set_before_host_function([&] {
+      begun.set_value();
+      is_gone.get_future().wait();
+    });
+    at.queue->call(make, &made);
+    const std::future<void> other = std::async(std::launch::async, [&] {
+      begun.get_future().wait();
+      test::fake_cuda::set_error(700);
+    });
+    CHECK_THAT(test::error_of([&] { at.queue->finish(); }), Contains("cudaErrorIllegalAddress"));
+    CHECK(made == 1);
+  }
+  test::fake_cuda::set_before_host_function({});
+
+  is_gone.set_value();
+
+  OnGpu again;
+  again.queue->call(make, &made);
+  again.queue->finish();
+  CHECK(made == 2);
+}

@@ -36,12 +36,38 @@ struct CudaQueue::Pinned {
   alignas(64) std::array<std::int32_t, flags> finite;
 };
 
+/// Functions of the host that the stream calls.
+struct CudaQueue::Calls {
+  struct Call {
+    void (*act)(void* argument) = nullptr;
+    void* argument = nullptr;
+    std::uint64_t number = 0;
+  };
+
+  /// Keeps them until the process ends: after a failure CUDA does not wait for a function that it has begun to call,
+  /// which may look here when the queue is gone.
+  static void keep(std::unique_ptr<Calls> calls) noexcept {
+    static std::mutex& mutex = *new std::mutex;
+    static std::unique_ptr<Calls>& kept = *new std::unique_ptr<Calls>;
+    const std::lock_guard lock(mutex);
+    calls->next = std::move(kept);
+    kept = std::move(calls);
+  }
+  bool make_next();
+
+  std::mutex mutex;
+  std::uint64_t given = 0;
+  Ring<Call> waiting;           ///< not yet made, in the stream's order
+  std::unique_ptr<Calls> next;  ///< of those that are kept
+};
+
 CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     : Queue(device),
       cuda_(device),
       gpu_(device.gpu()),
       threads_(threads),
       free_flags_(flags),
+      calls_(std::make_unique<Calls>()),
       latest_(remembered_runs) {
   std::iota(free_flags_.begin(), free_flags_.end(), std::size_t{0});
   gpu_.use();  // first: what follows concerns the current GPU
@@ -79,13 +105,17 @@ void CudaQueue::try_gates() {
 
 CudaQueue::~CudaQueue() {
   static_cast<void>(cudaSetDevice(gpu_.number()));
-  static_cast<void>(cudaStreamSynchronize(stream_));  // whoever uses its results has waited for them
+  // Whoever uses its results has waited for them.
+  const bool has_failed = cudaStreamSynchronize(stream_) != cudaSuccess;
   try {
     deliver();
   } catch (...) {
     // As above.
   }
   cuda_.remove(this);
+  if (has_failed) {
+    Calls::keep(std::move(calls_));
+  }
   release();
 }
 
@@ -410,32 +440,34 @@ void CudaQueue::call(void (*act)(void* argument), void* argument) {
   use();
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(calls_mutex_);
-    number = ++calls_given_;
-    calls_.push_back({act, argument, number});
+    const std::lock_guard lock(calls_->mutex);
+    number = ++calls_->given;
+    calls_->waiting.push_back({act, argument, number});
   }
   const cudaError_t result = cudaLaunchHostFunc(
-      stream_, [](void* queue) { static_cast<void>(static_cast<CudaQueue*>(queue)->make_next_call()); }, this);
+      stream_, [](void* calls) { static_cast<void>(static_cast<Calls*>(calls)->make_next()); }, calls_.get());
   if (result != cudaSuccess) {
-    // Not if it was made as one that a failure has dropped.
-    const std::lock_guard lock(calls_mutex_);
-    if (!calls_.empty() && calls_.back().number == number) {
-      calls_.pop_back();
+    const std::lock_guard lock(calls_->mutex);
+    if (calls_->waiting.empty() || calls_->waiting.back().number != number) {
+      return;  // it was made as one that a failure has dropped; whoever uses the queue next hears of that
     }
+    calls_->waiting.pop_back();
   }
   check(result, "calling a function of the host");
   ++given_;
 }
 
-bool CudaQueue::make_next_call() {
+bool CudaQueue::make_next_call() { return calls_->make_next(); }
+
+bool CudaQueue::Calls::make_next() {
   Call call;
   {
-    const std::lock_guard lock(calls_mutex_);
-    if (calls_.empty()) {
+    const std::lock_guard lock(mutex);
+    if (waiting.empty()) {
       return false;
     }
-    call = calls_.front();
-    calls_.pop_front();
+    call = waiting.front();
+    waiting.pop_front();
   }
   call.act(call.argument);
   return true;

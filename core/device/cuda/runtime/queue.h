@@ -59,11 +59,7 @@ class CudaQueue final : public Queue {
  private:
   static constexpr std::int64_t no_step = -1;
 
-  struct Call {
-    void (*act)(void* argument) = nullptr;
-    void* argument = nullptr;
-    std::uint64_t number = 0;
-  };
+  struct Calls;
   /// Recorded when `number` works had been given.
   struct Mark {
     cudaEvent_t event = nullptr;
@@ -132,9 +128,7 @@ class CudaQueue final : public Queue {
 
   HostCopies host_copies_;
 
-  std::mutex calls_mutex_;
-  std::uint64_t calls_given_ = 0;
-  Ring<Call> calls_;  ///< not yet made, in the stream's order
+  std::unique_ptr<Calls> calls_;
 
   std::mutex gates_mutex_;
   std::uint64_t gates_ = 0;
