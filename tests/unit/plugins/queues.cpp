@@ -2,12 +2,17 @@
 #include <shardrun/sdk/two_function_transport.hpp>
 #include <shardrun/sdk/worker.hpp>
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,6 +70,49 @@ class ManualQueue final : public shardrun::plugins::TransportQueue {
   std::promise<void> has_opened;
 };
 
+/// A queue whose calls a thread makes at once.
+class ThreadQueue final : public shardrun::plugins::TransportQueue {
+ public:
+  ThreadQueue() : TransportQueue(SR_QUEUE_HOST), thread_([this] { work(); }) {}
+  ThreadQueue(const ThreadQueue&) = delete;
+  ThreadQueue& operator=(const ThreadQueue&) = delete;
+  ~ThreadQueue() override {
+    call(nullptr, nullptr);  // the last
+    thread_.join();
+  }
+
+  void call(void (*run)(void* argument), void* argument) override {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.emplace_back(run, argument);
+    }
+    changed_.notify_one();
+  }
+  std::uint64_t add_gate() override { return ++gates_; }
+  void open_gate(std::uint64_t) noexcept override {}
+
+ private:
+  void work() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !calls_.empty(); });
+      const auto [run, argument] = calls_.front();
+      calls_.pop_front();
+      lock.unlock();
+      if (run == nullptr) {
+        return;
+      }
+      run(argument);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<void (*)(void*), void*>> calls_;
+  std::atomic<std::uint64_t> gates_ = 0;
+  std::thread thread_;
+};
+
 class CountingTask final : public Worker::Task {
  public:
   int runs = 0;
@@ -108,6 +156,22 @@ TEST_CASE("a task that was started in a queue runs when the queue comes to it, a
     CHECK(other.opened.size() == static_cast<std::size_t>(round));
   }
   CHECK(other.opened == std::vector<std::uint64_t>{1, 2});
+}
+
+TEST_CASE("a task is started again, and freed, while its queue's thread still makes the call before", "[sdk]") {
+  constexpr int rounds = 200;
+  ThreadQueue queue;
+  Worker worker;
+  for (int task_number = 0; task_number < rounds; ++task_number) {
+    CountingTask task;
+    for (int round = 1; round <= 3; ++round) {
+      worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+      worker.join(task, Queue(queue.raw()));
+      REQUIRE(worker.wait(task, INT64_MAX));
+      REQUIRE(task.runs == round);
+    }
+    worker.drop(task);
+  }
 }
 
 TEST_CASE("a queue does not wait for a task that has ended", "[sdk]") {

@@ -152,7 +152,7 @@ TEST_CASE("a rank on a GPU is asked whether it wants to stop after a step when t
   }
 }
 
-TEST_CASE("a step with staged transfers allocates nothing", "[train][cuda]") {
+TEST_CASE("a step with staged transfers allocates nothing in the rank's thread", "[train][cuda]") {
   constexpr std::int64_t of_emulator = 2;  // allocations for the arguments of each kernel that is launched
   constexpr std::int64_t first = 6;
   constexpr std::int64_t last = 15;

@@ -62,13 +62,13 @@ class Queue {
 };
 
 /// A call that can be cancelled: a queue may come to it after what it is about has been freed. It can be given again
-/// once it has been made, without allocating anything.
+/// without allocating anything.
 class PendingCall {
  public:
-  /// `act` does not throw. From its begin on, another thread can give the call again.
+  /// `act` throws nothing, and neither gives nor cancels the call. Once it has begun, other threads can.
   explicit PendingCall(std::function<void()> act) : act_(std::move(act)) {}
 
-  /// Throws TransportError, and then the call is not made.
+  /// REQUIRES: no queue has it; one has it until `act` begins. Throws TransportError, and then the call is not made.
   static void give(const std::shared_ptr<PendingCall>& call, const Queue& queue) {
     call->keep(call);
     try {
