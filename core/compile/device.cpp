@@ -18,13 +18,18 @@
 namespace shardrun::compile {
 namespace {
 
-/// The transports of the job, if it has several ranks, that do not move host memory. Those that cannot be loaded are
-/// refused later.
+/// The transports that the job uses and that do not move host memory. Those that cannot be loaded are refused later.
 std::vector<std::string> transports_of_devices(const job::Job& job) {
   std::set<std::string> names;
   if (job.ranks != 1) {
-    names.insert(job.transport);
     std::ranges::transform(job.axis_transports, std::inserter(names, names.end()), &job::AxisTransport::transport);
+    const bool has_own_for_all = !job.mesh.empty() && std::ranges::all_of(job.mesh, [&](const job::MeshAxis& axis) {
+      return axis.size == 1 || std::ranges::find(job.axis_transports, axis.name, &job::AxisTransport::axis) !=
+                                   job.axis_transports.end();
+    });
+    if (!has_own_for_all) {
+      names.insert(job.transport);
+    }
   }
   std::erase_if(names, [&](const std::string& name) {
     try {
@@ -71,8 +76,9 @@ std::string with_transports(const job::Job& job, std::string message) {
     return message;
   }
   if (const std::vector<std::string> names = transports_of_devices(job); !names.empty()) {
-    message += fmt::format(" and, in place of {}, a transport for host memory, such as {}", fmt::join(names, " and "),
-                           fmt::join(transports_of_hosts(job), " or "));
+    const std::vector<std::string> others = transports_of_hosts(job);
+    message += fmt::format(" and, in place of {}, a transport for host memory{}{}", fmt::join(names, " and "),
+                           others.empty() ? "" : ", such as ", fmt::join(others, " or "));
   }
   return message;
 }

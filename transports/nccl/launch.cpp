@@ -145,7 +145,7 @@ Launch::State Launch::advance() {
   if (state_ == State::idle || state_ == State::complete) {
     return state_;
   }
-  // The event is asked first: NCCL ends what failed, and says so from then on.
+  // The state is asked after the event: if an error has ended the op, the state says so by then.
   const CUresult ended =
       state_ == State::running ? group_.device_.cuda().event_query(event_->get()) : CUDA_ERROR_NOT_READY;
   const ncclResult_t result = group_.communicator_->state();
