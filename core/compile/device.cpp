@@ -24,8 +24,8 @@ std::vector<std::string> transports_of_devices(const job::Job& job) {
   if (job.ranks != 1) {
     std::ranges::transform(job.axis_transports, std::inserter(names, names.end()), &job::AxisTransport::transport);
     const bool has_own_for_all = !job.mesh.empty() && std::ranges::all_of(job.mesh, [&](const job::MeshAxis& axis) {
-      return axis.size == 1 || std::ranges::find(job.axis_transports, axis.name, &job::AxisTransport::axis) !=
-                                   job.axis_transports.end();
+      return axis.size == 1 ||
+             std::ranges::find(job.axis_transports, axis.name, &job::AxisTransport::axis) != job.axis_transports.end();
     });
     if (!has_own_for_all) {
       names.insert(job.transport);
