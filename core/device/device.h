@@ -137,6 +137,7 @@ struct DeviceFacts {
   std::string vectors;                  ///< the instruction set of the fastest kernels
   std::vector<graph::DType> computes;   ///< real types that its kernels take
   std::string bf16_products;            ///< how it multiplies bfloat16 matrices; empty: not known
+  std::string unit;                     ///< that this process uses: "0 (NVIDIA H200, …)"; empty: it has none
 };
 
 /// One of a device's processors, each with memory of its own, such as a GPU.

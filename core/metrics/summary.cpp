@@ -29,9 +29,13 @@ object json_of(const RankSummary& rank) {
       by_collective[collective] = bytes;
     }
   }
-  object json{{"planned_bytes", rank.planned_bytes}, {"peak_bytes", rank.peak_bytes},
-              {"private_bytes", rank.private_bytes}, {"categories", json_of(rank.categories)},
-              {"sent_bytes", std::move(sent)},       {"wire_bytes", rank.wire_bytes}};
+  object json{{"device", rank.device},
+              {"planned_bytes", rank.planned_bytes},
+              {"peak_bytes", rank.peak_bytes},
+              {"private_bytes", rank.private_bytes},
+              {"categories", json_of(rank.categories)},
+              {"sent_bytes", std::move(sent)},
+              {"wire_bytes", rank.wire_bytes}};
   if (rank.snapshot_bytes > 0) {
     json["snapshot_bytes"] = rank.snapshot_bytes;
     json["snapshot_peak_bytes"] = rank.snapshot_peak_bytes;
@@ -157,7 +161,9 @@ std::optional<double> number_of(const value& json) {
 RankSummary rank_of(const object& json) {
   const object& categories = json.at("categories").as_object();
   const auto bytes = [](const object& from, const char* name) { return from.at(name).to_number<std::uint64_t>(); };
-  RankSummary rank{.planned_bytes = bytes(json, "planned_bytes"),
+  const value* const device = json.if_contains("device");  // older versions wrote none
+  RankSummary rank{.device = device == nullptr ? "" : std::string(device->as_string()),
+                   .planned_bytes = bytes(json, "planned_bytes"),
                    .peak_bytes = bytes(json, "peak_bytes"),
                    .private_bytes = bytes(json, "private_bytes"),
                    .categories = {bytes(categories, "parameters"), bytes(categories, "gradients"),

@@ -21,6 +21,7 @@ struct MemoryCategories {
 };
 
 struct RankSummary {
+  std::string device;  ///< "cuda:0 (NVIDIA H200, compute capability 9.0)"
   std::uint64_t planned_bytes = 0;
   std::uint64_t peak_bytes = 0;           ///< measured, not planned
   std::uint64_t snapshot_bytes = 0;       ///< of the copy of what the rank saves; 0: there is none

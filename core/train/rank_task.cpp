@@ -61,6 +61,14 @@ void RankTask::prepare(runtime::Executor& executor) {
   if (compiled_.dataset != nullptr) {
     record_.say(compiled_.dataset->describe());
   }
+  if (executor.device().has_units()) {
+    std::string transports;
+    for (const job::Chosen& each : job_.transports) {
+      transports += (transports.empty() ? "; transport " : " and ") + each.name;
+    }
+    record_.say(fmt::format("device {}: products by {}{}", record_.summary.ranks[0].device,
+                            executor.device().facts().bf16_products, transports));
+  }
   const std::string ranks = compiled_.partition.placements.mesh.ranks() == 1
                                 ? ""
                                 : fmt::format("{} ranks{}, each: ", compiled_.partition.placements.mesh.ranks(),

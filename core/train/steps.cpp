@@ -1,5 +1,7 @@
 #include "core/train/steps.h"
 
+#include <fmt/format.h>
+
 #include "core/base/error.h"
 #include "core/train/rank_task.h"
 
@@ -10,7 +12,9 @@ metrics::Summary planned_summary(const compile::Compiled& compiled) {
   summary.parameters = graph::parameter_count(compiled.graph);
   summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
   const partition::MemoryUse& memory = compiled.programs.memory;
-  summary.ranks = {{.planned_bytes = memory.peak,
+  const std::string unit = compiled.device->has_units() ? compiled.device->facts().unit : "";
+  summary.ranks = {{.device = fmt::format("{}{}{}", compiled.device->name(), unit.empty() ? "" : ":", unit),
+                    .planned_bytes = memory.peak,
                     .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
                                    memory.communication, memory.scratch}}};
   return summary;

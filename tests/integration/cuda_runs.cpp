@@ -18,6 +18,23 @@ TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and tou
   check_splits(1, {"train.steps=6", "train.eval_every=3", "data.microbatches=3"}, {});
 }
 
+TEST_CASE("a run says what it computes on", "[cuda]") {
+  const JobFolder job;
+  const Installation fake(SHARDRUN_FAKE_LIBRARY);
+  const Ended ended =
+      fake.run(job.path(), on_cuda({"job.ini"}, {"job.strategy=dp", "job.ranks=2", "train.steps=1"}, "cuda:1,0"));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::string unit = " (Fake H200, compute capability 9.0)";
+  CHECK_THAT(ended.out + ended.err, Contains("device cuda:1" + unit + ": products by own kernels: ") &&
+                                        Contains("; attention and convolutions: ") && Contains("; transport shm\n"));
+  const json::object summary = job.summary();
+  const json::array& ranks = summary.at("ranks").as_array();
+  REQUIRE(ranks.size() == 2);
+  CHECK(ranks[0].at("device").as_string() == "cuda:1" + unit);
+  CHECK(ranks[1].at("device").as_string() == "cuda:0" + unit);
+}
+
 TEST_CASE("a job has the same bits in every order in which streams may run", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const bool by_library : {false, true}) {

@@ -140,7 +140,8 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
                     .host = "node7",
                     .started = "2026-11-22T14:15:03.000Z",
                     .ended = "2026-11-22T14:16:08.250Z"};
-  summary.ranks.push_back({.planned_bytes = 210,
+  summary.ranks.push_back({.device = "cpu",
+                           .planned_bytes = 210,
                            .peak_bytes = 200,
                            .private_bytes = 40,
                            .categories = {10, 20, 30, 40, 50, 60},
@@ -178,6 +179,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "ended": "2026-11-22T14:16:08.250Z",
   "ranks": [
     {
+      "device": "cpu",
       "planned_bytes": 210,
       "peak_bytes": 200,
       "private_bytes": 40,

@@ -54,6 +54,7 @@ DeviceFacts CudaDevice::facts() const {
     const std::vector<Unit> gpus = units();
     facts.memory = gpus.at(unit).memory;
     facts.vectors = gpus.at(unit).architecture;
+    facts.unit = fmt::format("{} ({}, {})", unit, gpus.at(unit).name, gpus.at(unit).architecture);
   } catch (const Error&) {
     // units() says what is missing.
   }
