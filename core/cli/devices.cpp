@@ -43,10 +43,11 @@ InLibrary look_for(std::string_view name) {
 }
 
 std::string text_of(const InLibrary& found) {
+  const device::DeviceFacts facts = found.device == nullptr ? device::DeviceFacts{} : found.device->facts();
   if (!found.lacks.empty()) {
-    return fmt::format("{}: not available: {}\n", found.name, found.lacks);
+    return fmt::format("{}: not available: {}\n{}", found.name, found.lacks,
+                       facts.bf16_products.empty() ? "" : fmt::format("    bf16 products: {}\n", facts.bf16_products));
   }
-  const device::DeviceFacts facts = found.device->facts();
   std::string text = fmt::format("{} ({}): computes in {}; bf16 products: {}; not addressable by the host\n",
                                  found.name, metrics::counted(static_cast<std::int64_t>(found.units.size()), "unit"),
                                  fmt::join(names_of(facts.computes), ", "), facts.bf16_products);

@@ -81,23 +81,18 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// A line where the job has more ranks than one machine can have by [job] device: such a machine alone refuses it.
-std::string machines_text(const Planned& planned) {
-  const job::Job& job = planned.job;
-  std::int64_t here = job.ranks;
+/// All where it is not known how many units there are.
+std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   try {
-    here = planned.compiled.device->has_units() ? compile::ranks_of_machine(job) : job.ranks;
+    return device.has_units() ? std::min(compile::ranks_of_machine(job), job.ranks) : job.ranks;
   } catch (const Error&) {
-    // It is not known how many units there are.
+    return job.ranks;
   }
-  return here >= job.ranks ? ""
-                           : fmt::format("{} ranks need {} machines: [job] device = {} has units for {} on each\n",
-                                         job.ranks, (job.ranks + here - 1) / here, job.device, here);
 }
 
 /// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
-  fmt::print("{}{}", plan_text(planned, screen_width(), every_rank), machines_text(planned));
+  fmt::print("{}", plan_text(planned, screen_width(), every_rank));
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
@@ -143,7 +138,8 @@ int plan(std::span<const std::string> words) {
                   .idle = {},
                   .fit = {},
                   .disk = forecast::disk_use(job, compiled),
-                  .beginning = train::beginning_of(job, compiled)};
+                  .beginning = train::beginning_of(job, compiled),
+                  .ranks_here = ranks_here(job, *compiled.device)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
   planned.fit = forecast::memory_fit(job, *compiled.device, planned.forecast);
   if (parsed.has("json")) {

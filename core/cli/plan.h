@@ -24,6 +24,9 @@ struct Planned {
   std::optional<forecast::MemoryFit> fit;
   forecast::DiskUse disk;
   train::Beginning beginning;
+  std::int64_t ranks_here = 1;  ///< for which [job] device has units on a machine like this; at most all
+
+  [[nodiscard]] std::int64_t machines() const { return (job.ranks + ranks_here - 1) / ranks_here; }
 };
 
 /// What moves data along a mesh axis.

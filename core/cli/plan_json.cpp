@@ -160,6 +160,7 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
                        {"flops_per_step", whole_number(compile::flops_per_step(compiled))},
                        {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
+                       {"machines", planned.machines()},
                        {"ranks", std::move(ranks)},
                        {"transports", std::move(transports)}};
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {

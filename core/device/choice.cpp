@@ -19,6 +19,15 @@ std::string list_of(const std::vector<Unit>& units) {
   return fmt::format("{}", fmt::join(lines, ", "));
 }
 
+/// One for each rank, of units that neighbours share.
+std::vector<std::size_t> shared_units(std::size_t ranks, std::size_t units) {
+  std::vector<std::size_t> shared(ranks);
+  for (std::size_t i = 0; i < ranks; ++i) {
+    shared[i] = i * units / ranks;
+  }
+  return shared;
+}
+
 }  // namespace
 
 DeviceChoice parse_device(std::string_view text) {
@@ -70,9 +79,9 @@ std::size_t unit_of(const Device& device, const DeviceChoice& choice, std::int64
     throw Error(
         ErrorCode::usage,
         choice.units.empty()
-            ? fmt::format("{} ranks are on this machine, which has {}: start one rank for each, or name the unit "
-                          "of each rank, such as {}:0{}",
-                          needed, list_of(units), choice.name, needed > 1 ? ",0" : "")
+            ? fmt::format("{} ranks are on this machine, which has {}: start one rank for each ([job] ranks = auto), or "
+                          "name the unit of each rank: {}:{}",
+                          needed, list_of(units), choice.name, fmt::join(shared_units(needed, chosen), ","))
             : fmt::format("{} ranks are on this machine, and {}:{} names the units of {}: name one for each rank",
                           needed, choice.name, fmt::join(choice.units, ","), chosen));
   }

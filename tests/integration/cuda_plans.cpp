@@ -25,6 +25,7 @@ TEST_CASE("a plan for CUDA needs no GPU", "[cuda]") {
   CHECK(bytes.at("device").as_int64() + bytes.at("host").as_int64() == bytes.at("peak").as_int64());
   CHECK(plan.at("transports").at("data").at("transport") == "shm");
   CHECK_FALSE(plan.at("transports").at("data").at("direct").as_bool());
+  CHECK(plan.at("machines") == 1);
   const std::string text =
       fake.run(job.path(), on_cuda({"plan", "job.ini"}, {"job.ranks=2", "job.strategy=dp"}), {"FAKE_CUDA_DRIVER=0"})
           .out;
@@ -72,7 +73,8 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
   CHECK_THAT(planned("cuda", {}, {"FAKE_CUDA_DRIVER=0"}), !Contains(" fit") && !Contains(" machines"));
   for (const std::string device : {"cuda", "cuda:0,0"}) {
     CHECK_THAT(planned(device, {"job.ranks=3", "job.strategy=dp"}, {"FAKE_CUDA_GPUS=2"}),
-               Contains("3 ranks need 2 machines: [job] device = " + device + " has units for 2 on each\n"));
+               Contains("3 ranks need 2 machines: [job] device = " + device +
+                        " has units for 2 on each; a run on this machine alone would be refused\nevery rank fits: "));
   }
   CHECK_THAT(planned("cuda", {"cluster.memory=1GiB"}, {"FAKE_CUDA_DRIVER=0"}),
              Contains(" of the 1.00 GiB of [cluster] memory: "));

@@ -49,7 +49,7 @@ TEST_CASE("ranks of one machine without LOCAL_RANK on too few fake GPUs are all 
     CHECK(each.code == 2);
     CHECK(each.out.empty());
     CHECK_THAT(each.err, Contains("[job] device = cuda: 3 ranks are on this machine, which has 0 (Fake H200, ") &&
-                             Contains("): start one rank for each, or name the unit of each rank, such as cuda:0,0\n"));
+                             Contains("): start one rank for each ([job] ranks = auto), or name the unit of each rank: cuda:0,0,1\n"));
   }
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
