@@ -333,9 +333,10 @@ std::string head_text(const Planned& planned) {
   }
   text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
   if (planned.machines() > 1) {
-    text += fmt::format("{} ranks need {} machines: [job] device = {} has units for {} on each; a run on this machine "
-                        "alone would be refused\n",
-                        planned.job.ranks, planned.machines(), planned.job.device, planned.ranks_here);
+    text += fmt::format(
+        "{} ranks need {} machines: [job] device = {} has units for {} on each; a run on this machine "
+        "alone would be refused\n",
+        planned.job.ranks, planned.machines(), planned.job.device, planned.ranks_here);
   }
   return text + (planned.fit ? forecast::to_string(*planned.fit) + "\n" : "");
 }

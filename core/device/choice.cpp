@@ -79,9 +79,10 @@ std::size_t unit_of(const Device& device, const DeviceChoice& choice, std::int64
     throw Error(
         ErrorCode::usage,
         choice.units.empty()
-            ? fmt::format("{} ranks are on this machine, which has {}: start one rank for each ([job] ranks = auto), or "
-                          "name the unit of each rank: {}:{}",
-                          needed, list_of(units), choice.name, fmt::join(shared_units(needed, chosen), ","))
+            ? fmt::format(
+                  "{} ranks are on this machine, which has {}: start one rank for each ([job] ranks = auto), or "
+                  "name the unit of each rank: {}:{}",
+                  needed, list_of(units), choice.name, fmt::join(shared_units(needed, chosen), ","))
             : fmt::format("{} ranks are on this machine, and {}:{} names the units of {}: name one for each rank",
                           needed, choice.name, fmt::join(choice.units, ","), chosen));
   }
