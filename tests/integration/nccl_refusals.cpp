@@ -1,4 +1,4 @@
-// What is said of NCCL where there is no GPU.
+// What the program says of jobs and checks with nccl on a machine without a GPU.
 
 #include <string>
 #include <vector>

@@ -59,7 +59,8 @@ class Reporter {
     return std::max(0, static_cast<int>(1000 * options_.seconds - past.count()));
   }
   [[nodiscard]] bool out_of_time() const { return left_ms() == 0; }
-  /// Of one check; -1: without an end. Before the first one, the process loads the device.
+  /// How long to wait for the next report; -1: without an end. Before the first check, the process loads the device:
+  /// then only the time of all checks counts.
   [[nodiscard]] int patience_ms() const {
     const int left = left_ms();
     const int all = left < 0 ? left : left + static_cast<int>(std::chrono::milliseconds(time_to_end).count());

@@ -20,7 +20,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/cuda/fake_cuda.h"
 
-/// What the functions of the fake of CUDA (fake_cuda.h) act on.
+/// The state of the fake of CUDA (fake_cuda.h): streams, events, memory, and the thread that does their work.
 namespace shardrun::test::fake_cuda {
 
 struct Work {

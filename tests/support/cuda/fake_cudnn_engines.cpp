@@ -5,8 +5,8 @@
 namespace shardrun::test::fake_cudnn {
 namespace {
 
-/// As the true library wants for the gradient of attention: the probabilities of whole tiles in bfloat16, and products
-/// of all heads that are added up in groups.
+/// Bytes of workspace for the gradient of attention, as the true library asks for them: it keeps the probabilities of
+/// whole tiles in bfloat16, and the products of all heads, which it adds up in groups.
 std::int64_t workspace_of_gradient(const Descriptor& graph) {
   const auto up_to = [](std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
@@ -24,7 +24,8 @@ std::int64_t workspace_of_gradient(const Descriptor& graph) {
   return bytes;
 }
 
-/// As the true library wants: for attention little, for others copies of tensors of another layout.
+/// Bytes of workspace, as the true library asks for them: few for attention; for other ops, copies of tensors in
+/// another layout.
 std::int64_t workspace_of(const Descriptor& graph) {
   const auto has = [&](DescriptorType type) {
     return std::ranges::any_of(operations_of(graph), [&](const Reference& each) { return each->type == type; });

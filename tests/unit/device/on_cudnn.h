@@ -17,7 +17,7 @@ struct OnFakeCudnn : OnFakeGpu {
   OnFakeCudnn(Op of, const device::Kernel& own, const fake_cuda::Settings& settings = {})
       : OnFakeGpu(fake_cuda::lend_to_cudnn, settings), op(std::move(of)), kernel(own) {}
 
-  /// As the device prepares it.
+  /// Prepares the op through the device, which chooses who makes it.
   void prepare() { prepared = device.prepare(kernel, op.attributes, inputs, outputs, scratch, {}); }
   [[nodiscard]] device::cuda::OpToPrepare to_prepare() const {
     return {.kernel = kernel,

@@ -205,7 +205,7 @@ TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
     request.send = sum.buffer();
     request.recv = sum_of_sums.buffer();
     plugins::TransportOp next = two.prepare({request}, after(30));
-    // Where one has seen it and left, the other would wait for it until its deadline.
+    // A rank that has seen wrong numbers leaves. The other must leave too: it would wait until its deadline.
     const auto is_over = [&](plugins::TransportOp& each) {
       while (!each.wait(after(0.01))) {
         if (wrong > 0) {

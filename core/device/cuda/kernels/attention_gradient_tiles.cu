@@ -56,7 +56,7 @@ struct ScoreTiles {
   }
 };
 
-/// What the gradient needs of a query.
+/// One query in the backward pass: its number, the keys that it sees, its log-sum-exp, and the sum of dout * out.
 struct QueryFacts {
   std::int64_t query;
   Range visible;
