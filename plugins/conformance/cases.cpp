@@ -1,5 +1,11 @@
 #include "plugins/conformance/cases.h"
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "plugins/conformance/conformance.h"
+#include "plugins/conformance/kinds.h"
+
 namespace shardrun::conformance {
 
 std::vector<Case> transport_cases() {
@@ -17,53 +23,9 @@ std::vector<Case> transport_cases() {
   return cases;
 }
 
-std::vector<StrategyCase> strategy_cases() {
-  std::vector<StrategyCase> cases;
-  add_option_cases(cases);
-  add_plan_cases(cases);
-  add_hook_cases(cases);
-  add_purity_cases(cases);
-  return cases;
-}
-
-/// Those with the same number of ranks are adjacent.
-std::vector<ModelCase> model_cases() {
-  std::vector<ModelCase> cases;
-  add_model_cases(cases);
-  add_op_cases(cases);
-  add_training_cases(cases);
-  return cases;
-}
-
-std::vector<EngineCase> engine_cases() {
-  std::vector<EngineCase> cases;
-  add_engine_cases(cases);
-  return cases;
-}
-
 namespace {
 
-template <class Cases>
-std::vector<CaseInfo> infos_of(const Cases& cases) {
-  std::vector<CaseInfo> infos;
-  for (const auto& each : cases) {
-    infos.push_back({.name = each.name, .ranks = each.ranks, .is_first_of_all = infos.empty()});
-  }
-  return infos;
-}
-
-}  // namespace
-
-std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
-  if (kind == plugins::PluginKind::strategy) {
-    return infos_of(strategy_cases());
-  }
-  if (kind == plugins::PluginKind::model) {
-    return infos_of(model_cases());
-  }
-  if (kind == plugins::PluginKind::engine) {
-    return infos_of(engine_cases());
-  }
+std::vector<CaseInfo> transport_infos() {
   std::vector<CaseInfo> infos;
   for (const Case& each : transport_cases()) {
     infos.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
@@ -71,4 +33,24 @@ std::vector<CaseInfo> case_infos(plugins::PluginKind kind) {
   return infos;
 }
 
+void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
+  if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
+    throw Error(ErrorCode::transport, only_own_launcher);
+  }
+  const std::vector<Case> cases = transport_cases();
+  Member member(store, words.directories, words.plugin, words.rank, words.ranks, words.settings);
+  for (const std::size_t index : words.cases) {
+    before.clear();
+    cases.at(index).run(member);
+    if (!cases[index].victim) {
+      member.meet(fmt::format("the end of case {}", index), words.ranks);
+    }
+    report(words.report, "");
+  }
+  before = "closing the transport: ";
+}
+
+const RegisterKind transports({plugins::PluginKind::transport, transport_infos, go_through_transport});
+
+}  // namespace
 }  // namespace shardrun::conformance

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/base/printable.h"
-#include "plugins/conformance/cases.h"
 #include "plugins/conformance/conformance.h"
+#include "plugins/conformance/kinds.h"
 #include "plugins/conformance/process.h"
 #include "plugins/conformance/store.h"
 #include "plugins/conformance/words.h"
@@ -193,7 +193,7 @@ class World {
 class Check {
  public:
   Check(MemberWords words, const CheckOptions& options)
-      : options_(options), cases_(case_infos(words.kind)), words_(std::move(words)) {}
+      : options_(options), cases_(cases_of(words.kind).infos()), words_(std::move(words)) {}
 
   /// Returns false where the plugin cannot be opened, so that going on is useless.
   bool run(std::vector<std::size_t> indices) {
@@ -262,7 +262,7 @@ std::string_view outcome_of(const Finding& finding) noexcept {
 
 std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words) {
   std::vector<std::string> names;
-  for (const CaseInfo& each : case_infos(kind)) {
+  for (const CaseInfo& each : cases_of(kind).infos()) {
     if (is_asked_for(each, words)) {
       names.push_back(each.name);
     }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/declared_options.h"
 #include "plugins/conformance/engine_run.h"
 #include "plugins/conformance/sandbox.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/strategy_jobs.h"
 #include "plugins/loader/hooks.h"
 

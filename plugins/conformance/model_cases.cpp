@@ -9,7 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/options/convert.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/declared_options.h"
 #include "plugins/conformance/sandbox.h"
 #include "plugins/loader/library.h"

@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/op_trial.h"
 
 namespace shardrun::conformance {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/options/convert.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/declared_options.h"
 #include "plugins/conformance/strategy_jobs.h"
 

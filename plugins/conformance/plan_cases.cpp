@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/strategy_jobs.h"
 
 namespace shardrun::conformance {

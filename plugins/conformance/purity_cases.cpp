@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/sandbox.h"
 #include "plugins/conformance/strategy_jobs.h"
 #include "plugins/loader/library.h"

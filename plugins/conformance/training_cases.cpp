@@ -13,7 +13,7 @@
 #include "core/runtime/executor.h"
 #include "core/verify/verify.h"
 #include "core/workload/program.h"
-#include "plugins/conformance/cases.h"
+#include "plugins/conformance/compute_cases.h"
 #include "plugins/conformance/numbered_samples.h"
 #include "plugins/conformance/tensor.h"
 #include "plugins/loader/call.h"
