@@ -130,7 +130,8 @@ TEST_CASE("a run goes on in any layout from a checkpoint of any other", "[progra
       CHECK(std::abs(loss - expected) <= 1e-5 * expected);
     };
     check(loss_of_step(job.path() / fmt::format("from{}", from), 21), layouts[from]);
-    for (std::size_t to = 1; to < layouts.size(); ++to) {
+    const auto every = depth<std::size_t>(1, 3, 3);  // each layout is read as some, and some as each
+    for (std::size_t to = 1 + from % every; to < layouts.size(); to += every) {
       INFO("read as " << layouts[to].front());
       check(loss_as(layouts[to]), layouts[to]);
     }

@@ -9,16 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/depth.h"
 #include "tests/support/temporary_folder.h"
 
 namespace shardrun::test {
-
-/// A sanitizer keeps memory of its own, which then counts as the program's.
-#if defined(SHARDRUN_SANITIZED)
-inline constexpr bool sanitized = true;
-#else
-inline constexpr bool sanitized = false;
-#endif
 
 /// How a process ended, and what it wrote.
 struct Ended {

@@ -6,17 +6,16 @@
 #include <iterator>
 #include <map>
 
+#include "tests/support/depth.h"
+
 namespace shardrun::test {
 namespace {
 
 using graph::DType;
 
-/// Larger cases are not run in mixtures of types. A sanitizer takes ten times as long.
-#if defined(SHARDRUN_SANITIZED)
-constexpr std::int64_t largest_of_mixtures = 300;
-#else
-constexpr std::int64_t largest_of_mixtures = 3000;
-#endif
+/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten times as long.
+constexpr auto largest_of_mixtures = depth<std::int64_t>(3000, 400, 0);
+constexpr auto largest_of_all = depth<std::int64_t>(INT64_MAX, INT64_MAX, 2500);
 
 /// The cases of an op, and some of them again with longer rows: of a length that is read in packs, and of more elements
 /// than a warp takes. A row of 129 is in the cases of each op that has rows.
@@ -89,8 +88,8 @@ void add_cases_of_cuda(std::string_view op, std::vector<TypedCase>& cases) {
   }
 }
 
-/// The types of attention in jobs with `precision = mixed`: log-sum-exp is float32, all else is bfloat16. Null for other
-/// ops.
+/// The types of attention in jobs with `precision = mixed`: log-sum-exp is float32, all else is bfloat16. Null for
+/// other ops.
 const Typing* typing_of_jobs(std::string_view op) {
   static constexpr Typing forward = {"float32 log-sum-exp", all_bfloat16.operand, [](std::size_t i) { return i != 1; }};
   static constexpr Typing packed = {forward.name, [](std::size_t i) { return i != 2; }, all_bfloat16.result};
@@ -188,6 +187,7 @@ std::vector<TypedCase> cuda_cases(std::string_view op) {
     }
   }
   add_cases_of_cuda(op, cases);
+  std::erase_if(cases, [](const TypedCase& typed) { return largest_operand(typed.test) > largest_of_all; });
   return cases;
 }
 

@@ -14,10 +14,10 @@ using graph::DType;
 
 namespace {
 
-/// What is left of a number that is written as an element of `dtype` and read again.
+/// What is left of a number that is written as an element of `dtype`, at an address of no alignment, and read again.
 double kept(DType dtype, double value) {
-  std::array<std::byte, 8> bytes = {};
-  const std::span<std::byte> element(bytes.data(), graph::element_bytes(dtype));
+  alignas(8) std::array<std::byte, 9> bytes = {};
+  const std::span<std::byte> element(bytes.data() + 1, graph::element_bytes(dtype));
   device::write_elements(dtype, {&value, 1}, element);
   double read = 0;
   device::read_elements(dtype, element, {&read, 1});

@@ -2,6 +2,7 @@
 # other files too (core/device/cpu/variant.h says why).
 #   NM: the program   OBJECTS: files, separated by |
 string(REPLACE "|" ";" objects "${OBJECTS}")
+list(FILTER objects EXCLUDE REGEX "[.]gch$")  # precompiled headers, which CMake counts among a target's objects
 list(LENGTH objects count)
 if(count LESS 2)
   message(FATAL_ERROR "No object files were given: '${OBJECTS}'")

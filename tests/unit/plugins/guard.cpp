@@ -107,7 +107,7 @@ TEST_CASE("a plugin is not blamed for an end that the program decides on another
 }
 
 // Sanitizers have their own _exit.
-#if !defined(SHARDRUN_SANITIZED)
+#if !SHARDRUN_TESTS_SANITIZED
 TEST_CASE("the end that a thread without a guard brings is reported as such", "[plugins][guard]") {
   const Ended ended = run_in_process([] {
     const CallGuard guard("plugin 'x'", "open");

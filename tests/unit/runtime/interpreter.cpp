@@ -7,6 +7,7 @@
 
 #include "core/device/elements.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/model_cases.h"
 #include "tests/support/parts.h"
 #include "tests/support/plans.h"
@@ -276,7 +277,7 @@ TEST_CASE("every fault in a transfer is seen in what comes out", "[interpreter]"
       Ranks sound(*model, plan.plan, "reference");
       const std::vector<std::size_t> transfers = visible_transfers(*model, sound);
       REQUIRE_FALSE(transfers.empty());
-      for (std::size_t t = 0; t < transfers.size(); t += SHARDRUN_EVERY) {
+      for (std::size_t t = 0; t < transfers.size(); t += depth<std::size_t>(1, 3, 50)) {
         const std::size_t transfer = transfers[t];
         for (const auto kind : {runtime::Fault::Kind::omit, runtime::Fault::Kind::swap, runtime::Fault::Kind::scale}) {
           const partition::Transfer& hit = transfer_at(sound.interpreter().programs(0), transfer);

@@ -5,6 +5,7 @@
 #include "core/partition/hooks.h"
 #include "core/verify/compare.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/ring.h"
 
 namespace shardrun::test {
@@ -128,7 +129,8 @@ void check_agrees(const VerifyCase& given, const Choice& choice, std::string_vie
 
 void check_all_agree(const std::vector<VerifyCase>& models, const std::vector<Choice>& choices) {
   for (std::size_t m = 0; m < models.size(); ++m) {
-    for (std::size_t c = m % SHARDRUN_EVERY; c < choices.size(); c += SHARDRUN_EVERY) {
+    const auto every = depth<std::size_t>(1, 2, 8);
+    for (std::size_t c = m % every; c < choices.size(); c += every) {
       check_agrees(models[m], choices[c]);
     }
   }

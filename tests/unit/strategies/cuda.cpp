@@ -2,6 +2,7 @@
 
 #include "core/device/cuda/emulated/emulator.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/unit/strategies/device_choices.h"
 
 using namespace shardrun;
@@ -10,7 +11,7 @@ using namespace shardrun::test;
 TEST_CASE("every strategy agrees with the reference when it computes with CUDA kernels", "[strategies]") {
   device::cuda::emulated::set_order(device::cuda::emulated::Order::shuffled, 11);
   const std::vector<Choice> choices = choices_of_devices();
-  for (std::size_t c = 0; c < choices.size(); c += SHARDRUN_EVERY) {
+  for (std::size_t c = 0; c < choices.size(); c += depth<std::size_t>(1, 3, 6)) {
     check_agrees(plain_gpt(), choices[c], "cuda-emulated");
     check_agrees(full_gpt(), choices[c], "cuda-emulated");
   }

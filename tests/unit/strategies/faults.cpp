@@ -1,5 +1,6 @@
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/faults.h"
 #include "tests/unit/strategies/agreement.h"
 
@@ -22,7 +23,7 @@ const std::vector<Fault::Kind> kinds_of_pipelines = {Fault::Kind::omit, Fault::K
 
 /// Plants every fault in every `stride`th transfer that a rank makes in a step.
 void check_seen(const VerifyCase& checked, const Choice& choice, std::int64_t rank,
-                const std::vector<Fault::Kind>& kinds, std::size_t stride = SHARDRUN_EVERY * SHARDRUN_EVERY) {
+                const std::vector<Fault::Kind>& kinds, std::size_t stride = depth<std::size_t>(1, 5, 16)) {
   const partition::Partition partition = split_by(checked.model, choice);
   const std::vector<Numbered> transfers = visible_transfers(checked.model, partition, step_calls(checked.model), rank);
   REQUIRE_FALSE(transfers.empty());
@@ -66,6 +67,6 @@ TEST_CASE("every fault in a message of a pipeline fails the verification", "[str
 TEST_CASE("faults in transfers of a mesh of three axes fail the verification", "[strategies]") {
   const Choice cube{"3d", {{"data", 2}, {"model", 2}, {"pipe", 2}}, {{"zero", std::int64_t{3}}, {"sequence", true}}};
   for (std::int64_t rank = 0; rank < 8; ++rank) {
-    check_seen(tied_gpt(), cube, rank, kinds_of_pipelines, 11 * SHARDRUN_EVERY);
+    check_seen(tied_gpt(), cube, rank, kinds_of_pipelines, depth<std::size_t>(11, 44, 44));
   }
 }

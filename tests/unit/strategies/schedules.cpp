@@ -9,6 +9,7 @@
 #include "core/partition/pipeline.h"
 #include "core/partition/stages.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/plans.h"
 #include "tests/unit/strategies/agreement.h"
 
@@ -117,7 +118,7 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
   for (const Schedule& schedule : schedules) {
     for (std::uint32_t stages = 1; stages <= 6; ++stages) {
       const std::uint32_t chunks = stages == 1 ? 1 : schedule.chunks;
-      for (std::uint32_t microbatches = 1; microbatches <= 9; microbatches += SHARDRUN_EVERY) {
+      for (std::uint32_t microbatches = 1; microbatches <= 9; microbatches += depth(1U, 1U, 4U)) {
         const ModelCase model = layers(stages * chunks, microbatches);
         plan::Plan plan = plan_of({{"pipe", stages}}, {});
         plan.pipeline = pipeline_of({schedule.name, chunks}, stages, microbatches);
