@@ -14,7 +14,7 @@ using graph::DType;
 
 namespace {
 
-/// What is left of a number that is written as an element of `dtype`, at an address of no alignment, and read again.
+/// Writes a number as an element of `dtype` at an unaligned address, and reads it again.
 double kept(DType dtype, double value) {
   alignas(8) std::array<std::byte, 9> bytes = {};
   const std::span<std::byte> element(bytes.data() + 1, graph::element_bytes(dtype));
