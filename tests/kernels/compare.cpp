@@ -71,6 +71,24 @@ Tolerance float_tolerance(const Case& test) {
   return {.of_largest = 1e-6 * test.condition};
 }
 
+double lost_by_tensor_cores(const Prepared& prepared) {
+  const std::string_view op = prepared.op->name;
+  const bool is_product = op.starts_with("matmul") || op.starts_with("einsum") || op.starts_with("conv");
+  if (!is_product || std::ranges::any_of(prepared.inputs,
+                                         [](const Tensor& input) { return input.type.dtype != graph::DType::bf16; })) {
+    return 0;
+  }
+  // Terms of a sum: the factors that no result has.
+  double terms = 1;
+  for (const graph::FactorId factor : prepared.rule.factors.ids()) {
+    const bool is_summed = std::ranges::none_of(prepared.rule.outputs, [&](const std::vector<graph::FactorId>& dims) {
+      return std::ranges::find(dims, factor) != dims.end();
+    });
+    terms *= is_summed ? static_cast<double>(prepared.rule.factors[factor].size) : 1;
+  }
+  return terms * 0x1p-29;
+}
+
 const device::Device& fast() { return device::Device::find("cpu"); }
 const device::Device& reference() { return device::Device::find("reference"); }
 

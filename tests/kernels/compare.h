@@ -26,6 +26,10 @@ struct Tolerance {
 /// How exactly the op's fast kernels follow the reference.
 [[nodiscard]] Tolerance float_tolerance(const Case& test);
 
+/// What products of bfloat16 by tensor cores may lose beyond that, as a share of the largest: they round a sum toward
+/// zero after every 16 terms. 0 for operands of float32, and for ops that are no products.
+[[nodiscard]] double lost_by_tensor_cores(const Prepared& prepared);
+
 inline constexpr Tolerance bit_for_bit = {};
 
 [[nodiscard]] const device::Device& fast();

@@ -13,7 +13,8 @@ namespace {
 
 using graph::DType;
 
-/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten times as long.
+/// Larger cases are not run in mixtures of types, or not at all. Under a sanitizer the emulator takes ten times as
+/// long.
 constexpr auto largest_of_mixtures = depth<std::int64_t>(3000, 400, 0);
 constexpr auto largest_of_all = depth<std::int64_t>(INT64_MAX, INT64_MAX, 2500);
 
@@ -103,6 +104,7 @@ const Typing* typing_of_jobs(std::string_view op) {
 /// Attention of bfloat16 rounds probabilities and the gradients of scores to bfloat16 before it multiplies them.
 Tolerance cuda_tolerance(const Case& test, const Prepared& prepared) {
   Tolerance tolerance = float_tolerance(test);
+  tolerance.of_largest += lost_by_tensor_cores(prepared);
   const bool is_attention = test.op.find("attention") != std::string::npos;
   if (is_attention && prepared.inputs[0].type.dtype == DType::bf16 && prepared.outputs[0].type.dtype == DType::bf16) {
     tolerance.of_largest += 0x1p-8;
@@ -143,7 +145,8 @@ std::string accumulates(const TypedCase&, const Prepared& given, KernelRunner& r
   }
   Prepared prepared = given;
   const std::vector<Tensor> expected = expected_sums(prepared);
-  return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected, {.of_largest = 1e-6});
+  return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected,
+                          {.of_largest = 1e-6 + lost_by_tensor_cores(prepared)});
 }
 
 std::string takes_operands_memory(const TypedCase&, const Prepared& prepared, KernelRunner& runner) {

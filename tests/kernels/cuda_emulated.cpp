@@ -32,6 +32,14 @@ class EmulatorRunner final : public KernelRunner {
 
 }  // namespace
 
+TEST_CASE("products of bfloat16 may be off by more the longer their sums are", "[kernels]") {
+  const graph::Attributes attributes = {{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
+  const Case product = {"matmul", attributes, {normal({7, 1500}), normal({1500, 9})}};
+  CHECK(lost_by_tensor_cores(prepare_as(product, all_bfloat16)) == 1500 * 0x1p-29);
+  CHECK(lost_by_tensor_cores(prepare_as(product, all_float32)) == 0);
+  CHECK(lost_by_tensor_cores(prepare_as({"add", {}, {normal({7, 9}), normal({7, 9})}}, all_bfloat16)) == 0);
+}
+
 TEST_CASE("every op has a CUDA kernel", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     CHECK_NOTHROW(emulated().kernel(op->name));

@@ -35,6 +35,7 @@ struct Settings {
   int failure = 700;         ///< cudaError_t of it
   double clock = 1;          ///< by how much the GPU's is faster than the host's
   int virtual_memory = 1;    ///< 0: GPUs have none; 2: it is refused for network cards; 3: it is always refused
+  int stream_values = 1;     ///< 0: the driver has no waits for words and no writes of them; 2: it refuses them
   std::int64_t forget = 0;   ///< from 1: the wait for an event that is left out; 0: none; -1: all
 };
 

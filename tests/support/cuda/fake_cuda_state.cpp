@@ -35,6 +35,7 @@ Settings settings_of_environment() {
   read("FAKE_CUDA_FAIL_AT", settings.fail_at);
   read("FAKE_CUDA_FAILURE", settings.failure);
   read("FAKE_CUDA_VIRTUAL_MEMORY", settings.virtual_memory);
+  read("FAKE_CUDA_STREAM_VALUES", settings.stream_values);
   read("FAKE_CUDA_FORGET", settings.forget);
   return settings;
 }

@@ -140,6 +140,22 @@ std::vector<std::shared_ptr<Descriptor>> configurations_of(const Descriptor& heu
   return all;
 }
 
+/// Whether a plan without a handle is one that this function refuses.
+bool is_refused(const char* function, const Descriptor& plan) {
+  const char* const refuses = std::getenv("FAKE_CUDNN_WANTS_HANDLE");
+  return refuses != nullptr && std::string(refuses) == function && !plan.has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+}
+
+/// A plan and its graph are told the GPU alike: by a handle, or by properties.
+void check_gpu(const Descriptor& plan) {
+  const Descriptor& graph = Plan(plan).graph;
+  require(plan.has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE) != plan.has(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP),
+          "a plan has either a handle or a GPU's properties");
+  require(plan.has(CUDNN_ATTR_EXECUTION_PLAN_HANDLE) == graph.has(CUDNN_ATTR_OPERATIONGRAPH_HANDLE),
+          "a plan has a handle, and its graph has none, or the reverse");
+  require(!is_refused("cudnnBackendFinalize", plan), "FAKE_CUDNN_WANTS_HANDLE", CUDNN_STATUS_NOT_SUPPORTED);
+}
+
 void get(const Descriptor& from, AttributeName name, const Filling& to) {
   if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && from.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
     return to.descriptors(configurations_of(from), CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -245,10 +261,13 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     Descriptor& made = of(descriptor);
     check(made);
     if (made.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+      require(made.has(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP) !=
+                  made.of(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)->has(CUDNN_ATTR_OPERATIONGRAPH_HANDLE),
+              "heuristics have either a GPU's properties or a graph with a handle");
       ++counts.choices;
     }
     if (made.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-      static_cast<void>(Plan(made));
+      check_gpu(made);
     }
     made.is_finalized = true;
   });
@@ -267,7 +286,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
   return with("cudnnBackendExecute", [&] {
-    static_cast<void>(finalized(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR));
+    require(!is_refused("cudnnBackendExecute", finalized(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)),
+            "FAKE_CUDNN_WANTS_HANDLE", CUDNN_STATUS_EXECUTION_FAILED);
     Run run = checked_run(*lent, static_cast<Held*>(plan)->descriptor,
                           finalized(pack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
     const void* const kernel = run.plan.get();

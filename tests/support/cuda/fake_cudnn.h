@@ -14,10 +14,12 @@
 ///   workspace is too small; or whose kernels were not loaded before (as fake_cublaslt.h).
 /// - Its workspace gets other contents in every run.
 /// - The first engines of every graph are those that a careful user does not take: results of one differ from run to
-///   run, one rounds float32 operands to FP8, one to TF32, one wants a workspace of 1 TiB. Each says so.
+///   run (in the first element of each), one rounds float32 operands to FP8, one to TF32, one wants a workspace of 1
+///   TiB. Each says so.
 ///
 /// Variables of the environment: FAKE_CUDNN_VERSION (91900), FAKE_CUDNN_FAIL (the function that returns
-/// FAKE_CUDNN_STATUS instead of doing something), FAKE_CUDNN_NONE (if set, there are no engines).
+/// FAKE_CUDNN_STATUS instead of doing something), FAKE_CUDNN_NONE (if set, there are no engines),
+/// FAKE_CUDNN_WANTS_HANDLE (cudnnBackendFinalize or cudnnBackendExecute, which then refuses plans that have no handle).
 namespace shardrun::test::fake_cuda {
 
 /// Plans that were given to streams so far, and heuristics that were asked for.

@@ -5,15 +5,24 @@
 namespace shardrun::test::fake_cudnn {
 namespace {
 
+/// Whether it is the gradient of attention with sums of dq in memory.
+bool adds_to_sums(const Descriptor& graph) {
+  return std::ranges::any_of(operations_of(graph), [](const Reference& each) {
+    return each->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
+           each->of(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                   ->one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE) == CUDNN_POINTWISE_IDENTITY;
+  });
+}
+
 /// Bytes of workspace for the gradient of attention, as the true library asks for them: it keeps the probabilities of
-/// whole tiles in bfloat16, and the products of all heads, which it adds up in groups.
+/// whole tiles in bfloat16 unless it has sums of dq, and the products of all heads, which it adds up in groups.
 std::int64_t workspace_of_gradient(const Descriptor& graph) {
   const auto up_to = [](std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
   };
   std::int64_t bytes = 0;
   for (const Reference& operation : operations_of(graph)) {
-    if (operation->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && bytes == 0) {
+    if (operation->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && bytes == 0 && !adds_to_sums(graph)) {
       const Sizes scores = Tensor(*operation->of(CUDNN_ATTR_OPERATION_MATMUL_CDESC)).sizes;
       bytes = scores[0] * scores[1] * up_to(scores[2], 64) * up_to(scores[3], 128) * 2;
     } else if (operation->type == CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) {

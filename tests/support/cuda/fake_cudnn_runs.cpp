@@ -78,10 +78,11 @@ void execute(const Run& run) {
     compute(**next, values);
     to_make.erase(made.uid);
     if (!made.is_virtual) {
+      std::vector<double> stored = values[made.uid];
       if (!plan.engine.is_reproducible) {
-        values[made.uid].front() += static_cast<double>(run.turn % 7 + 1);
+        stored.front() += static_cast<double>(run.turn % 7 + 1);
       }
-      store(made, values[made.uid], run.memory.at(made.uid));
+      store(made, stored, run.memory.at(made.uid));
     }
     left.erase(next);
   }

@@ -16,6 +16,9 @@ namespace {
 int wait_value(cudaStream_t stream, unsigned long long word, unsigned value, unsigned flags) {
   return with([&](Fake& fake, auto&) {
     const auto* const gate = reinterpret_cast<const std::uint32_t*>(static_cast<std::uintptr_t>(word));
+    if (fake.settings.stream_values == 2) {
+      return cudaErrorNotPermitted;
+    }
     if (flags != 0 || !fake.is_pinned(gate, sizeof(*gate))) {
       return cudaErrorInvalidValue;
     }
@@ -27,6 +30,9 @@ int wait_value(cudaStream_t stream, unsigned long long word, unsigned value, uns
 int write_value(cudaStream_t stream, unsigned long long word, unsigned value, unsigned flags) {
   return with([&](Fake& fake, auto&) {
     auto* const to = reinterpret_cast<std::uint32_t*>(static_cast<std::uintptr_t>(word));
+    if (fake.settings.stream_values == 2) {
+      return cudaErrorNotPermitted;
+    }
     if (flags != 0 || !fake.is_pinned(to, sizeof(*to))) {
       return cudaErrorInvalidValue;
     }
@@ -40,6 +46,13 @@ int write_value(cudaStream_t stream, unsigned long long word, unsigned value, un
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   const std::string_view asked = name;
+  if (asked.starts_with("cuStream")) {
+    const std::lock_guard lock(state().mutex);
+    if (state().settings.stream_values == 0) {
+      *found = cudaDriverEntryPointSymbolNotFound;
+      return cudaSuccess;
+    }
+  }
   *function = asked == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
               : asked == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
                                                 : fake::virtual_memory_function(asked);

@@ -227,6 +227,47 @@ TEST_CASE("our own kernels attend if the library has no engine, or its kernels c
   }
 }
 
+TEST_CASE("attention is the library's where its plans must be made with a handle", "[unit]") {
+  for (const char* const refuses : {"cudnnBackendFinalize", "cudnnBackendExecute"}) {
+    const Variable wants("FAKE_CUDNN_WANTS_HANDLE", refuses);
+    for (const Op& op : all_ops()) {
+      INFO(refuses << " " << op.name);
+      CHECK(OnCudnn(op).runs_of_library() == 1);
+    }
+  }
+}
+
+TEST_CASE("the gradient of attention has no fixed order where that is asked for", "[.][fastest]") {
+  for (const bool is_packed : {true, false}) {
+    OnCudnn at(Op(is_packed, true));
+    at.prepare(nullptr);
+    const std::vector<double> own = at.result();
+    at.prepare();
+    const std::int64_t before = fake::cudnn_counts().runs;
+
+    const std::vector<double> first = at.result();
+    const std::vector<double> second = at.result();
+
+    CHECK(fake::cudnn_counts().runs == before + 2);
+    CHECK(first != second);
+    // The fake's engine has other numbers in the first element of each of dq, dk and dv.
+    std::int64_t others = 0;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      others += std::abs(first[i] - own[i]) > 0.125 ? 1 : 0;
+    }
+    CHECK(others == 3);
+  }
+  OnCudnn forward{Op(true)};
+  CHECK(forward.runs_of_library() == 1);
+  CHECK(forward.result() == forward.result());
+}
+
+TEST_CASE("the gradient of attention has a fixed order where its sums do not fit into the scratch", "[.][fastest]") {
+  OnCudnn at(Op(true, true, 1, 64, 256));
+  CHECK(at.runs_of_library() == 1);
+  CHECK(at.result() == at.result());
+}
+
 TEST_CASE("equal attention shares one choice of an engine", "[unit]") {
   OnCudnn at(Op(false, true));
   at.prepare();

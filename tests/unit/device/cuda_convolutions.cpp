@@ -296,6 +296,18 @@ TEST_CASE("our own kernel computes convolutions that cannot be warmed up", "[uni
   }
 }
 
+TEST_CASE("convolutions are the library's where its plans must be made with a handle", "[unit][handle]") {
+  const Variable wants("FAKE_CUDNN_WANTS_HANDLE", "cudnnBackendExecute");
+  OnCudnn at(Op("conv", 11, DType::f32, DType::f32));
+  const std::vector<double> expected = at.own_result();
+  at.prepare();
+  const std::int64_t before = runs_so_far();
+
+  CHECK(at.result() == expected);
+
+  CHECK(runs_so_far() == before + 2);
+}
+
 TEST_CASE("a call of cuDNN that fails names the op, its sizes and the status", "[unit]") {
   // Each convolution is of its own sizes, so that it is not known from before.
   std::int64_t batch = 9;

@@ -8,12 +8,15 @@
 #include <thread>
 #include <vector>
 
+#include "core/device/cuda/copies.h"
 #include "core/device/cuda/known_kernels.h"
 #include "tests/support/allocations.h"
+#include "tests/support/errors.h"
 #include "tests/unit/device/on_gpu.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
+using Catch::Matchers::Contains;
 using graph::DType;
 using test::OnGpu;
 
@@ -76,6 +79,32 @@ TEST_CASE("cuda: gates are opened in any order, by any thread", "[device][cuda]"
   at.queue->finish();
   opener.join();
   CHECK(found == std::array<float, 2>{1, 2});
+}
+
+TEST_CASE("cuda: a driver without waits and writes of streams runs kernels, and refuses gates alone",
+          "[device][cuda]") {
+  for (const int stream_values : {0, 2}) {
+    OnGpu at({.fail_at = 200, .stream_values = stream_values});
+    const Kernel kernel = {
+        .run = [](const KernelCall& call) { cuda::fill_elements(call, call.outputs[0].data, 1, 4, 0); }, .op = "gelu"};
+    const graph::Attributes attributes;
+    const auto prepared = at.device.prepare(kernel, attributes, {}, {at.view(1, 1)}, {}, "layer.0/act");
+    at.queue->begin_step(1);
+    for (int i = 0; i < 40; ++i) {
+      at.queue->run(*prepared, false, {});  // more than a note of progress is written after
+    }
+    CHECK(chain(at, 5) == 5);
+    CHECK_THAT(test::error_of([&] { static_cast<void>(at.other->add_gate()); }),
+               Contains("GPU 0: adding a gate for a transfer over the host's memory (staging): the NVIDIA driver lacks "
+                        "or refuses cuStreamWaitValue32"));
+    CHECK_THAT(test::error_of([&] {
+                 for (int i = 0; i < 200; ++i) {
+                   at.queue->run(*prepared, false, {});
+                 }
+                 at.queue->finish();
+               }),
+               Contains("(cudaErrorIllegalAddress); the driver does not note which ops were done"));
+  }
 }
 
 TEST_CASE("cuda: times and answers of a queue are there when a queue that waited for it has finished",

@@ -84,6 +84,15 @@ TEST_CASE("a cuDNN that does not start is left alone if it was not asked for", "
                  Contains(": our own kernels attend and convolve\n") && Contains("exit status 0"));
 }
 
+TEST_CASE("a plan that works by the handle alone is said once", "[unit]") {
+  CHECK_THAT(output_of("[handle]", ""),
+             Contains("shardrun: cuDNN 9.19.0 computes conv f32[11, ") &&
+                 Contains(" by a plan made with its handle, as all from now on. The plan made with the GPU's "
+                          "properties: loading the kernels failed: cuDNN 9.19.0: cudnnBackendExecute returned "
+                          "CUDNN_STATUS_EXECUTION_FAILED: FAKE_CUDNN_WANTS_HANDLE") &&
+                 Contains("exit status 0"));
+}
+
 TEST_CASE("a shape that cuDNN has no engine for is named", "[unit]") {
   CHECK_THAT(output_of("[.own]", "FAKE_CUDNN_NONE=1"),
              Contains("shardrun: our own kernel computes conv f32[2, 3, 9, 7] * [4, 3, 3, 2] -> [2, 4, 5, 3]: cuDNN "

@@ -81,6 +81,20 @@ TEST_CASE("cuDNN as installed attends, in the scratch that is planned", "[unit]"
   }
 }
 
+TEST_CASE("cuDNN as installed makes the gradient with sums in no fixed order, without room for probabilities",
+          "[unit]") {
+  const auto target = test::true_cudnn();
+  if (target == nullptr) {
+    return;
+  }
+  for (const AttentionSteps& steps : {packed_steps(1024, true), steps_of({{2, 1024, 2, 1, 128}, 1024, 0}, true)}) {
+    INFO(text_of(steps.part));
+    constexpr std::size_t bytes = 4096;
+    CHECK(find_attention_plan(*target, steps.part, bytes, AttentionOrder::any) != nullptr);
+    CHECK(find_attention_plan(*target, steps.part, bytes) == nullptr);
+  }
+}
+
 TEST_CASE("cuDNN as installed attends on an A100 too", "[unit]") {
   std::string a100 = test::h100;
   for (const auto& [of_h100, own] : {std::pair("\"deviceVer\":900", "\"deviceVer\":800"),

@@ -113,7 +113,7 @@ CudnnGraph attention_graph(const CudnnFunctions& library, const FusedAttention& 
   return graph;
 }
 
-CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAttention& of) {
+CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAttention& of, AttentionOrder order) {
   CudnnGraph graph(library);
   const AttentionShapes shapes(of);
   const Extents scores_shape = shapes.scores();
@@ -121,6 +121,9 @@ CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAt
   for (const CudnnTensor& each :
        {shapes.out(), shapes.q(), shapes.k(), shapes.k(), CudnnTensor{.shape = shapes.column()}, one_value()}) {
     graph.add(each);
+  }
+  if (order == AttentionOrder::any) {
+    graph.add({.shape = {of.batch, of.heads, of.queries, of.width}});
   }
   const std::int64_t products =
       add_pointwise(graph, {.mode = CUDNN_POINTWISE_MUL, .x = Numbers::dout, .b = Numbers::out},
@@ -151,19 +154,24 @@ CudnnGraph attention_gradient_graph(const CudnnFunctions& library, const FusedAt
   CudnnTensor keys = shapes.k();
   keys.is_virtual = true;
   const std::int64_t k = add_reshape(graph, Numbers::k, graph.add(keys));
-  add_matmul(graph, gradient, k, Numbers::dq);
+  if (order == AttentionOrder::fixed) {
+    add_matmul(graph, gradient, k, Numbers::dq);
+  } else {
+    add_matmul(graph, gradient, k, Numbers::dq_sums);
+    add_pointwise(graph, {.mode = CUDNN_POINTWISE_IDENTITY, .x = Numbers::dq_sums}, Numbers::dq);
+  }
   return graph;
 }
 
 }  // namespace
 
 std::shared_ptr<const CudnnPlan> find_attention_plan(const CudnnTarget& target, const FusedAttention& attention,
-                                                     std::size_t workspace_bytes) {
+                                                     std::size_t workspace_bytes, AttentionOrder order, CudnnGpu gpu) {
   try {
     return CudnnPlan::find(target,
-                           attention.is_gradient ? attention_gradient_graph(target.library(), attention)
+                           attention.is_gradient ? attention_gradient_graph(target.library(), attention, order)
                                                  : attention_graph(target.library(), attention),
-                           {.workspace_bytes = workspace_bytes});
+                           {.workspace_bytes = workspace_bytes, .is_ordered = order == AttentionOrder::fixed}, gpu);
   } catch (const CudnnError& error) {
     if (!error.is_unsupported) {
       throw;

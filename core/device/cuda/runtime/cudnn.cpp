@@ -99,6 +99,10 @@ FoundCudnn choose_cudnn() {
   });
   found.is_used = opened.is_used;
   found.text = opened.text;
+  if (opened.chosen == "cudnn-fastest") {
+    found.is_fastest = true;
+    found.text += ", attention's gradient in no fixed order";
+  }
   return found;
 }
 

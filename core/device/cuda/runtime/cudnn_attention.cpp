@@ -1,6 +1,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "core/device/cuda/runtime/attention_graph.h"
 #include "core/device/cuda/runtime/cudnn.h"
@@ -37,12 +38,16 @@ CudnnMemory memory_of(const FusedAttention& attention, const AttentionMemory& me
                            {Numbers::sums, memory.sums},
                            {Numbers::one, &bound.one}});
   }
+  if (memory.dq_sums != nullptr) {
+    all.emplace_back(Numbers::dq_sums, memory.dq_sums);
+  }
   return all;
 }
 
 class CudnnAttention final : public LibraryAttention {
  public:
-  CudnnAttention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) : plans_(target, gpu), gpu_(gpu) {}
+  CudnnAttention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu, AttentionOrder order)
+      : plans_(target, gpu), gpu_(gpu), order_(order) {}
 
   AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory) override {
     // Whether the bits of later GPUs' engines are the same in every run is not known.
@@ -50,25 +55,50 @@ class CudnnAttention final : public LibraryAttention {
     if (attention.is_gradient && gpu_.capability() > last_capability) {
       return nullptr;
     }
+    const std::size_t sums =
+        up_to_aligned(static_cast<std::size_t>(attention.rows() * attention.width) * sizeof(float));
+    if (attention.is_gradient && order_ == AttentionOrder::any && sums < memory.workspace.size()) {
+      AttentionMemory with_sums = memory;
+      with_sums.dq_sums = memory.workspace.data();
+      with_sums.workspace = memory.workspace.subspan(sums);
+      if (AttentionRun run = find(attention, scale, with_sums, AttentionOrder::any)) {
+        return run;
+      }
+    }
+    return find(attention, scale, memory, AttentionOrder::fixed);
+  }
+
+ private:
+  static std::size_t up_to_aligned(std::size_t bytes) {
+    return (bytes + AttentionSteps::alignment - 1) / AttentionSteps::alignment * AttentionSteps::alignment;
+  }
+
+  AttentionRun find(const FusedAttention& attention, float scale, const AttentionMemory& memory, AttentionOrder order) {
+    const bool is_any = order == AttentionOrder::any;
     return plans_.find(
-        attention, text_of(attention),
-        [&](const CudnnTarget& target) { return find_attention_plan(target, attention, memory.workspace.size()); },
+        {attention, order}, text_of(attention) + (is_any ? ", in no fixed order" : ""),
+        [&](const CudnnTarget& target, CudnnGpu gpu) {
+          return find_attention_plan(target, attention, memory.workspace.size(), order, gpu);
+        },
         [&](const CudnnPlan& plan) {
           const auto bound = std::make_shared<BoundAttention>(BoundAttention{.scale = scale});
           bound->memory = plan.bind(memory_of(attention, memory, *bound), memory.workspace);
           return std::shared_ptr<const CudnnDescriptor>(bound, &*bound->memory);
-        });
+        },
+        is_any ? "cuDNN in a fixed order" : "our own kernel");
   }
 
- private:
-  CudnnPlans<FusedAttention> plans_;
+  CudnnPlans<std::pair<FusedAttention, AttentionOrder>> plans_;
   const Gpu& gpu_;
+  AttentionOrder order_;  ///< of the gradient
 };
 
 }  // namespace
 
 std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {
-  return target != nullptr && find_cudnn().attends ? std::make_unique<CudnnAttention>(target, gpu) : nullptr;
+  const FoundCudnn& found = find_cudnn();
+  const AttentionOrder order = found.is_fastest ? AttentionOrder::any : AttentionOrder::fixed;
+  return target != nullptr && found.attends ? std::make_unique<CudnnAttention>(target, gpu, order) : nullptr;
 }
 
 }  // namespace shardrun::device::cuda

@@ -84,8 +84,8 @@ class CudnnConvolutions final : public LibraryConvolutions {
     const ConvolutionAlignments alignments = {alignment_of(memory.x), alignment_of(memory.w), alignment_of(memory.y)};
     return plans_.find(
         {convolution, adds, alignments, memory.workspace.size()}, text_of(convolution),
-        [&](const CudnnTarget& target) {
-          return find_convolution_plan(target, convolution, adds, alignments, memory.workspace.size());
+        [&](const CudnnTarget& target, CudnnGpu gpu) {
+          return find_convolution_plan(target, convolution, adds, alignments, memory.workspace.size(), gpu);
         },
         [&](const CudnnPlan& plan) {
           return std::make_shared<const CudnnDescriptor>(
@@ -101,7 +101,7 @@ class CudnnConvolutions final : public LibraryConvolutions {
 
 std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target, const Convolution& convolution,
                                                        bool adds, const ConvolutionAlignments& alignments,
-                                                       std::size_t workspace_bytes) {
+                                                       std::size_t workspace_bytes, CudnnGpu gpu) {
   CudnnGraph graph(target.library());
   const auto add = [&](const std::array<std::int64_t, 4>& sizes, std::int64_t alignment) {
     return graph.add({.dtype = cudnn_type(convolution.dtype), .shape = list(sizes), .alignment = alignment});
@@ -128,7 +128,7 @@ std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target
       .set(names.beta, adds ? 1.0F : 0.0F)
       .finalize();
   return CudnnPlan::find(target, std::move(graph),
-                         {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)});
+                         {.workspace_bytes = workspace_bytes, .refused = refused_notes(convolution)}, gpu);
 }
 
 std::unique_ptr<LibraryConvolutions> open_convolutions(const std::shared_ptr<CudnnTarget>& target, const Gpu& gpu) {

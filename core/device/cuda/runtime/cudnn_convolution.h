@@ -18,6 +18,7 @@ using ConvolutionAlignments = std::array<std::int64_t, 3>;
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_convolution_plan(const CudnnTarget& target,
                                                                      const Convolution& convolution, bool adds,
                                                                      const ConvolutionAlignments& alignments,
-                                                                     std::size_t workspace_bytes);
+                                                                     std::size_t workspace_bytes,
+                                                                     CudnnGpu gpu = CudnnGpu::by_properties);
 
 }  // namespace shardrun::device::cuda

@@ -149,15 +149,19 @@ CudnnDescriptor& CudnnGraph::add_operation(cudnnBackendDescriptorType_t type) {
   return made;
 }
 
-CudnnPlan::CudnnPlan(CudnnGraph graph)
-    : graph_(std::move(graph)), operations_(graph_.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
-  operations_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph_.operations()).finalize();
+CudnnPlan::CudnnPlan(const CudnnTarget& target, CudnnGraph graph, CudnnGpu gpu)
+    : graph_(std::move(graph)), gpu_(gpu), operations_(graph_.library(), CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+  operations_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph_.operations());
+  if (gpu_ == CudnnGpu::by_handle) {
+    operations_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle());
+  }
+  operations_.finalize();
 }
 
-std::shared_ptr<const CudnnPlan> CudnnPlan::find(const CudnnTarget& target, CudnnGraph graph,
-                                                 const CudnnLimits& limits) {
+std::shared_ptr<const CudnnPlan> CudnnPlan::find(const CudnnTarget& target, CudnnGraph graph, const CudnnLimits& limits,
+                                                 CudnnGpu gpu) {
   try {
-    std::shared_ptr<CudnnPlan> plan(new CudnnPlan(std::move(graph)));
+    std::shared_ptr<CudnnPlan> plan(new CudnnPlan(target, std::move(graph), gpu));
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
       if (plan->take_first(target, mode, limits)) {
         return plan;
@@ -173,9 +177,10 @@ std::shared_ptr<const CudnnPlan> CudnnPlan::find(const CudnnTarget& target, Cudn
 
 bool CudnnPlan::take_first(const CudnnTarget& target, cudnnBackendHeurMode_t mode, const CudnnLimits& limits) {
   CudnnDescriptor heuristics(target.library(), CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations_)
-      .set(CUDNN_ATTR_ENGINEHEUR_MODE, mode)
-      .set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties());
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations_).set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+  if (gpu_ == CudnnGpu::by_properties) {
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties());
+  }
   try {
     heuristics.finalize();
   } catch (const CudnnError& error) {
@@ -199,14 +204,18 @@ bool CudnnPlan::take(const CudnnTarget& target, std::unique_ptr<CudnnDescriptor>
   const std::size_t count =
       engine.at(0)->read(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, std::span<cudnnBackendNumericalNote_t>(notes));
   for (std::size_t i = 0; i < std::min(count, notes.size()); ++i) {
-    if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+    if ((limits.is_ordered && notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
         std::find(limits.refused.begin(), limits.refused.end(), notes[i]) != limits.refused.end()) {
       return false;
     }
   }
   auto plan = std::make_unique<CudnnDescriptor>(target.library(), CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  plan->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *configuration)
-      .set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.properties());
+  plan->set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *configuration);
+  if (gpu_ == CudnnGpu::by_handle) {
+    plan->set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle());
+  } else {
+    plan->set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.properties());
+  }
   try {
     plan->finalize();
   } catch (const CudnnError&) {

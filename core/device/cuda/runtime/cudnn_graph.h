@@ -110,6 +110,12 @@ struct CudnnTensor {
 
 [[nodiscard]] cudnnDataType_t cudnn_type(graph::DType dtype);
 
+/// How a plan is told its GPU.
+enum class CudnnGpu : std::uint8_t {
+  by_properties,  ///< CUDNN_ATTR_..._DEVICEPROP: also for a GPU that is not there
+  by_handle,      ///< CUDNN_ATTR_..._HANDLE of the GPU that is to run it
+};
+
 /// The GPU for which plans are made, and that runs them.
 class CudnnTarget {
  public:
@@ -120,6 +126,8 @@ class CudnnTarget {
 
   [[nodiscard]] const CudnnFunctions& library() const noexcept { return library_; }
   [[nodiscard]] const CudnnDescriptor& properties() const noexcept { return properties_; }
+  /// Null: it is described by JSON.
+  [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
   /// Enqueues a plan. Any thread may call it.
   void run(const CudnnDescriptor& plan, const CudnnDescriptor& memory, cudaStream_t stream);
 
@@ -153,9 +161,10 @@ class CudnnGraph {
   std::vector<const CudnnDescriptor*> operations_;
 };
 
-/// Limits of a plan. Plans that add up in no fixed order are always refused.
+/// Limits of a plan.
 struct CudnnLimits {
   std::size_t workspace_bytes = 0;
+  bool is_ordered = true;  ///< plans that add up in no fixed order are refused
   std::vector<cudnnBackendNumericalNote_t> refused = {};
 };
 
@@ -166,8 +175,10 @@ using CudnnMemory = std::vector<std::pair<std::int64_t, void*>>;
 class CudnnPlan {
  public:
   /// The first plan in the order of cuDNN's heuristics that keeps the limits; null: there is none. Throws CudnnError.
+  /// REQUIRES: the target has a handle, or `gpu` is by_properties.
   [[nodiscard]] static std::shared_ptr<const CudnnPlan> find(const CudnnTarget& target, CudnnGraph graph,
-                                                             const CudnnLimits& limits);
+                                                             const CudnnLimits& limits,
+                                                             CudnnGpu gpu = CudnnGpu::by_properties);
 
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
   /// The memory, as CudnnTarget::run takes it. REQUIRES: workspace.size() >= workspace_bytes().
@@ -175,12 +186,13 @@ class CudnnPlan {
   [[nodiscard]] const CudnnDescriptor& descriptor() const noexcept { return *plan_; }
 
  private:
-  explicit CudnnPlan(CudnnGraph graph);
+  CudnnPlan(const CudnnTarget& target, CudnnGraph graph, CudnnGpu gpu);
   [[nodiscard]] bool take_first(const CudnnTarget& target, cudnnBackendHeurMode_t mode, const CudnnLimits& limits);
   [[nodiscard]] bool take(const CudnnTarget& target, std::unique_ptr<CudnnDescriptor> configuration,
                           const CudnnLimits& limits);
 
   CudnnGraph graph_;
+  CudnnGpu gpu_;
   CudnnDescriptor operations_;
   std::unique_ptr<CudnnDescriptor> configuration_;
   std::unique_ptr<CudnnDescriptor> plan_;

@@ -21,7 +21,7 @@ template <class Key>
 class CudnnPlans {
  public:
   using Run = std::function<void(cudaStream_t stream)>;
-  using Choose = std::function<std::shared_ptr<const CudnnPlan>(const CudnnTarget& target)>;
+  using Choose = std::function<std::shared_ptr<const CudnnPlan>(const CudnnTarget& target, CudnnGpu gpu)>;
   /// Gives a plan its memory (CudnnPlan::bind).
   using Bind = std::function<std::shared_ptr<const CudnnDescriptor>(const CudnnPlan& plan)>;
 
@@ -29,23 +29,23 @@ class CudnnPlans {
   CudnnPlans(std::shared_ptr<CudnnTarget> target, const Gpu& gpu) : target_(std::move(target)), gpu_(gpu) {}
 
   /// Enqueues the key's plan, bound to memory of which it reads and writes nothing yet. Any thread may call it. Empty:
-  /// `choose` finds none, or its kernels cannot be loaded. Either is said on stderr, once for a key. Throws
-  /// Error{internal} that begins with `name`, as the result does.
-  [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind) {
+  /// `choose` finds none, or its kernels cannot be loaded. Either is said on stderr, once for a key; `otherwise`: who
+  /// computes it then. Throws Error{internal} that begins with `name`, as the result does.
+  [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind,
+                         const char* otherwise = "our own kernel") {
     gpu_.use();
     const std::lock_guard lock(mutex_);
     const auto [known, is_new] = known_.try_emplace(key);
     std::shared_ptr<const CudnnPlan>& plan = known->second;
     std::shared_ptr<const CudnnDescriptor> memory;
     try {
-      plan = is_new ? choose(*target_) : plan;
+      if (is_new) {
+        plan = make(name, choose, bind, otherwise);
+      }
       memory = plan == nullptr ? nullptr : bind(*plan);
     } catch (const CudnnError& error) {
       known_.erase(known);
       throw named(error, name);
-    }
-    if (is_new && !is_loaded(plan.get(), memory.get(), name)) {
-      plan = nullptr;
     }
     if (plan == nullptr) {
       return nullptr;
@@ -64,25 +64,60 @@ class CudnnPlans {
     return {error.code(), fmt::format("{}: {}", name, error.message())};
   }
 
-  /// Loads a plan's kernels. Says on stderr why there are none.
-  bool is_loaded(const CudnnPlan* plan, const CudnnDescriptor* memory, const std::string& name) {
-    std::string why = fmt::format("{} has no engine for it that keeps our limits", target_->library().name);
-    if (plan != nullptr) {
+  /// A plan with its kernels loaded. The GPU's properties are tried first, because they are what plans without a GPU
+  /// are made and tested with. Once a plan by the handle was needed, all are made so.
+  std::shared_ptr<const CudnnPlan> make(const std::string& name, const Choose& choose, const Bind& bind,
+                                        const char* otherwise) {
+    std::string why;
+    if (!needs_handle_) {
       try {
-        load_kernels(gpu_, [&](cudaStream_t stream) { target_->run(plan->descriptor(), *memory, stream); });
-        return true;
-      } catch (const Error& error) {
-        why = fmt::format("loading the kernels failed: {}", error.message());
+        if (auto plan = loaded(CudnnGpu::by_properties, choose, bind, why); plan != nullptr) {
+          return plan;
+        }
+      } catch (const CudnnError& error) {
+        why = error.message();
       }
     }
-    write_to_standard_error(fmt::format("shardrun: our own kernel computes {}: {}\n", name, why));
-    return false;
+    std::string why_by_handle;
+    auto plan = loaded(CudnnGpu::by_handle, choose, bind, why_by_handle);
+    if (plan == nullptr) {
+      if (!why.empty() && why != why_by_handle) {
+        why_by_handle = fmt::format("by the GPU's properties {}; by its handle {}", why, why_by_handle);
+      }
+      write_to_standard_error(fmt::format("shardrun: {} computes {}: {}\n", otherwise, name, why_by_handle));
+    } else if (!needs_handle_) {
+      needs_handle_ = true;
+      write_to_standard_error(
+          fmt::format("shardrun: {} computes {} by a plan made with its handle, as all from now on. The plan made with "
+                      "the GPU's properties: {}\n",
+                      target_->library().name, name, why));
+    }
+    return plan;
+  }
+
+  /// Null: `why` says why there is none.
+  std::shared_ptr<const CudnnPlan> loaded(CudnnGpu described, const Choose& choose, const Bind& bind,
+                                          std::string& why) {
+    std::shared_ptr<const CudnnPlan> plan = choose(*target_, described);
+    if (plan == nullptr) {
+      why = fmt::format("{} has no engine for it that keeps our limits", target_->library().name);
+      return nullptr;
+    }
+    const std::shared_ptr<const CudnnDescriptor> memory = bind(*plan);
+    try {
+      load_kernels(gpu_, [&](cudaStream_t stream) { target_->run(plan->descriptor(), *memory, stream); });
+    } catch (const Error& error) {
+      why = fmt::format("loading the kernels failed: {}", error.message());
+      return nullptr;
+    }
+    return plan;
   }
 
   std::shared_ptr<CudnnTarget> target_;
   const Gpu& gpu_;
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<const CudnnPlan>> known_;
+  bool needs_handle_ = false;
 };
 
 }  // namespace shardrun::device::cuda

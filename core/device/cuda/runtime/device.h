@@ -62,6 +62,7 @@ class CudaDevice final : public DeviceApart {
     StreamValue wait = nullptr;
     StreamValue write = nullptr;
   };
+  /// Null: the driver does not have it.
   [[nodiscard]] StreamValues stream_values() const;
 
   /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.

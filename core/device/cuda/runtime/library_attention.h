@@ -25,7 +25,8 @@ struct AttentionMemory {
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;
-  void* sums = nullptr;  ///< over the rows of dout out
+  void* sums = nullptr;     ///< over the rows of dout out
+  void* dq_sums = nullptr;  ///< in float32, where they are added up in any order
   std::span<std::byte> workspace = {};
 };
 

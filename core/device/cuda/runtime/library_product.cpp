@@ -103,10 +103,14 @@ class CublasLtProduct final : public LibraryProduct {
     const cublasStatus_t status =
         library_.heuristic(handle_, operation_.get(), layouts_[1].get(), layouts_[0].get(), layouts_[2].get(),
                            layouts_[2].get(), made, static_cast<int>(results.size()), results.data(), &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+        write_to_standard_error(
+            fmt::format("shardrun: {} has no algorithm for {}: cublasLtMatmulAlgoGetHeuristic returned {}\n",
+                        library_.name, text_of(step_, epilogue_), library_.status_name(status)));
+      }
       return false;
     }
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < count; ++i) {
       const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
       if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes) {

@@ -84,7 +84,7 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
     gpu_.check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, use == Use::transfers ? greatest : least),
                "making a stream");
     host_copies_.prepare(gpu_, stream_);
-    try_gates();
+    try_stream_values();
     last_ = take(timers_, cudaEventDefault);
     set_clock();
   } catch (...) {
@@ -94,13 +94,16 @@ CudaQueue::CudaQueue(const CudaDevice& device, Threads& threads, Use use)
   cuda_.add(this);
 }
 
-/// A driver that has the functions may refuse them all the same, for a virtual GPU.
-void CudaQueue::try_gates() {
+void CudaQueue::try_stream_values() {
   const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
-  const char* const attempted = "trying whether a stream can write words of the host's memory and wait for them";
-  gpu_.check(static_cast<cudaError_t>(values_.write(stream_, word, 0, 0)), attempted);
-  gpu_.check(static_cast<cudaError_t>(values_.wait(stream_, word, 0, until_at_least)), attempted);
-  gpu_.check(cudaStreamSynchronize(stream_), attempted);
+  if (values_.write != nullptr && values_.write(stream_, word, 0, 0) != cudaSuccess) {
+    values_.write = nullptr;
+  }
+  if (values_.wait != nullptr && values_.wait(stream_, word, 0, until_at_least) != cudaSuccess) {
+    values_.wait = nullptr;
+  }
+  gpu_.check(cudaStreamSynchronize(stream_),
+             "trying whether a stream can write words of the host's memory and wait for them");
 }
 
 CudaQueue::~CudaQueue() {
@@ -145,6 +148,10 @@ void CudaQueue::release() noexcept {
 std::string CudaQueue::Run::text() const { return makes.empty() ? std::string(op) : fmt::format("{} ({})", op, makes); }
 
 std::string CudaQueue::suspects() const {
+  if (values_.write == nullptr) {
+    return "; the driver does not note which ops were done (in a job with one rank, CUDA_LAUNCH_BLOCKING=1 names the "
+           "one that failed)";
+  }
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
   // The runs done, of which the GPU has written the low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
@@ -163,7 +170,9 @@ std::string CudaQueue::suspects() const {
              ? ""
              : fmt::format("; the ops{} that were not done, with the tensors that they make: {}{}",
                            step == no_step ? "" : fmt::format(" of step {}", step + 1), fmt::join(runs, ", "),
-                           runs.size() == 1 ? "" : " (with CUDA_LAUNCH_BLOCKING=1 the one that failed is named)");
+                           runs.size() == 1 ? ""
+                                            : " (in a job with one rank, CUDA_LAUNCH_BLOCKING=1 names the one that "
+                                              "failed; with staged transfers it hangs)");
 }
 
 void CudaQueue::check(cudaError_t result, std::string_view attempted) {
@@ -227,6 +236,9 @@ void CudaQueue::begin_step(std::int64_t step) {
 }
 
 void CudaQueue::write_progress() {
+  if (values_.write == nullptr) {
+    return;
+  }
   const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->progress));
   check(static_cast<cudaError_t>(values_.write(stream_, word, static_cast<std::uint32_t>(runs_), 0)),
         "noting the progress of the queue");
@@ -475,6 +487,13 @@ bool CudaQueue::Calls::make_next() {
 
 std::uint64_t CudaQueue::add_gate() {
   use();
+  if (values_.wait == nullptr) {
+    throw Error(ErrorCode::io,
+                fmt::format("GPU {}: adding a gate for a transfer over the host's memory (staging): the NVIDIA driver "
+                            "lacks or refuses cuStreamWaitValue32: update the driver, run one rank, or use a transport "
+                            "that reads the GPU's memory (nccl)",
+                            gpu_.number()));
+  }
   const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
   std::uint64_t gate = 0;
   {

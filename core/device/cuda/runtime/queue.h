@@ -22,7 +22,8 @@ namespace shardrun::device::cuda {
 /// - Host memory that is pinned (Device::pin) is copied from and to directly. Other memory goes through pinned buffers
 ///   of the queue (host_copies.h).
 /// - Times and whether tensors are finite are given to the host when it finishes an event of any queue.
-/// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks.
+/// - A gate is a wait of the stream for a word in pinned memory. No thread of CUDA blocks. Where the driver lacks or
+///   refuses such waits, only adding a gate fails; where it does so with writes, progress is not noted.
 /// - Events and memory for the work under way are made when there is more of it than ever before, and kept.
 class CudaQueue final : public Queue {
  public:
@@ -102,7 +103,8 @@ class CudaQueue final : public Queue {
   template <typename Copy>
   void copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy);
   void write_progress();
-  void try_gates();
+  /// Forgets the functions of the driver that are refused: a driver that has them may do so, for a virtual GPU.
+  void try_stream_values();
   void release() noexcept;
 
   const CudaDevice& cuda_;

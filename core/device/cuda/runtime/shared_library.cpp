@@ -45,7 +45,10 @@ LibraryChoice choice_of_products() {
 }
 
 LibraryChoice choice_of_dnn() {
-  return {.name = "cuDNN", .variable = "SHARDRUN_CUDA_DNN", .values = {"own", "cudnn"}, .files = {"libcudnn.so.9"}};
+  return {.name = "cuDNN",
+          .variable = "SHARDRUN_CUDA_DNN",
+          .values = {"own", "cudnn", "cudnn-fastest"},
+          .files = {"libcudnn.so.9"}};
 }
 
 std::string_view chosen_by_variable(const LibraryChoice& choice) {
