@@ -100,15 +100,19 @@ class Gpt(nn.Module):
         self.layers = nn.ModuleList(Layer(setting) for _ in range(setting["layers"]))
         self.final_norm = LayerNorm(width, setting["bias"])
         self.head = nn.Linear(width, setting["vocab"], bias=False)
+        if setting["tied"]:
+            self.head.weight = self.tokens.weight
+
+    def initialise(self):
         for name, parameter in self.named_parameters():
             if name.endswith(("output.weight", "down.weight")):
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * setting["layers"]))
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(self.layers)))
             elif parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        if setting["tied"]:
-            self.head.weight = self.tokens.weight
+            else:
+                nn.init.ones_(parameter)
 
     def forward(self, inputs, targets):
         """The mean cross-entropy over all tokens."""
@@ -259,56 +263,117 @@ def build_of():
         "blas": blas,
         "onednn": first(r"MKL-DNN v(\S+)"),
         "capability": first(r"CPU capability usage: (\S+)"),
-        "attention": "fused" if HAS_FUSED_ATTENTION else "written out",
         "cuda": torch.version.cuda,
     }
 
 
-def train(setting, arguments):
-    """Runs the job's steps; what was measured."""
-    device = arguments.device
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(setting["seed"])
-    if device == "cuda":
-        if arguments.memory_share:
-            torch.cuda.set_per_process_memory_fraction(arguments.memory_share)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    tokens = load_tokens(setting)
-    with torch.device(device) if device == "cuda" else contextlib.nullcontext():
-        model = Gpt(setting)
-    optimizer, optimizer_kind = make_optimizer(model, setting)
-    runnable = torch.compile(model) if arguments.compile else model
+# As torch.nn.attention.SDPBackend numbers them.
+ATTENTION_BACKENDS = {0: "math", 1: "FlashAttention", 2: "memory-efficient", 3: "cuDNN"}
 
-    began = time.perf_counter()
-    clock = GpuClock() if device == "cuda" else HostClock()
-    first_step = limit = None
-    for step in range(setting["steps"]):
-        loss = train_step(runnable, optimizer, tokens, setting, learning_rate(setting, step), device)
-        clock.step_ended(loss)
-        if step == 0:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            first_step = time.perf_counter() - began
-        if arguments.seconds and step + 1 >= arguments.warm:
-            limit = limit or time.perf_counter() + arguments.seconds
-            if step + 1 > arguments.warm and time.perf_counter() >= limit:
-                break
-    times, losses = clock.finish()
 
-    median = statistics.median(times[arguments.warm :])
-    return {
-        "build": {**build_of(), "optimizer": optimizer_kind, "compiled": arguments.compile},
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "threads": arguments.threads,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "loss": losses[-1],
-        "losses": losses,
-        "first_step_s": first_step,
-        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
-        "step_ms_median": 1000 * median,
-        "tokens_per_s": setting["batch"] * setting["context"] / median,
-        "step_ms": [round(1000 * t, 3) for t in times],
-    }
+def attention_of(setting, device):
+    """The name of what computes attention in this job."""
+    if not HAS_FUSED_ATTENTION:
+        return "written out"
+    if device != "cuda" or not hasattr(torch, "_fused_sdp_choice"):
+        return "fused"
+    width, heads = setting["width"], setting["heads"]
+    dtype = torch.bfloat16 if setting["precision"] == "mixed" else torch.float32
+    qkv = torch.empty(
+        setting["batch"], setting["context"], 3 * width, device=device, dtype=dtype, requires_grad=True
+    ).split(width, dim=2)
+    query, key, value = (part.unflatten(2, (heads, width // heads)).transpose(1, 2) for part in qkv)
+    number = torch._fused_sdp_choice(query, key, value, None, setting["dropout"], True)
+    return ATTENTION_BACKENDS.get(number, f"backend {number}")
+
+
+class Trainer:
+    """A model with its data, which can be trained again and again from the same start, compiled once."""
+
+    def __init__(self, setting, arguments):
+        self.setting, self.arguments, self.device = setting, arguments, arguments.device
+        torch.set_num_threads(arguments.threads)
+        if self.device == "cuda":
+            if arguments.memory_share:
+                torch.cuda.set_per_process_memory_fraction(arguments.memory_share)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        if arguments.flash:
+            torch.backends.cuda.enable_mem_efficient_sdp(False)
+            torch.backends.cuda.enable_math_sdp(False)
+            if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):
+                torch.backends.cuda.enable_cudnn_sdp(False)
+        self.tokens = load_tokens(setting)
+        with torch.device(self.device) if self.device == "cuda" else contextlib.nullcontext():
+            self.model = Gpt(setting)
+        self.runnable = torch.compile(self.model) if arguments.compile else self.model
+        self.attention = attention_of(setting, self.device)
+
+    def rest(self):
+        """Leaves the GPU's memory to others until the next run."""
+        self.model.zero_grad(set_to_none=True)
+        self.model.to("cpu")
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+
+    def train(self, steps, warm, most_seconds):
+        """Runs the job's steps; what was measured."""
+        setting, device = self.setting, self.device
+        self.model.to(device)
+        torch.manual_seed(setting["seed"])
+        self.model.initialise()
+        optimizer, optimizer_kind = make_optimizer(self.model, setting)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.synchronize()
+
+        began = time.perf_counter()
+        clock = GpuClock() if device == "cuda" else HostClock()
+        first_step = limit = None
+        for step in range(steps):
+            loss = train_step(self.runnable, optimizer, self.tokens, setting, learning_rate(setting, step), device)
+            clock.step_ended(loss)
+            if step == 0:
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                first_step = time.perf_counter() - began
+            if most_seconds and step + 1 >= warm:
+                limit = limit or time.perf_counter() + most_seconds
+                if step + 1 > warm and time.perf_counter() >= limit:
+                    break
+        times, losses = clock.finish()
+
+        median = statistics.median(times[warm:])
+        return {
+            "build": {
+                **build_of(),
+                "attention": self.attention,
+                "optimizer": optimizer_kind,
+                "compiled": self.arguments.compile,
+            },
+            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+            "threads": self.arguments.threads,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "loss": losses[-1],
+            "losses": losses,
+            "first_step_s": first_step,
+            "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+            "step_ms_median": 1000 * median,
+            "tokens_per_s": setting["batch"] * setting["context"] / median,
+            "step_ms": [round(1000 * t, 3) for t in times],
+        }
+
+
+def serve(trainer):
+    """Compiles, then trains each time that a line of standard input asks for it: {"steps": …, "warm": …, "seconds": …}.
+    Answers with a line of JSON each; the first says that it is ready."""
+    trainer.train(3, 1, None)
+    trainer.rest()
+    print(json.dumps({"ready": True, "attention": trainer.attention}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        result = trainer.train(asked["steps"], asked["warm"], asked["seconds"])
+        trainer.rest()
+        print(json.dumps(result), flush=True)
 
 
 def main():
@@ -321,12 +386,18 @@ def main():
     parser.add_argument("--seconds", type=float, help="end so long after the warm steps, if the job has more")
     parser.add_argument("--memory-share", type=float, help="of the GPU's memory that may be taken (all)")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile")
+    parser.add_argument("--flash", action="store_true", help="FlashAttention, and not what PyTorch prefers")
+    parser.add_argument("--serve", action="store_true", help="compile, then train each time that a line of input asks")
     arguments = parser.parse_args()
     try:
         setting = setting_of(read_job(arguments.job, arguments.overrides))
         if setting["steps"] <= arguments.warm:
             raise JobError(f"train.steps = {setting['steps']} leaves nothing after --warm {arguments.warm}")
-        print(json.dumps(train(setting, arguments)))
+        trainer = Trainer(setting, arguments)
+        if arguments.serve:
+            serve(trainer)
+        else:
+            print(json.dumps(trainer.train(setting["steps"], arguments.warm, arguments.seconds)))
     except JobError as error:
         raise SystemExit(f"torch_gpt: {error}") from error
 

@@ -7,8 +7,8 @@ from tokens import write_tokens
 # In the order in which they are compiled and trained: the last may find no time.
 MODELS = {
     "124M": {"layers": 12, "heads": 12, "width": 768, "context": 1024, "learning_rate": 6e-4},
-    "1.5B": {"layers": 48, "heads": 25, "width": 1600, "context": 1024, "learning_rate": 2e-4},
     "350M": {"layers": 24, "heads": 16, "width": 1024, "context": 1024, "learning_rate": 3e-4},
+    "1.5B": {"layers": 48, "heads": 25, "width": 1600, "context": 1024, "learning_rate": 2e-4},
 }
 # GPT-2's vocabulary, padded to a multiple of 64 as in nanoGPT.
 VOCABULARY = 50304

@@ -1,12 +1,13 @@
 """The steps that check kernels: all against float64, and some under compute-sanitizer."""
 
+import concurrent.futures
 import json
 import re
 import time
 
 from machine import Failed, NoTime, Skipped, run
 
-# What a sanitizer, which slows down a hundredfold, is to see first.
+# What GPT-2 needs comes first: time may end before the rest, above all under a sanitizer, which slows down a hundredfold.
 FIRST_OPS = (
     "matmul",
     "matmul_gradient_weights",
@@ -43,6 +44,19 @@ DNN = (
 )
 
 
+# The references in float64 take most of the time.
+PROCESSES = 4
+# A check that takes so long hangs.
+PATIENCE = ("--patience", "8")
+
+
+def known_ops(machine):
+    """All ops, the first first."""
+    said = run([machine.kernel_checks, "--list"], 20, machine.environment).out
+    known = [line.split()[0] for line in said.splitlines() if line.strip()]
+    return [op for op in FIRST_OPS if op in known] + [op for op in known if op not in FIRST_OPS]
+
+
 def summary_of(path, ran):
     if not path.exists():
         raise Failed(f"kernel_checks ended with {ran.code}: {ran.last_words()}")
@@ -52,12 +66,28 @@ def summary_of(path, ran):
     return summary
 
 
+def merged(summaries):
+    """One summary of the processes' summaries."""
+    sums = {key: sum(each[key] for each in summaries) for key in ("ops", "cases", "runs", "failed")}
+    lists = {key: [item for each in summaries for item in each[key]] for key in ("failures", "not_run")}
+    by_op = {op: of for each in summaries for op, of in each["by_op"].items()}
+    return {**sums, **lists, "by_op": by_op, "passed": all(each["passed"] for each in summaries)}
+
+
 def kernels(machine, options, seconds):
     """All kernels of the device against float64; those of cuDNN are a step of their own."""
-    path = machine.scratch / "kernels.json"
-    command = [machine.kernel_checks, "--json", path, "--seconds", f"{max(1, seconds - 12):.0f}"]
-    command += ["--largest", "100", "--ops", ",".join(FEW_OPS)] if options.small else []
-    summary = summary_of(path, run(command, seconds, machine.without_dnn))
+    ops = list(FEW_OPS) if options.small else known_ops(machine)
+    machine.require_gpu()
+
+    def check(number):
+        path = machine.scratch / f"kernels-{number}.json"
+        command = [machine.kernel_checks, "--json", path, "--seconds", f"{max(1, seconds - 12):.0f}", *PATIENCE]
+        command += ["--largest", "100"] if options.small else []
+        command += ["--ops", ",".join(ops[number::PROCESSES])]
+        return summary_of(path, run(command, seconds, machine.without_dnn))
+
+    with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
+        summary = merged(list(pool.map(check, range(min(PROCESSES, len(ops))))))
     slowest = sorted(summary["by_op"].items(), key=lambda each: -each[1]["seconds"])[:5]
     done = summary["ops"] - len(summary["not_run"])
     lines = [
@@ -83,7 +113,7 @@ def own_products(machine, options, seconds):
     if machine.has_own_products():
         raise Skipped("they are what the step kernels has checked")
     path = machine.scratch / "own_products.json"
-    command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS)]
+    command = [machine.kernel_checks, "--json", path, "--ops", ",".join(PRODUCTS), *PATIENCE]
     command += ["--seconds", f"{max(1, seconds - 12):.0f}"]
     command += ["--largest", "100"] if options.small else []
     summary = summary_of(path, run(command, seconds, {**machine.without_dnn, "SHARDRUN_CUDA_PRODUCTS": "own"}))
@@ -105,8 +135,8 @@ def cudnn(machine, options, seconds):
     each shape."""
     machine.require_gpu()
     machine.require_dnn()
-    known = run([machine.kernel_checks, "--list"], 20, machine.environment).out.split("\n")
-    ops = [op for op in DNN if op in {line.split(" ")[0] for line in known}]
+    known = known_ops(machine)
+    ops = [op for op in DNN if op in known]
     environment = {**machine.environment, "SHARDRUN_CUDA_DNN": "cudnn"}  # refused if it is not found
     limit, figures, lines, wrong, late = time.monotonic() + seconds, {}, [], [], []
     for number, op in enumerate(ops):
@@ -115,7 +145,7 @@ def cudnn(machine, options, seconds):
         if share < 2:
             late.append(op)
             continue
-        command = [machine.kernel_checks, "--json", path, "--ops", op, "--seconds", f"{max(1, share - 1):.0f}"]
+        command = [machine.kernel_checks, "--json", path, "--ops", op, "--seconds", f"{max(1, share - 1):.0f}", *PATIENCE]
         command += ["--largest", "100"] if options.small else []
         summary = figures[op] = summary_of(path, run(command, share + 12, environment))
         lines += [f"{op}: {line}" for line in lines_of(summary)]
@@ -140,11 +170,7 @@ def sanitizer(machine, options, seconds):
     machine.require_gpu()
     if machine.sanitizer is None:
         raise Skipped("compute-sanitizer is not in PATH and in no toolkit of this machine")
-    known = [
-        line.split()[0] for line in run([machine.kernel_checks, "--list"], 20, machine.environment).out.splitlines()
-    ]
-    ops = [op for op in FIRST_OPS if op in known] + [op for op in known if op not in FIRST_OPS]
-    ops = FEW_OPS if options.small else ops
+    ops = FEW_OPS if options.small else known_ops(machine)
     figures, lines, wrong, late = {"path": machine.sanitizer}, [], [], []
     for tool in TOOLS:
         path = machine.scratch / f"{tool}.json"

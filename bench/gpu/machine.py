@@ -6,10 +6,13 @@ import os
 import platform
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
+
+from log import record_process
 
 
 class Skipped(Exception):
@@ -92,7 +95,9 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
             raise
         finally:
             _running.discard(process)
-    return Ran(code, out, err, time.monotonic() - begin)
+    seconds = time.monotonic() - begin
+    record_process(command, environment, code, seconds, stdin=text, stdout=out, stderr=err)
+    return Ran(code, out, err, seconds)
 
 
 def library_folders(python):
@@ -126,16 +131,21 @@ def find_tool(name, hints):
     return found
 
 
-class Memory:
-    """Samples how much of a GPU's memory is in use, by all: the most that nvidia-smi has seen in MiB, or None."""
+class Watch:
+    """Samples the GPU once a second: `most_mib` is the most of its memory in use by all, `median` of what its clocks,
+    power and reasons to throttle were while it was busy. Both are empty without nvidia-smi."""
+
+    ASKED = ("memory.used", "utilization.gpu", "clocks.sm", "power.draw", "temperature.gpu")
+    REASONS = "clocks_event_reasons.active"
 
     def __init__(self):
-        self.most = None
+        self.rows, self.reasons = [], {}
 
     def __enter__(self):
         tool = shutil.which("nvidia-smi")
+        query = ",".join((*self.ASKED, self.REASONS))
         self.process = tool and subprocess.Popen(
-            [tool, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0", "--loop-ms=200"],
+            [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits", "--id=0", "--loop-ms=1000"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -148,14 +158,28 @@ class Memory:
 
     def _read(self):
         for line in self.process.stdout:
-            if line.strip().isdigit():
-                self.most = max(self.most or 0, int(line))
+            words = [word.strip() for word in line.split(",")]
+            try:
+                self.rows.append(dict(zip(self.ASKED, map(float, words[:-1]))))
+            except ValueError:  # [N/A] of one of them
+                continue
+            self.reasons[words[-1]] = self.reasons.get(words[-1], 0) + 1
 
     def __exit__(self, *_):
         if self.process:
             end(self.process)
             self.reader.join()
             self.process.stdout.close()
+
+    @property
+    def most_mib(self):
+        return max((int(row["memory.used"]) for row in self.rows), default=None)
+
+    def said(self):
+        """{clock, power, temperature: median of the busy samples; reasons: {mask: samples}}"""
+        busy = [row for row in self.rows if row["utilization.gpu"] >= 50]
+        medians = {name: statistics.median(row[name] for row in busy) for name in self.ASKED[1:] if busy}
+        return {**medians, "busy_samples": len(busy), "reasons": self.reasons}
 
 
 class Machine:

@@ -1,20 +1,100 @@
-"""PyTorch as the rival of a race, which compiles every model before it."""
+"""PyTorch as the rival of a race: a process for each model, which compiles it once and then trains when it is asked."""
 
+import json
 import os
 import pathlib
+import subprocess
 import threading
 import time
 
 from contest import SHARE_OF_MEMORY
-from machine import Skipped, end, run
+from log import record, record_process
+from machine import Failed, Skipped, end
 
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_IN_TIME = "PyTorch had not compiled it in time"
+DEFAULT, FLASH = "PyTorch", "PyTorch, FlashAttention"
+SECONDS_TO_COMPILE = 300
+
+
+class OutOfMemory(Exception):
+    """The rival's; the message says with which batch."""
+
+
+class Rival:
+    """torch_gpt.py --serve: compiled when it has said its first line."""
+
+    def __init__(self, command, environment, scratch, name):
+        self.command, self.environment, self.name = command, environment, name
+        self.begin, self.lines = time.monotonic(), []
+        self.err = open(scratch / f"{name.replace(' ', '-').replace(',', '')}.err", "w+", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.err,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
+        self.ended, self.arrived = False, threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.arrived:
+                self.lines.append(line)
+                self.arrived.notify_all()
+        with self.arrived:
+            self.ended = True
+            self.arrived.notify_all()
+
+    def answer(self, seconds):
+        """The next line's object. Throws Failed or OutOfMemory; the process is then over."""
+        with self.arrived:
+            self.arrived.wait_for(lambda: self.lines or self.ended, timeout=seconds)
+            line = self.lines.pop(0) if self.lines else None
+        if line is not None and line.startswith("{"):
+            return json.loads(line)
+        is_late = line is None and not self.ended
+        self.stop()
+        said = self.said()
+        words = " | ".join(said.strip().splitlines()[-4:])[-400:] or line or "nothing was said"
+        if "out of memory" in said.lower():
+            raise OutOfMemory(f"{self.name}: {words[-200:]}")
+        raise Failed(f"{self.name}: " + (f"not done within {seconds:.0f} s" if is_late else words))
+
+    def ask(self, steps, warm, measured, seconds):
+        try:
+            self.process.stdin.write(json.dumps({"steps": steps, "warm": warm, "seconds": measured}) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it is over: answer() says how
+        return self.answer(seconds)
+
+    def said(self):
+        self.err.seek(0)
+        return self.err.read()
+
+    def stop(self):
+        if self.process.poll() is None:
+            end(self.process)
+        if self.begin is not None:
+            record_process(
+                self.command,
+                self.environment,
+                self.process.returncode,
+                time.monotonic() - self.begin,
+                stdout="".join(self.lines),
+                stderr=self.said(),
+            )
+            self.begin = None
 
 
 class Rivals(threading.Thread):
-    """Lets PyTorch compile every model, one after the other, while steps run whose times do not matter. The race then
-    finds the kernels in the compiler's cache, and knows which batch the rival can take."""
+    """Lets PyTorch compile the models of the chosen races, one after the other, while steps run whose times do not
+    matter; the race then knows which batch the rival can take."""
 
     def __init__(self, machine, options, contests):
         super().__init__(daemon=True)
@@ -24,9 +104,11 @@ class Rivals(threading.Thread):
         if machine.torch and self.device == "cpu" and not options.small:
             self.lack = f"PyTorch {machine.torch['version']} sees no GPU"
         self.eager = set()  # models that this PyTorch cannot compile
-        self.errors, self.seconds = {}, {}
+        self.errors, self.seconds, self.attention = {}, {}, {}
         self.reduced = []  # of which models the batch, and why
-        self.stopped, self.process = False, None
+        self.rivals = {name: {} for name in contests}  # of each model: {DEFAULT: …, FLASH: …}
+        self.done = {name: threading.Event() for name in contests}
+        self.stopped, self.waiting = False, None
         self.environment = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(machine.scratch / "inductor"),
@@ -37,11 +119,8 @@ class Rivals(threading.Thread):
         threads = min(8, len(os.sched_getaffinity(0)))
         command = [self.machine.python, HERE.parent / "torch_gpt.py", contest.path, "--device", self.device]
         compiled = self.device == "cuda" and contest.name not in self.eager
-        return [*command, "--threads", threads, *words, *(["--compile"] if compiled else [])]
-
-    def why_not(self, name):
-        """Why the rival cannot train a model, or None."""
-        return self.lack or self.errors.get(name)
+        command += ["--threads", threads, "--memory-share", SHARE_OF_MEMORY, "--serve"]
+        return [*command, *words, *(["--compile"] if compiled else [])]
 
     def run(self):
         for name, contest in self.contests.items():
@@ -54,53 +133,69 @@ class Rivals(threading.Thread):
                 except Exception as problem:  # of this script: the race goes on without this rival
                     self.errors[name] = f"{type(problem).__name__}: {problem}"
             self.seconds[name] = time.monotonic() - begin
+            self.done[name].set()
+
+    def _start(self, contest, name, *words):
+        rival = Rival(self.command(contest, *words), self.environment, self.machine.scratch, f"{name} {contest.name}")
+        self.waiting = rival
+        if self.stopped:
+            rival.stop()
+        return rival, rival.answer(SECONDS_TO_COMPILE)
 
     def _prepare(self, name, contest):
         """Why it cannot be done, or None."""
         while True:
-            command = self.command(contest, "--set", "train.steps=3", "--warm", "1", "--memory-share", SHARE_OF_MEMORY)
-            ran = run(command, 300, self.environment, started=self._keep)
-            if ran.code == 0:
-                return None
-            if self.stopped:
-                return NOT_IN_TIME
-            if "out of memory" in (ran.out + ran.err).lower():
+            try:
+                rival, ready = self._start(contest, DEFAULT)
+                break
+            except OutOfMemory as problem:
                 batch = contest.batch
                 if not contest.fit(below=batch):
-                    return f"PyTorch, batch {batch}: {ran.last_words()}"
-                self.reduced.append(f"{name}: batch {contest.batch} and not {batch}: {ran.last_words(200)}")
-            elif "--compile" in command:
-                self.errors[f"{name} compiled"] = ran.last_words()
+                    return f"batch {batch}: {problem}"
+                self.reduced.append(f"{name}: batch {contest.batch} and not {batch}: {problem}")
+            except Failed as failed:
+                if self.stopped:
+                    return NOT_IN_TIME
+                if self.device != "cuda" or name in self.eager:
+                    return str(failed)
+                self.errors[f"{name} compiled"] = str(failed)
                 self.eager.add(name)
-            else:
-                return f"PyTorch, batch {contest.batch}: {ran.last_words()}"
+        self.rivals[name][DEFAULT] = rival
+        self.attention[name] = ready["attention"]
+        if name == next(iter(self.contests)) and ready["attention"] not in ("FlashAttention", "fused", "written out"):
+            try:
+                self.rivals[name][FLASH], _ = self._start(contest, FLASH, "--flash")
+            except (Failed, OutOfMemory) as problem:
+                self.errors[f"{name}, FlashAttention"] = str(problem)
+        return None
 
-    def _keep(self, process):
-        self.process = process
-        if self.stopped:
-            end(process)
+    def of(self, name):
+        """({DEFAULT: Rival, …}, why there is none or None)"""
+        return self.rivals[name], self.lack or self.errors.get(name)
 
     def stop(self):
-        """Ends what is being compiled."""
+        """Ends all, also what is being compiled."""
         self.stopped = True
-        if self.is_alive() and self.process is not None:
-            end(self.process)
+        for rival in [self.waiting, *(each for rivals in self.rivals.values() for each in rivals.values())]:
+            if rival is not None:
+                rival.stop()
+
+    def wait(self, name, seconds):
+        """Waits until a model is compiled. A race does not begin what there was no time for."""
+        if not self.lack and not self.done[name].wait(max(1, seconds)):
+            record(f"PyTorch had not compiled {name}", stderr=self.waiting.said() if self.waiting else "")
+            self.errors.setdefault(name, NOT_IN_TIME)
 
     def finish(self, machine, options, seconds):
-        """The step before those whose times matter: waits until all is compiled."""
+        """The step before those whose times matter: waits until the first model is compiled."""
         if self.lack:
             raise Skipped(self.lack)
-        self.join(max(1, seconds - 5))
-        self.stop()
-        self.join(5)
-        for name in self.contests:  # a race must not begin what there was no time for
-            if name not in self.seconds:
-                self.errors.setdefault(name, NOT_IN_TIME)
-        seconds_of, errors = dict(self.seconds), {name: why for name, why in self.errors.items() if why}
-        lines = [", ".join(f"{name} {taken:.0f} s" for name, taken in seconds_of.items())]
+        self.wait(next(iter(self.contests)), seconds - 2)
+        errors = {name: why for name, why in self.errors.items() if why}
+        lines = [f"{name} {taken:.0f} s, attention by {self.attention.get(name)}" for name, taken in self.seconds.items()]
         lines += [f"{name}: {why}" for name, why in errors.items()]
         lines += self.reduced
-        prepared = [name for name, contest in self.contests.items() if contest.path and name not in errors]
-        if not prepared:
-            raise Skipped("; ".join(lines[1:]) or "no model has a batch that fits")
-        return {"seconds": seconds_of, "errors": errors, "prepared": prepared, "reduced": self.reduced}, lines
+        figures = {"seconds": dict(self.seconds), "errors": errors, "attention": self.attention, "reduced": self.reduced}
+        if not any(self.rivals.values()):
+            raise Skipped("; ".join(lines) or "no model has a batch that fits")
+        return figures, lines

@@ -21,6 +21,7 @@ STRATEGIES = {
 }
 PRECISIONS = ("float32", "mixed")
 IN_PROCESS_OF_FEW = (("dp", "float32"), ("tp", "float32"), ("3d", "mixed"))
+FEW = ("single", "dp", "zero3", "tp", "pp", "3d")
 IN_PROCESS_BY_DNN = ("single", "tp")
 IN_PROCESSES = ("dp", "zero3", "tp", "pp")
 # The first NCCL that lets several ranks use one GPU, if it is told so.
@@ -109,11 +110,17 @@ class Case:
         return {**result, "status": status, "reason": ran.last_words()}
 
 
+def verify_few(machine, options, seconds):
+    """The strategies with the most different traffic, in mixed, and one with ranks as processes."""
+    machine.require_gpu()
+    cases = [Case("in one process", strategy, "mixed", ["--in-process"]) for strategy in FEW]
+    cases += [Case("shm", "dp", "float32", settings=["job.transport=shm"])]
+    return compare(machine, options, seconds, cases[:1] + cases[-1:] if options.small else cases, [])
+
+
 def verify(machine, options, seconds):
     """Every strategy against the float64 reference: ranks in one process, and ranks as processes."""
     machine.require_gpu()
-    limit = time.monotonic() + seconds
-    job = write_verified_job(machine, options.small)
     pairs = [(strategy, precision) for precision in PRECISIONS for strategy in STRATEGIES]
     cases = [
         Case("in one process", strategy, precision, ["--in-process"])
@@ -137,6 +144,12 @@ def verify(machine, options, seconds):
         ]
     except Skipped as skipped:
         lines.append(f"ranks over nccl skipped: {skipped}")
+    return compare(machine, options, seconds, cases, lines)
+
+
+def compare(machine, options, seconds, cases, lines):
+    limit = time.monotonic() + seconds
+    job = write_verified_job(machine, options.small)
 
     def one(case):
         left = limit - time.monotonic()
@@ -144,7 +157,7 @@ def verify(machine, options, seconds):
             return {"how": case.how, "strategy": case.strategy, "precision": case.precision, "status": "no time"}
         return case.run(machine, job, left)
 
-    with concurrent.futures.ThreadPoolExecutor(1 if options.small else 4) as pool:
+    with concurrent.futures.ThreadPoolExecutor(1 if options.small else 8) as pool:
         results = list(pool.map(one, cases))
     return judged(results, lines)
 

@@ -9,8 +9,10 @@ import subprocess
 import time
 
 from contest import STEPS, STEPS_OF_SMALL
-from machine import Failed, Memory, Skipped, end, run
+from log import record_files, record_process
+from machine import Failed, Skipped, Watch, end
 from report import table
+from rivals import DEFAULT, OutOfMemory
 
 # bfloat16 with dense operands, TFLOP/s, from NVIDIA's data sheets (SXM).
 PEAKS = {"H100 80GB HBM3": 989, "H200": 989, "A100-SXM": 312}
@@ -22,10 +24,6 @@ LEAST_MEASURED = 3
 SECONDS_OF_A_RUN = 8
 ROUNDS = 3
 LARGEST_DIFFERENCE_OF_LOSSES = 0.05
-
-
-class OutOfMemory(Exception):
-    """The rival's; the message says with which batch."""
 
 
 # --- the contestants -------------------------------------------------------------------------------------------------
@@ -49,13 +47,14 @@ def run_shardrun(
         command += ["--set", setting]
     begin, asked, log = time.monotonic(), None, machine.scratch / "run.log"
     to_end = reserve + contest.plan["disk"]["result_bytes"] / 1e9  # it writes its weights first
-    with open(log, "w", encoding="utf-8") as file, Memory() as memory:
+    environment = {**machine.environment, **(variables or {})}
+    with open(log, "w", encoding="utf-8") as file, Watch() as watch:
         process = subprocess.Popen(
             [str(word) for word in command],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**machine.environment, **(variables or {})},
+            env=environment,
             start_new_session=True,
         )
         try:
@@ -74,13 +73,15 @@ def run_shardrun(
         finally:
             end(process)
     lines = metrics_of(folder)
-    said = log.read_text(errors="replace").strip().splitlines()
+    said = log.read_text(errors="replace")
+    record_process(command, environment, process.returncode, time.monotonic() - begin, said=said)
     # Killed while it wrote its weights: its steps count, and there is no summary.
     ended = (0, 128 + signal.SIGTERM, -signal.SIGKILL) if asked else (0,)
     if process.returncode not in ended or len(lines) < 2:
+        record_files(folder)
         raise Failed(
             f"shardrun, batch {contest.batch}: ended with {process.returncode} after {len(lines)} steps: "
-            + " | ".join(said[-3:])[-500:]
+            + " | ".join(said.strip().splitlines()[-3:])[-500:]
         )
     summary = folder / "summary.json"
     memory_of_rank = json.loads(summary.read_text())["ranks"][0] if summary.exists() else {}
@@ -93,24 +94,16 @@ def run_shardrun(
         "steps": len(lines),
         "planned_bytes": memory_of_rank.get("planned_bytes"),
         "peak_bytes": memory_of_rank.get("peak_bytes"),
-        "gpu_mib": memory.most,
+        "gpu_mib": watch.most_mib,
+        "gpu": watch.said(),
         "seconds": time.monotonic() - begin,
     }
 
 
-def run_torch(rivals, contest, seconds, measured):
+def run_torch(rival, contest, seconds, measured, steps):
     begin = time.monotonic()
-    steps = STEPS_OF_SMALL if rivals.options.small else STEPS
-    with Memory() as memory:
-        ran = run(
-            rivals.command(contest, "--warm", min(WARM, steps // 3), "--seconds", measured), seconds, rivals.environment
-        )
-    if ran.code != 0 and "out of memory" in (ran.out + ran.err).lower():
-        raise OutOfMemory(f"PyTorch, batch {contest.batch}: {ran.last_words(200)}")
-    if ran.code != 0:
-        why = f"not done within {seconds:.0f} s" if ran.code is None else ran.last_words()
-        raise Failed(f"PyTorch, batch {contest.batch}: {why}")
-    said = json.loads(ran.out)
+    with Watch() as watch:
+        said = rival.ask(steps, min(WARM, steps // 3), measured, seconds)
     if said["parameters"] != contest.plan["parameters"]:
         raise Failed(
             f"PyTorch trains {said['parameters']} parameters, shardrun {contest.plan['parameters']}: these are not the "
@@ -121,7 +114,8 @@ def run_torch(rivals, contest, seconds, measured):
         "step_ms": said["step_ms_median"],
         "steps": len(said["losses"]),
         "peak_bytes": said["peak_bytes"],
-        "gpu_mib": memory.most,
+        "gpu_mib": watch.most_mib,
+        "gpu": watch.said(),
         "first_step_s": said["first_step_s"],
         "build": said["build"],
         "seconds": time.monotonic() - begin,
@@ -132,33 +126,35 @@ def run_torch(rivals, contest, seconds, measured):
 
 
 def race(machine, rivals, contest, seconds):
-    """[{"shardrun": …, "PyTorch": …}] of each round, and why the rival is missing, or None."""
+    """[{"shardrun": …, DEFAULT: …, …}] of each round, and why a rival is missing, or None."""
     limit = time.monotonic() + seconds
-    why = rivals.why_not(contest.name)
+    rivals_of_model, why = rivals.of(contest.name)
     rounds, longest = [], 0
     measured = 0.5 if rivals.options.small else SECONDS_OF_A_RUN
+    steps = STEPS_OF_SMALL if rivals.options.small else STEPS
     for number in range(1 if rivals.options.small else ROUNDS):
         begin = time.monotonic()
         if rounds and begin + 1.2 * longest > limit:
             break
-        turns = ["shardrun", "PyTorch"] if number % 2 == 0 else ["PyTorch", "shardrun"]
+        turns = ["shardrun", *rivals_of_model]
         result = {}
-        for name in turns:
+        for name in turns if number % 2 == 0 else reversed(turns):
             left = limit - time.monotonic()
             if name == "shardrun":
-                # The rival needs its part of the first round.
-                share = 1 if why or rounds or "PyTorch" in result else 0.5
+                # The rivals need their part of the first round.
+                share = 1 if why or rounds else 0.5
                 try:
                     result[name] = run_shardrun(machine, contest, max(12, share * left), measured)
                 except Failed as failed:
                     if not rounds:
                         raise
                     return rounds, f"round {number + 1}: {failed}"
-            elif not why:
+            elif name in rivals_of_model:
                 try:
-                    result[name] = run_torch(rivals, contest, max(5, left), measured)
+                    result[name] = run_torch(rivals_of_model[name], contest, max(5, left), measured, steps)
                 except (Failed, OutOfMemory) as failed:
                     why = str(failed)
+                    rivals_of_model = {key: each for key, each in rivals_of_model.items() if key != name}
         rounds.append(result)
         longest = max(longest, time.monotonic() - begin)
     return rounds, why
@@ -166,8 +162,7 @@ def race(machine, rivals, contest, seconds):
 
 def losses_differ(rounds):
     """(step, shardrun's loss, PyTorch's, what is implausible or None), at the last step that both have."""
-    last = rounds[0]
-    ours, theirs = last["shardrun"]["losses"], last["PyTorch"]["losses"]
+    ours, theirs = rounds[0]["shardrun"]["losses"], rounds[0][DEFAULT]["losses"]
     at = min(len(ours), len(theirs)) - 1
     wrong = None
     if not (math.isfinite(ours[at]) and math.isfinite(theirs[at])):
@@ -188,7 +183,7 @@ def figures_of(machine, options, contest, rounds):
     flops = contest.model_flops_per_token()
     peak = options.peak_tflops or peak_of(machine.gpu or "")
     rows = {}
-    for name in ("shardrun", "PyTorch"):
+    for name in dict.fromkeys(name for each in rounds for name in each):
         runs = [each[name] for each in rounds if name in each]
         if not runs:
             continue
@@ -204,10 +199,11 @@ def figures_of(machine, options, contest, rounds):
             "gpu_mib": max((each["gpu_mib"] or 0 for each in runs)) or None,
             "runs": runs,
         }
-    both = [each for each in rounds if len(each) == 2]
-    ratio = (
-        statistics.median(each["PyTorch"]["step_ms"] / each["shardrun"]["step_ms"] for each in both) if both else None
-    )
+    times = {}
+    for name in rows:
+        both = [each for each in rounds if name in each and "shardrun" in each]
+        if name != "shardrun" and both:
+            times[name] = statistics.median(each[name]["step_ms"] / each["shardrun"]["step_ms"] for each in both)
     return {
         "batch": contest.batch,
         "context": contest.model["context"],
@@ -218,7 +214,9 @@ def figures_of(machine, options, contest, rounds):
         "flops_formula": "6N + 6*layers*context*width a token",
         "peak_tflops": peak,
         "contestants": rows,
-        "times_pytorch": ratio,
+        "times_rival": times,
+        # What the ratio has to be read with.
+        "residual_stream": {"shardrun": "bfloat16", "PyTorch": "float32, as autocast leaves it"},
     }
 
 
@@ -236,10 +234,11 @@ def lines_of(contest, figures):
         )
     ]
     for name, row in figures["contestants"].items():
-        eager = name == "PyTorch" and not figures["rival_compiled"]
+        attention = row["runs"][0].get("build", {}).get("attention")
+        eager = attention is not None and not figures["rival_compiled"]
         rows.append(
             (
-                f"{name}{' eager' * eager}",
+                f"{name}{f' (attention by {attention})' if name == DEFAULT else ''}{' eager' * eager}",
                 "+".join(str(each["steps"]) for each in row["runs"]),
                 f"{row['step_ms']:.1f}",
                 f"{row['tokens_per_s']:,.0f}",
@@ -263,19 +262,26 @@ class Training:
         contest = self.contests[self.name]
         contest.require_batch()
         rivals = self.rivals()
+        begin = time.monotonic()
+        rivals.wait(self.name, 0.5 * seconds)
+        seconds -= time.monotonic() - begin
         rounds, why = race(machine, rivals, contest, seconds)
         figures = figures_of(machine, options, contest, rounds)
         figures.update(rival_lacks=why, rival_compiled=contest.name not in rivals.eager and rivals.device == "cuda")
         lines = lines_of(contest, figures)
         if figures["peak_tflops"] is None:
             lines.append(f"no peak is known of '{machine.gpu}': --peak-tflops names it")
-        if figures["times_pytorch"]:
-            step, ours, theirs, wrong = losses_differ([each for each in rounds if len(each) == 2])
-            figures["loss"] = {"step": step, "shardrun": ours, "PyTorch": theirs}
+        for name, ratio in figures["times_rival"].items():
             lines.append(
-                f"shardrun's speed over PyTorch's {figures['times_pytorch']:.2f} ({len(rounds)} rounds); loss of step "
-                f"{step}: {ours:.3f}, {theirs:.3f}"
+                f"shardrun's speed over that of {name}: {ratio:.2f} ({len(rounds)} rounds); residual stream of ours "
+                "bfloat16, of PyTorch's autocast float32"
             )
+        for name, row in figures["contestants"].items():
+            lines.append(f"{name}: {row['runs'][-1]['gpu']}")
+        if DEFAULT in figures["times_rival"]:
+            step, ours, theirs, wrong = losses_differ([each for each in rounds if DEFAULT in each])
+            figures["loss"] = {"step": step, "shardrun": ours, "PyTorch": theirs}
+            lines.append(f"loss of step {step}: {ours:.3f}, {theirs:.3f}")
             if wrong:
                 raise Failed(wrong, {**figures, "lines": lines})
         if why:
@@ -287,6 +293,7 @@ class Training:
 
 WAYS = {
     "own attention": {"SHARDRUN_CUDA_DNN": "own"},
+    "cuDNN not deterministic": {"SHARDRUN_CUDA_DNN": "cudnn-fastest"},
     "ops after products unfused": {"SHARDRUN_CUDA_PRODUCTS": "unfused"},
     "own products": {"SHARDRUN_CUDA_PRODUCTS": "own"},
 }
@@ -304,9 +311,9 @@ class Ways:
         contest.require_batch()
         ways = {"as found": {}}
         if machine.has_dnn():
-            ways["own attention"] = WAYS["own attention"]
+            ways.update((name, way) for name, way in WAYS.items() if "SHARDRUN_CUDA_DNN" in way)
         if not machine.has_own_products():
-            ways.update((name, WAYS[name]) for name in list(WAYS)[1:])
+            ways.update((name, way) for name, way in WAYS.items() if "SHARDRUN_CUDA_PRODUCTS" in way)
         if len(ways) == 1:
             raise Skipped("neither cuBLASLt nor cuDNN is used")
         limit, figures, lacks = time.monotonic() + seconds, {}, []
