@@ -157,7 +157,7 @@ class Differentiation {
       return;
     }
     ValueId& sum = gradients_[input];
-    sum = sum.exists() ? builder_.call("add", {sum, gradient}, {}, fmt::format("gradient/{}/sum", name_of(input)))
+    sum = sum.exists() ? builder_.call("add", {gradient, sum}, {}, fmt::format("gradient/{}/sum", name_of(input)))
                        : gradient;
   }
 

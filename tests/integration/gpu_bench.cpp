@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,17 @@ void write_sanitizer(const fs::path& folder, int errors) {
   fs::permissions(path, fs::perms::owner_all);
 }
 
+/// Folders of a copied tree on another machine: everybody may write to them, and their owner is a number.
+void make_foreign(const fs::path& folder) {
+  REQUIRE(run_script(folder, "chmod -R a+rwX packed && { [ $(id -u) != 0 ] || chown -R 4242:4242 packed; }").code == 0);
+}
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
 const json::object& step(const json::object& report, const std::string& name) {
   for (const json::value& each : report.at("steps").as_array()) {
     if (each.at("name").as_string() == name) {
@@ -73,6 +85,7 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   INFO(packed.err);
   REQUIRE(packed.code == 0);
   write_sanitizer(folder.path(), 0);
+  make_foreign(folder.path());
 
   const Ended ended =
       run_packed(folder.path(), "", "PATH=\"$PWD/tools:$PATH\" LD_LIBRARY_PATH='" SHARDRUN_FAKE_LIBRARIES "'");
@@ -83,16 +96,17 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   const json::object report = read_json(folder.path() / "report.json");
   CHECK(report.at("finished").as_bool());
   CHECK(report.at("pack").as_object().contains("commit"));
-  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "own-products", "cudnn", "verify",
-                                                     "sanitizer", "compile", "rates", "train-124M", "ops", "ways",
-                                                     "bandwidth"});
+  CHECK(names_of(report) == std::vector<std::string>{"machine", "first", "kernels", "own-products", "cudnn",
+                                                     "verify-few", "sanitizer", "verify", "compile", "rates",
+                                                     "train-124M", "ops", "ways", "nccl", "bandwidth"});
   for (const json::value& each : report.at("steps").as_array()) {
     INFO(json::serialize(each));
     const std::string status(each.at("status").as_string());
     CHECK((status == "passed" || (status == "skipped" && !each.at("reason").is_null())));
     CHECK_THAT(ended.out, Contains("== " + std::string(each.at("name").as_string()) + ": " + status + " in "));
   }
-  for (const char* name : {"machine", "kernels", "own-products", "verify", "sanitizer", "train-124M", "ops", "ways"}) {
+  for (const char* name : {"machine", "first", "kernels", "own-products", "verify-few", "sanitizer", "verify",
+                           "train-124M", "ops", "ways"}) {
     INFO(name);
     CHECK(step(report, name).at("status") == "passed");
   }
@@ -101,7 +115,14 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   const std::string dnn(step(report, "machine").at("figures").at("dnn").as_string());
   CHECK((step(report, "cudnn").at("status") == "passed") == dnn.starts_with("cuDNN"));
   CHECK(step(report, "ways").at("figures").as_object().contains("own attention") == dnn.starts_with("cuDNN"));
-  CHECK(step(report, "sanitizer").at("figures").at("memcheck").at("checks").at("cases").as_int64() > 0);
+  for (const auto& [op, of] :
+       step(report, "sanitizer").at("figures").at("memcheck").at("checks").at("by_op").as_object()) {
+    INFO(op);
+    CHECK(of.at("done").as_bool());
+    CHECK(of.at("cases").as_int64() > 0);
+    CHECK(of.at("cases").as_int64() <= 8);
+  }
+  CHECK_THAT(std::string(step(report, "nccl").at("reason").as_string()), Contains("verify has its cases over NCCL"));
   int compared = 0;
   for (const json::value& each : step(report, "verify").at("figures").at("cases").as_array()) {
     compared += each.at("status") == "passed" ? 1 : 0;
@@ -116,9 +137,42 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   // N without the positions: 6 * (28320 - 16 * 32) + 6 * 2 * 16 * 32 a token, 4 x 16 tokens.
   CHECK(training.at("parameters").as_int64() == 28'320);
   CHECK(training.at("model_flops_per_step").as_int64() == 64 * (6 * (28'320 - 512) + 6'144));
-  const json::array& ops = step(report, "ops").at("figures").at("ops").as_array();
-  REQUIRE_FALSE(ops.empty());
-  CHECK(ops[0].at("ms").to_number<double>() > 0);
+  for (const char* name : {"first", "ops"}) {
+    const json::array& ops = step(report, name).at("figures").at("ops").as_array();
+    REQUIRE_FALSE(ops.empty());
+    CHECK(ops[0].at("ms").to_number<double>() > 0);
+    CHECK(fs::exists(folder.path() / ("gpu-trace-" + std::string(name) + ".json.gz")));
+  }
+}
+
+TEST_CASE("bench/gpu: two processes train over NCCL on one GPU, and a failure of one is in the log", "[gpu_bench]") {
+  if (!has_python()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  REQUIRE(pack(folder.path(), "--limit-mib 1000").code == 0);
+  const std::string variables =
+      "FAKE_CUDA_GPUS=1 FAKE_NCCL_VERSION=22809 LD_LIBRARY_PATH='" SHARDRUN_FAKE_LIBRARIES "'";
+
+  const Ended ended = run_packed(folder.path(), "--only nccl", variables);
+
+  INFO(ended.out << ended.err);
+  CHECK(ended.code == 0);
+  json::object report = read_json(folder.path() / "report.json");
+  const json::object& figures = step(report, "nccl").at("figures").as_object();
+  CHECK(figures.at("over_nccl").as_array().size() == 4);
+  CHECK(figures.at("over_nccl") == figures.at("over_shm"));
+
+  const Ended killed = run_packed(folder.path(), "--only nccl", "FAKE_NCCL_KILL=1:2 " + variables);
+
+  INFO(killed.out << killed.err);
+  CHECK(killed.code == 1);
+  report = read_json(folder.path() / "report.json");
+  CHECK(step(report, "nccl").at("status") == "failed");
+  CHECK_THAT(std::string(step(report, "nccl").at("reason").as_string()),
+             Contains("over nccl, after 0 steps") && Contains("process 1: exit code -9"));
+  CHECK_THAT(text_of(folder.path() / "gpu-run.log"),
+             Contains("exit code -9 after ") && Contains("NCCL_HOSTID=r1") && Contains("NCCL_DEBUG=INFO"));
 }
 
 TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those after it", "[gpu_bench]") {
@@ -129,23 +183,33 @@ TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those aft
   REQUIRE(pack(folder.path(), "--limit-mib 1000").code == 0);
   write_sanitizer(folder.path(), 3);
 
-  const Ended wrong = run_packed(folder.path(), "--only kernels,sanitizer,ops",
-                                 "PATH=\"$PWD/tools:$PATH\" SHARDRUN_CUDA_PRODUCTS=own SHARDRUN_CUDA_DNN=own "
-                                 "FAKE_CUDA_WITHOUT=layer_norm");
+  const Ended wrong =
+      run_packed(folder.path(), "--only first,kernels,verify-few,sanitizer,ops,nccl",
+                 "PATH=\"$PWD/tools:$PATH\" SHARDRUN_CUDA_PRODUCTS=own SHARDRUN_CUDA_DNN=own "
+                 "FAKE_CUDA_WITHOUT=layer_norm FAKE_CUDA_GPUS=1 LD_LIBRARY_PATH='" SHARDRUN_FAKE_LIBRARIES "'");
 
   INFO(wrong.out << wrong.err);
   CHECK(wrong.code == 1);
   json::object report = read_json(folder.path() / "report.json");
   CHECK(report.at("finished").as_bool());
-  CHECK(names_of(report) == std::vector<std::string>{"machine", "kernels", "sanitizer", "ops"});
+  CHECK(names_of(report) ==
+        std::vector<std::string>{"machine", "first", "kernels", "verify-few", "sanitizer", "ops", "nccl"});
   CHECK(step(report, "machine").at("status") == "passed");
-  CHECK(step(report, "kernels").at("status") == "failed");
+  for (const char* name : {"first", "kernels", "verify-few", "nccl"}) {
+    INFO(name);
+    CHECK(step(report, name).at("status") == "failed");
+  }
   CHECK(step(report, "kernels").at("figures").at("failures").at(0).at("op") == "layer_norm");
   CHECK(step(report, "sanitizer").at("status") == "failed");
   CHECK(step(report, "ops").at("status") == "failed");
-  CHECK_THAT(std::string(step(report, "sanitizer").at("reason").as_string()), Contains("memcheck: 3 errors"));
+  CHECK_THAT(std::string(step(report, "sanitizer").at("reason").as_string()), Contains("memcheck: 9 errors"));
   CHECK_THAT(std::string(step(report, "ops").at("reason").as_string()),
              Contains("no kernels of device cuda for these ops of the job: layer_norm"));
+  const std::string log = text_of(folder.path() / "gpu-run.log");
+  for (const char* cause : {"bin/kernel_checks --json", "FAILED layer_norm: ", "ERROR SUMMARY: 3 errors",
+                            "bin/shardrun verify ", "no kernels of device cuda for these ops of the job: layer_norm"}) {
+    CHECK_THAT(log, Contains(cause));
+  }
 
   const Ended none = run_packed(folder.path(), "", "FAKE_CUDA_DRIVER=0");
 
@@ -155,10 +219,8 @@ TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those aft
   CHECK(report.at("finished").as_bool());
   CHECK(step(report, "machine").at("status") == "failed");
   CHECK_THAT(std::string(step(report, "machine").at("reason").as_string()), Contains("there is no NVIDIA driver"));
-  for (const char* name : {"verify", "train-124M", "ops"}) {
-    INFO(name);
-    CHECK(step(report, name).at("status") == "skipped");
-  }
+  CHECK(names_of(report) == std::vector<std::string>{"machine"});
+  CHECK_THAT(text_of(folder.path() / "gpu-run.log"), Contains("bin/shardrun devices --json"));
 }
 
 TEST_CASE("bench/gpu judges what it measured", "[gpu_bench]") {
@@ -167,7 +229,7 @@ TEST_CASE("bench/gpu judges what it measured", "[gpu_bench]") {
   }
   const TemporaryFolder folder;
   std::ofstream(folder.path() / "judge.py") << R"(
-import pathlib, sys, types
+import pathlib, sys, time, types
 source = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(source / "bench/gpu"), str(source / "bench")]
 sys.dont_write_bytecode = True
@@ -196,21 +258,47 @@ def run_shardrun(*_):
         raise each
     return each
 training.run_shardrun = run_shardrun
-rival = types.SimpleNamespace(why_not=lambda _: "no rival", options=types.SimpleNamespace(small=False))
+rival = types.SimpleNamespace(of=lambda _: ({}, "no rival"), options=types.SimpleNamespace(small=False))
 rounds, why = training.race(None, rival, types.SimpleNamespace(name="124M"), 1000)
 assert rounds == [{"shardrun": {"step_ms": 1}}] and why == "round 2: gone", (rounds, why)
 
+compiling = pathlib.Path("compiling")
+compiling.write_text("""#!/bin/sh
+case "$2" in *slow*) exec sleep 1000;; esac
+echo '{"ready": true, "attention": "fused"}'
+exec cat >/dev/null
+""")
+compiling.chmod(0o755)
 options = types.SimpleNamespace(small=True)
-has = types.SimpleNamespace(torch={"gpu": False}, torch_lacks=None, scratch=pathlib.Path("."), python="false")
-slow = rivals.Rivals(has, options, {"124M": types.SimpleNamespace(path="job.ini", batch=1, name="124M")})
-slow.stop()
-slow.start()
+has = types.SimpleNamespace(torch={"gpu": False}, torch_lacks=None, scratch=pathlib.Path("."), python=compiling.resolve())
+def rivals_of(**jobs):
+    made = rivals.Rivals(has, options, {name: types.SimpleNamespace(path=job, batch=1, name=name) for name, job in jobs.items()})
+    made.start()
+    return made
+
+some = rivals_of(quick="quick.ini", slow="slow.ini", later="quick.ini")
+while not some.rivals["quick"]:
+    time.sleep(0.01)  # nothing tells when
+figures, lines = some.finish(None, options, 1)
+assert not some.is_alive() and figures["errors"] == dict.fromkeys(("slow", "later"), rivals.NOT_IN_TIME), figures
+ready, why = some.of("quick")
+assert why is None and ready[rivals.DEFAULT].process.poll() is None
+assert some.of("slow") == some.of("later") == ({}, rivals.NOT_IN_TIME)
+some.stop()
+assert ready[rivals.DEFAULT].process.poll() is not None
+
+# A race never begins while a model is being compiled.
+raced = rivals_of(quick="quick.ini", slow="slow.ini")
+raced.of("quick")
+assert not raced.is_alive() and raced.of("slow") == ({}, rivals.NOT_IN_TIME)
+raced.stop()
+
+none = rivals_of(slow="slow.ini")
 try:
-    slow.finish(None, options, 10)
+    none.finish(None, options, 1)
     raise SystemExit("nothing was compiled, and the step passes")
 except machine.Skipped as skipped:
     assert rivals.NOT_IN_TIME in str(skipped)
-assert slow.why_not("124M") == rivals.NOT_IN_TIME
 
 machine.end_all()
 assert machine.run(["sleep", "1000"], 500).code == -9
@@ -232,6 +320,15 @@ TEST_CASE("bench/gpu/pack refuses a folder that is too large, and one with files
   CHECK_THAT(large.err, Contains("and at most 1 are wanted"));
   const Ended again = pack(folder.path(), "--limit-mib 1000");
   CHECK(again.code == 0);
+  const std::string ready = again.out.substr(again.out.find("the first call:\n") + 16);
+  const std::string command = ready.substr(0, ready.find('\n'));
+  CHECK(command.size() < 2000);
+  fs::create_directory(folder.path() / "copies");
+  const Ended listed = run_script(folder.path(), "export TMPDIR=\"$PWD/copies\"; " + command + " --list");
+  INFO(command << listed.err);
+  CHECK(listed.code == 0);
+  CHECK_THAT(listed.out, Contains("train-124M"));
+  CHECK(fs::exists(folder.path() / "copies/shardrun-gpu-packed/bin/shardrun"));
 
   fs::remove(folder.path() / "packed/pack.json");
   const Ended others = pack(folder.path());

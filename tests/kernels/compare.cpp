@@ -73,9 +73,16 @@ Tolerance float_tolerance(const Case& test) {
 
 double lost_by_tensor_cores(const Prepared& prepared) {
   const std::string_view op = prepared.op->name;
-  const bool is_product = op.starts_with("matmul") || op.starts_with("einsum") || op.starts_with("conv");
-  if (!is_product || std::ranges::any_of(prepared.inputs,
-                                         [](const Tensor& input) { return input.type.dtype != graph::DType::bf16; })) {
+  const bool is_convolution = op.starts_with("conv");
+  const auto all_are = [&](graph::DType dtype) {
+    return std::ranges::all_of(prepared.inputs, [&](const Tensor& input) { return input.type.dtype == dtype; });
+  };
+  double lost_by_term = 0;
+  if (all_are(graph::DType::bf16) && (is_convolution || op.starts_with("matmul") || op.starts_with("einsum"))) {
+    lost_by_term = 0x1p-29;
+  } else if (all_are(graph::DType::f32) && is_convolution) {
+    lost_by_term = 6 * 0x1p-29;
+  } else {
     return 0;
   }
   // Terms of a sum: the factors that no result has.
@@ -86,7 +93,7 @@ double lost_by_tensor_cores(const Prepared& prepared) {
     });
     terms *= is_summed ? static_cast<double>(prepared.rule.factors[factor].size) : 1;
   }
-  return terms * 0x1p-29;
+  return terms * lost_by_term;
 }
 
 const device::Device& fast() { return device::Device::find("cpu"); }

@@ -26,8 +26,11 @@ struct Tolerance {
 /// How exactly the op's fast kernels follow the reference.
 [[nodiscard]] Tolerance float_tolerance(const Case& test);
 
-/// What products of bfloat16 by tensor cores may lose beyond that, as a share of the largest: they round a sum toward
-/// zero after every 16 terms. 0 for operands of float32, and for ops that are no products.
+/// What products by tensor cores may lose beyond that, as a share of the largest:
+/// - bfloat16: tensor cores round a sum toward zero after every 16 terms.
+/// - Convolutions of float32: cuDNN's engine 67 for the weights' gradient has no numerical note. On an H200 it lost as
+///   much as three TF32 products for each term do: rounded toward zero after every 8 terms, three times.
+/// - 0 for other ops of float32, and for ops that are no products.
 [[nodiscard]] double lost_by_tensor_cores(const Prepared& prepared);
 
 inline constexpr Tolerance bit_for_bit = {};

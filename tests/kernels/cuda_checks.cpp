@@ -47,7 +47,15 @@ std::vector<Case> cases_with_long_rows(std::string_view op) {
     add(300, 2100);
     // Rows that are listed by several blocks.
     cases.push_back(
-        {"embedding_gradient", {{"rows", 200}, {"axis", "vocab"}}, {integers_below<200>({700}), normal({700, 40})}});
+        {"embedding_gradient", {{"rows", 600}, {"axis", "vocab"}}, {integers_below<600>({700}), normal({700, 40})}});
+    // Places of a few rows that fill several chunks.
+    cases.push_back(
+        {"embedding_gradient", {{"rows", 3}, {"axis", "vocab"}}, {integers_below<3>({1000}), normal({1000, 8})}});
+  }
+  if (op == "scatter_add") {
+    cases.push_back({"scatter_add",
+                     {{"dim", std::int64_t{1}}, {"rows", 3}, {"axis", "vocab"}},
+                     {integers_below<3>({700}), normal({2, 700, 3})}});
   }
   return cases;
 }
@@ -145,8 +153,12 @@ std::string accumulates(const TypedCase&, const Prepared& given, KernelRunner& r
   }
   Prepared prepared = given;
   const std::vector<Tensor> expected = expected_sums(prepared);
-  return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected,
-                          {.of_largest = 1e-6 + lost_by_tensor_cores(prepared)});
+  Tolerance tolerance = {.of_largest = 1e-6 + lost_by_tensor_cores(prepared)};
+  // cuDNN rounds a bfloat16 gradient of weights before it adds it, and the sum again.
+  if (prepared.op->name == "conv_gradient_weights" && prepared.outputs[0].type.dtype == DType::bf16) {
+    tolerance.of_largest += 0x1p-8;
+  }
+  return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected, tolerance);
 }
 
 std::string takes_operands_memory(const TypedCase&, const Prepared& prepared, KernelRunner& runner) {

@@ -92,6 +92,7 @@ std::optional<Options> parse(int argc, char** argv) {
       "patience", po::value(&options.patience)->default_value(60),
       "seconds for one check of a case; if it takes longer, its op is given up as failed; 0: any time")(
       "largest", po::value(&options.largest), "leave out cases with an operand of more elements than this")(
+      "cases", po::value(&options.cases), "run so many cases of each op, at even distances in its list; 0: all")(
       "separate", "give each buffer an allocation of its own, for compute-sanitizer")("json", po::value(&options.json),
                                                                                       "write a summary to this file");
   po::options_description all;

@@ -21,6 +21,7 @@ struct Options {
   double seconds = 0;
   double patience = 60;
   std::int64_t largest = 0;  ///< elements of an operand; larger cases are left out; 0: none
+  std::size_t cases = 0;     ///< so many of each op, at even distances in its list; 0: all
   bool separate = false;
   std::string json;    ///< the file of the summary; empty: none
   int report_to = -1;  ///< of the process that works: the descriptor that the other reads; -1: this is the other

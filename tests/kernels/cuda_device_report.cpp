@@ -79,6 +79,7 @@ class Reporter {
         fmt::format("--unit={}", options_.unit),
         fmt::format("--ops={}", fmt::join(ops, ",")),
         fmt::format("--largest={}", options_.largest),
+        fmt::format("--cases={}", options_.cases),
         fmt::format("--seconds={}", options_.seconds > 0 ? std::max(1, left_ms()) / 1000.0 : 0.0),
         fmt::format("--report-to={}", report_to)};
     if (!options_.library.empty()) {

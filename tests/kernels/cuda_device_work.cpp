@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/device/library.h"
@@ -112,7 +113,14 @@ std::vector<TypedCase> cases_to_run(const Options& options, const std::string& o
   if (options.largest > 0) {
     std::erase_if(cases, [&](const TypedCase& typed) { return largest_operand(typed.test) > options.largest; });
   }
-  return cases;
+  if (options.cases == 0 || cases.size() <= options.cases) {
+    return cases;
+  }
+  std::vector<TypedCase> chosen;  // from the middle of equal stretches: the first cases have one element
+  for (std::size_t i = 0; i < options.cases; ++i) {
+    chosen.push_back(std::move(cases[(2 * i + 1) * cases.size() / (2 * options.cases)]));
+  }
+  return chosen;
 }
 
 void work(const Options& options) {

@@ -20,19 +20,7 @@ inline constexpr int warps = 4;
 /// Rows of a fragment.
 inline constexpr int fragment_rows = 16;
 
-inline constexpr float log2_e = 1.44269504F;
 inline constexpr float log_2 = 0.693147181F;
-
-/// 2^x, 0 where that is below 2^-126, in one instruction. Scores are multiplied by log2 e for it.
-[[nodiscard]] SHARDRUN_ON_DEVICE inline float power_of_two(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return ::exp2f(x);
-#endif
-}
 
 /// Of the heads that these kernels take.
 inline constexpr std::int64_t widest = 128;

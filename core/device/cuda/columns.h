@@ -13,7 +13,7 @@
 namespace shardrun::device::cuda {
 
 [[nodiscard]] inline std::int64_t chunks_of(std::int64_t rows) noexcept {
-  return std::clamp<std::int64_t>(rows / 128, 1, 128);
+  return std::clamp<std::int64_t>(rows / 128, 1, 256);
 }
 /// Scratch of join_rows(). One chunk needs none.
 [[nodiscard]] inline std::size_t join_rows_scratch(std::int64_t rows, std::int64_t width) noexcept {

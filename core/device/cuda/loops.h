@@ -7,6 +7,11 @@
 
 namespace shardrun::device::cuda {
 
+/// a / b for numbers that are not negative. A division of 32 bits takes a quarter of the time of one of 64.
+[[nodiscard]] SHARDRUN_ON_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  return (a | b) >> 32 == 0 ? static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b) : a / b;
+}
+
 /// A nest of loops over dimensions of several tensors: of each iteration, where its element of each tensor lies.
 template <int tensors>
 struct Loops {
@@ -49,12 +54,9 @@ struct Loops {
   [[nodiscard]] SHARDRUN_ON_DEVICE Offsets offsets(std::int64_t number) const {
     Offsets found = {};
     for (int i = 0; i + 1 < count; ++i) {
-      // A division of 32 bits takes a quarter of the time of one of 64.
-      const std::int64_t quotient = (number | sizes[i]) >> 32 == 0
-                                        ? static_cast<std::uint32_t>(number) / static_cast<std::uint32_t>(sizes[i])
-                                        : number / sizes[i];
-      add(found, i, number - quotient * sizes[i]);
-      number = quotient;
+      const std::int64_t around = quotient(number, sizes[i]);
+      add(found, i, number - around * sizes[i]);
+      number = around;
     }
     if (count > 0) {
       add(found, count - 1, number);

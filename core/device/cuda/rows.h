@@ -1,17 +1,26 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
 
 namespace shardrun::device::cuda {
 
+template <bool is_block, int pack, typename Load>
+class HeldRow;
+
 /// The threads that compute a row together: the whole block, or one warp.
 template <bool is_block>
 struct Team {
   Block& block;
 
+  /// For several walks over a row.
+  template <int pack, typename Load>
+  [[nodiscard]] SHARDRUN_ON_DEVICE HeldRow<is_block, pack, Load> held(std::int64_t width, const Load& load) const {
+    return {*this, width, load};
+  }
   [[nodiscard]] SHARDRUN_ON_DEVICE int member() const { return is_block ? block.thread() : block.lane(); }
   [[nodiscard]] SHARDRUN_ON_DEVICE int size() const { return is_block ? block.threads() : warp_size; }
   template <typename T, typename Join>
@@ -32,20 +41,74 @@ struct Team {
       body(e);
     }
   }
-  /// Calls use(e, load(e)) for the same steps, in the same order. The loads of `ahead` steps are under way together.
+  /// Calls use(e, load(e)) for the same steps, in the same order. The loads of `ahead` steps are under way together,
+  /// also at the end of the row: a step after it loads the first one's elements again.
   template <int pack, int ahead, typename Load, typename Use>
   SHARDRUN_ON_DEVICE void loop(std::int64_t width, const Load& load, const Use& use) const {
     const std::int64_t step = std::int64_t{pack} * size();
     std::int64_t e = std::int64_t{pack} * member();
-    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches between the loads
-      decltype(load(e)) found[ahead];
+    decltype(load(e)) found[ahead];
+    for (; e + (ahead - 1) * step < width; e += ahead * step) {  // without branches, behind which loads would wait
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step); }
       SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { use(e + i * step, found[i]); }
     }
-    for (; e < width; e += step) {
-      use(e, load(e));
+    if (e < width) {
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) { found[i] = load(e + i * step < width ? e + i * step : e); }
+      SHARDRUN_UNROLLED for (int i = 0; i < ahead; ++i) {
+        if (e + i * step < width) {
+          use(e + i * step, found[i]);
+        }
+      }
     }
   }
+};
+
+/// The widest row that a warp computes; a block computes wider ones.
+inline constexpr std::int64_t widest_of_warp = 1024;
+
+/// A member's part of a row that is walked over several times: a warp holds it in registers, a block loads it anew for
+/// each walk. REQUIRES: what load(e) reads does not change between the walks.
+template <bool is_block, int pack, typename Load>
+class HeldRow {
+ public:
+  SHARDRUN_ON_DEVICE HeldRow(const Team<is_block>& team, std::int64_t width, const Load& load)
+      : team_(team), width_(width), load_(load) {
+    if constexpr (is_held) {
+      const std::int64_t first = std::int64_t{pack} * team.member();
+      if (first < width) {
+        SHARDRUN_UNROLLED for (int i = 0; i < steps; ++i) {
+          const std::int64_t e = first + i * step;
+          held_[i] = load(e < width ? e : first);
+        }
+      }
+    }
+  }
+
+  /// Calls use(e, load(e)) for the member's steps of `pack` elements, in order.
+  template <typename Use>
+  SHARDRUN_ON_DEVICE void each(const Use& use) const {
+    if constexpr (is_held) {
+      SHARDRUN_UNROLLED for (int i = 0; i < steps; ++i) {
+        const std::int64_t e = std::int64_t{pack} * team_.member() + i * step;
+        if (e < width_) {
+          use(e, held_[i]);
+        }
+      }
+    } else {
+      team_.template loop<pack, 2>(width_, load_, use);
+    }
+  }
+
+ private:
+  using Loaded = decltype(std::declval<Load>()(std::int64_t{}));
+  static constexpr std::int64_t step = std::int64_t{pack} * warp_size;
+  static constexpr bool is_held = !is_block && widest_of_warp <= 4 * step;
+  static constexpr int steps = is_held ? static_cast<int>(widest_of_warp / step) : 1;
+
+  const Team<is_block>& team_;
+  std::int64_t width_;
+  const Load& load_;
+  Loaded held_[steps];
 };
 
 template <bool is_block, int pack, typename Function>
@@ -64,7 +127,6 @@ struct ForEachRow {
 
 template <int pack, typename Function>
 void for_each_row_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t width, const Function& function) {
-  constexpr std::int64_t widest_of_warp = 1024;
   if (width > widest_of_warp) {
     launch(call, rows, most_threads, 0, ForEachRow<true, pack, Function>{rows, function});
   } else {

@@ -305,7 +305,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     *state = ncclInternalError;
   } else if (!comm->world->is_complete() || (comm->polls > 0 && --comm->polls > 0)) {
     *state = ncclInProgress;
-  } else if (comm->world->shares_a_device() && !may_share_devices()) {
+  } else if (comm->world->shares_a_device_of_a_host() && !may_share_devices()) {
     comm->last_error = "Duplicate GPU detected";
     *state = ncclInvalidUsage;
   } else {

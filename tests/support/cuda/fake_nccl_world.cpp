@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <utility>
@@ -23,6 +24,7 @@ struct World::Header {
   std::atomic<std::uint32_t> failing;  ///< 1: one writes why; 2: it is written
   char why[600];
   int devices[most_members];
+  std::size_t hosts[most_members];
 };
 
 World::World(std::string place, std::uint32_t members, std::uint32_t rank, int device)
@@ -43,6 +45,8 @@ World::World(std::string place, std::uint32_t members, std::uint32_t rank, int d
   channels_ = reinterpret_cast<Channel*>(static_cast<std::byte*>(mapped) + sizeof(Header));
   data_ = static_cast<std::byte*>(mapped) + before;
   header_->devices[rank] = device;
+  const char* const host = std::getenv("NCCL_HOSTID");
+  header_->hosts[rank] = std::hash<std::string>{}(host == nullptr ? "" : host);
   if (++header_->joined == members_) {
     unlink(place_.c_str());
   }
@@ -61,6 +65,17 @@ bool World::shares_a_device() const noexcept {
   for (std::uint32_t a = 0; a < members_; ++a) {
     for (std::uint32_t b = 0; b < a; ++b) {
       if (device_of(a) == device_of(b)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool World::shares_a_device_of_a_host() const noexcept {
+  for (std::uint32_t a = 0; a < members_; ++a) {
+    for (std::uint32_t b = 0; b < a; ++b) {
+      if (device_of(a) == device_of(b) && header_->hosts[a] == header_->hosts[b]) {
         return true;
       }
     }

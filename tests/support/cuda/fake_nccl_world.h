@@ -49,6 +49,8 @@ class World {
   [[nodiscard]] bool is_complete() const noexcept;
   /// Whether two members are on one device. REQUIRES: it is complete.
   [[nodiscard]] bool shares_a_device() const noexcept;
+  /// The same of members with one NCCL_HOSTID, which NCCL takes for processes of one host. REQUIRES: it is complete.
+  [[nodiscard]] bool shares_a_device_of_a_host() const noexcept;
   [[nodiscard]] int device_of(std::uint32_t member) const noexcept;
   /// From `from` to all members.
   [[nodiscard]] Channel& to_all(std::uint32_t from) const noexcept { return channels_[from]; }

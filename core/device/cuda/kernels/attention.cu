@@ -185,7 +185,7 @@ struct AttendMatrices : attention::Tensors {
   /// the factor of what is summed up so far.
   SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, bool all_visible, int half,
                                         FragmentC (&scores)[fragments], float& largest, float& total) const {
-    const float scale = shape.scale * attention::log2_e;
+    const float scale = shape.scale * log2_e;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
       SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) { scores[n].of[2 * half + e] *= scale; }
     }
@@ -210,13 +210,13 @@ struct AttendMatrices : attention::Tensors {
     }
     const float grown = Larger{}(largest, attention::join_fragment_row(block, largest_here, Larger{}));
     const float shift = grown == -HUGE_VALF ? 0.0F : grown;  // no key is visible yet
-    const float factor = attention::power_of_two(largest - shift);
+    const float factor = power_of_two(largest - shift);
     largest = grown;
     total *= factor;
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
       SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
         float& score = scores[n].of[2 * half + e];
-        score = attention::power_of_two(score - shift);
+        score = power_of_two(score - shift);
         total += score;
       }
     }
@@ -228,7 +228,7 @@ struct AttendMatrices : attention::Tensors {
     SHARDRUN_UNROLLED for (int n = 0; n < fragments; ++n) {
       SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
         if (query < shape.queries && seen.has(8 * n + e)) {
-          scores[n].of[2 * half + e] += shape.mask.get(query * shape.keys + key + 8 * n + e) * attention::log2_e;
+          scores[n].of[2 * half + e] += shape.mask.get(query * shape.keys + key + 8 * n + e) * log2_e;
         }
       }
     }

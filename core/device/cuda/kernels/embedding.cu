@@ -1,3 +1,4 @@
+#include "core/device/cuda/loops.h"
 #include "core/device/cuda/rows.h"
 
 // Rows of a table that are chosen by index, and the gradient of that.
@@ -49,31 +50,51 @@ void gather(const KernelCall& call) {
 }
 
 /// Rows of a table that lie side by side. Their tokens are listed together.
-constexpr int range_rows = 64;
+constexpr int range_rows = 256;
+/// Neighbours in the list of all places that are added up by themselves if they are of one row.
+constexpr int chunk_places = 64;
 
-/// Where the tokens of a range lie in the list of all.
-struct Bounds {
+/// A part of a list.
+struct alignas(8) Bounds {
   std::int32_t begin;
   std::int32_t end;
 };
 
-/// The tokens of this shard's rows, ordered by range, and in each range as they are. In scratch.
-struct SortedTokens {
-  SortedTokens(std::byte* scratch, std::int64_t count, std::int64_t held)
-      : tokens(reinterpret_cast<std::int32_t*>(scratch)),
-        places(tokens + count),
-        bounds(reinterpret_cast<Bounds*>(places + count)),
-        ranges((held + range_rows - 1) / range_rows) {}
-  [[nodiscard]] static std::size_t bytes(std::int64_t count, std::int64_t held) {
+/// A token, as row of this shard, and its place in the op's operand.
+struct alignas(8) Placed {
+  std::int32_t row;
+  std::int32_t place;
+};
+
+/// The scratch: the places of this shard's tokens, ordered by row and of a row ascending, and sums of their chunks.
+struct SortedPlaces {
+  /// `others`: the elements of the table that have the same index in V.
+  SortedPlaces(std::byte* scratch, std::int64_t count, std::int64_t held, std::int64_t others)
+      : chunks(count / chunk_places),
+        ranges((held + range_rows - 1) / range_rows),
+        chunk_sums{reinterpret_cast<unsigned char*>(scratch), false},
+        of_rows(reinterpret_cast<Bounds*>(scratch + bytes_of_sums(count, others))),
+        of_ranges(of_rows + held),
+        by_range(reinterpret_cast<Placed*>(of_ranges + ranges)),
+        places(reinterpret_cast<std::int32_t*>(by_range + count)) {}
+  [[nodiscard]] static std::size_t bytes(std::int64_t count, std::int64_t held, std::int64_t others) {
     const std::int64_t ranges = (held + range_rows - 1) / range_rows;
-    return static_cast<std::size_t>(count) * 2 * sizeof(std::int32_t) +
-           static_cast<std::size_t>(ranges) * sizeof(Bounds);
+    return bytes_of_sums(count, others) + static_cast<std::size_t>(held + ranges) * sizeof(Bounds) +
+           static_cast<std::size_t>(count) * (sizeof(Placed) + sizeof(std::int32_t));
   }
 
-  std::int32_t* tokens;  ///< as rows of this shard
-  std::int32_t* places;  ///< in the op's operand
-  Bounds* bounds;
+  std::int64_t chunks;
   std::int64_t ranges;
+  Reals chunk_sums;      ///< [O, chunks, E], of chunks that are of one row
+  Bounds* of_rows;       ///< in `places`
+  Bounds* of_ranges;     ///< in `by_range` and in `places`
+  Placed* by_range;      ///< ordered by range, and of a range by place
+  std::int32_t* places;  ///< ordered by row, and of a row ascending
+
+ private:
+  [[nodiscard]] static std::size_t bytes_of_sums(std::int64_t count, std::int64_t others) {
+    return (static_cast<std::size_t>(count / chunk_places * others) * sizeof(float) + 15) / 16 * 16;
+  }
 };
 
 [[nodiscard]] SHARDRUN_ON_DEVICE inline int ones(std::uint32_t bits) {
@@ -87,28 +108,46 @@ struct SortedTokens {
   return ones(bits & ((1U << static_cast<unsigned>(lane)) - 1U));
 }
 
+/// Calls use(i, list[i]) for each i from `begin` to end - 1: a warp takes 32 at a time, in order. Lanes past the end
+/// get `none`, so that all take part. The loads of several turns are under way together.
+template <typename T, typename Use>
+SHARDRUN_ON_DEVICE inline void for_each_of_warp(const Block& block, const T* list, std::int32_t begin, std::int32_t end,
+                                                const T& none, const Use& use) {
+  constexpr int ahead = 8;
+  for (std::int32_t i = begin + block.lane(); i - block.lane() < end; i += ahead * warp_size) {
+    const T* const own = list + i;
+    const std::int32_t rest = end - i;
+    T found[ahead];
+    SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) { found[a] = a * warp_size < rest ? own[a * warp_size] : none; }
+    SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) { use(i + a * warp_size, found[a]); }
+  }
+}
+
 /// A block lists the tokens of one range. Those of ranges before are counted, so that it knows where its list begins.
 struct ListRange {
-  static constexpr int warps = most_threads / warp_size;
+  static constexpr int block_threads = 512;
+  static constexpr int warps = block_threads / warp_size;
 
   const std::int32_t* tokens;
   std::int64_t count;
   Table rows;
-  SortedTokens sorted;
+  SortedPlaces sorted;
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const Shared<std::int32_t> before = block.shared<std::int32_t>(warps);
     const Shared<std::int32_t> own = block.shared<std::int32_t>(warps);
-    const std::int64_t first = block.index() * range_rows;
-    const std::int64_t begin = count * block.warp() / warps;
-    const std::int64_t end = count * (block.warp() + 1) / warps;
+    const auto begin = static_cast<std::int32_t>(count * block.warp() / warps);
+    const auto end = static_cast<std::int32_t>(count * (block.warp() + 1) / warps);
+    const auto first = static_cast<std::uint32_t>(block.index() * range_rows);
+    const std::uint32_t held = static_cast<std::uint32_t>(rows.held) - first;
+    const std::uint32_t size = held < range_rows ? held : range_rows;
     int lane_before = 0;
     int lane_own = 0;
-    for (std::int64_t i = begin + block.lane(); i < end; i += warp_size) {
-      const std::int64_t row = tokens[i] - rows.first;
-      lane_before += row >= 0 && row < first ? 1 : 0;
-      lane_own += is_own(first, row) ? 1 : 0;
-    }
+    for_each_of_warp(block, tokens, begin, end, -1, [&](std::int32_t, std::int32_t token) {
+      const std::uint32_t row = row_of(token);
+      lane_before += row < first ? 1 : 0;
+      lane_own += row - first < size ? 1 : 0;
+    });
     const int warp_before = warp_sum(block, lane_before);
     const int warp_own = warp_sum(block, lane_own);
     if (block.lane() == 0) {
@@ -118,144 +157,197 @@ struct ListRange {
     block.sync();
     std::int32_t list = 0;
     std::int32_t list_end = 0;
-    std::int32_t place = 0;
+    std::int32_t to = 0;
     for (int warp = 0; warp < warps; ++warp) {
       list += before[warp];
       list_end += before[warp] + own[warp];
-      place += before[warp] + (warp < block.warp() ? own[warp] : 0);
+      to += before[warp] + (warp < block.warp() ? own[warp] : 0);
     }
     if (block.thread() == 0) {
-      sorted.bounds[block.index()] = {list, list_end};
+      sorted.of_ranges[block.index()] = {list, list_end};
     }
-    for (std::int64_t i = begin; i < end; i += warp_size) {
-      const std::int64_t l = i + block.lane();
-      const std::int64_t row = l < end ? tokens[l] - rows.first : -1;
-      const std::uint32_t lanes = block.ballot(is_own(first, row));
-      if (is_own(first, row)) {
-        const std::int32_t to = place + ones_before(lanes, block.lane());
-        sorted.tokens[to] = static_cast<std::int32_t>(row);
-        sorted.places[to] = static_cast<std::int32_t>(l);
+    for_each_of_warp(block, tokens, begin, end, -1, [&](std::int32_t place, std::int32_t token) {
+      const std::uint32_t row = row_of(token);
+      const bool is_own = row - first < size;
+      const std::uint32_t lanes = block.ballot(is_own);
+      if (is_own) {
+        const std::int32_t at = to + ones_before(lanes, block.lane());
+        sorted.by_range[at] = {static_cast<std::int32_t>(row), place};
       }
-      place += ones(lanes);
-    }
+      to += ones(lanes);
+    });
   }
 
  private:
-  [[nodiscard]] SHARDRUN_ON_DEVICE bool is_own(std::int64_t first, std::int64_t row) const {
-    return row >= first && row < first + range_rows && row < rows.held;
+  /// In this shard. More than 2^31 for a token below the shard's first.
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::uint32_t row_of(std::int32_t token) const {
+    return static_cast<std::uint32_t>(token) - static_cast<std::uint32_t>(rows.first);
   }
 };
 
-/// dtable[o, v, :] = sum of dy[o, l, :] over the l with token[l] == v, in ascending order of l. A block makes one row:
-/// its warps look for the token in the list of the row's range; then each thread adds up its columns. No atomic
-/// additions, so the bits are always the same; a row is rounded once.
-template <int pack>
-struct AddRows {
-  static constexpr int block_threads = 128;
-  static constexpr int warps = block_threads / warp_size;
-  static constexpr int of_warp = 256;  ///< tokens that a warp looks at before the columns are added
-  static constexpr int ahead = 4;      ///< rows that are read at once
-
-  Reals dy;
-  Reals table;
-  std::int64_t count;
-  Table rows;
-  SortedTokens sorted;
-  bool accumulate;
-
-  [[nodiscard]] static std::size_t shared() {
-    return shared_bytes<std::int32_t>(warps * of_warp) + shared_bytes<std::int32_t>(warps);
-  }
+/// A warp lists the places of one row, out of the list of the row's range.
+struct ListRow {
+  std::int64_t held;
+  SortedPlaces sorted;
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
-    const std::int64_t from = block.index() / rows.held * count * rows.width;
-    const auto row = static_cast<std::int32_t>(block.index() % rows.held);
-    const Bounds bounds = sorted.bounds[row / range_rows];
+    const std::int64_t number = block.index() * block.warps() + block.warp();
+    if (number >= held) {
+      return;
+    }
+    const auto row = static_cast<std::int32_t>(number);
+    const Bounds bounds = sorted.of_ranges[row / range_rows];
+    constexpr Placed none = {-1, -1};
+    int before = 0;
+    int own = 0;
+    for_each_of_warp(block, sorted.by_range, bounds.begin, bounds.end, none, [&](std::int32_t, const Placed& token) {
+      before += static_cast<std::uint32_t>(token.row) < static_cast<std::uint32_t>(row) ? 1 : 0;
+      own += token.row == row ? 1 : 0;
+    });
+    own = warp_sum(block, own);
+    std::int32_t to = bounds.begin + warp_sum(block, before);
+    if (block.lane() == 0) {
+      sorted.of_rows[row] = {to, to + own};
+    }
+    if (own == 0) {
+      return;
+    }
+    for_each_of_warp(block, sorted.by_range, bounds.begin, bounds.end, none, [&](std::int32_t, const Placed& token) {
+      const std::uint32_t lanes = block.ballot(token.row == row);
+      if (token.row == row) {
+        sorted.places[to + ones_before(lanes, block.lane())] = token.place;
+      }
+      to += ones(lanes);
+    });
+  }
+};
+
+/// What a thread that adds up rows of dy knows: `pack` columns of the result are its own.
+template <int pack>
+struct RowSum {
+  Reals dy;
+  const std::int32_t* tokens;
+  std::int64_t count;
+  Table rows;
+  SortedPlaces sorted;
+
+  /// The parts of a thread's number in [O, many, E / pack].
+  struct Index {
+    std::int64_t outer;
+    std::int64_t middle;
+    std::int64_t column;
+  };
+  [[nodiscard]] SHARDRUN_ON_DEVICE Index index(std::int64_t number, std::int64_t many) const {
+    const std::int64_t packs = rows.width / pack;
+    const std::int64_t row = quotient(number, packs);
+    const std::int64_t outer = quotient(row, many);
+    return {outer, row - outer * many, (number - row * packs) * pack};
+  }
+  /// Adds the rows of dy at places [begin, end) of the list to `sums`.
+  SHARDRUN_ON_DEVICE void add_places(Pack<pack>& sums, const Index& at, std::int32_t begin, std::int32_t end) const {
+    const std::int64_t from = at.outer * count * rows.width + at.column;
+    add(sums, dy, begin, end, [&](std::int32_t i) { return from + sorted.places[i] * rows.width; });
+  }
+  SHARDRUN_ON_DEVICE void add_chunks(Pack<pack>& sums, const Index& at, std::int32_t begin, std::int32_t end) const {
+    add(sums, sorted.chunk_sums, begin, end, [&](std::int32_t chunk) { return chunk_sum(at, chunk); });
+  }
+  /// Where a chunk's sum lies.
+  [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t chunk_sum(const Index& at, std::int64_t chunk) const {
+    return (at.outer * sorted.chunks + chunk) * rows.width + at.column;
+  }
+
+ private:
+  /// Adds what lies at where(begin), …, where(end - 1), in this order. Several loads are under way together.
+  template <typename Where>
+  SHARDRUN_ON_DEVICE void add(Pack<pack>& sums, const Reals& x, std::int32_t begin, std::int32_t end,
+                              const Where& where) const {
+    constexpr int ahead = 4;
+    for (; begin < end; begin += ahead) {
+      std::int64_t from[ahead];
+      SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) { from[a] = where(begin + a < end ? begin + a : begin); }
+      Pack<pack> next[ahead];
+      SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) { next[a] = x.get_pack<pack>(from[a]); }
+      SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) {
+        SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sums[k] += begin + a < end ? next[a][k] : 0.0F; }
+      }
+    }
+  }
+};
+
+/// The sum of each chunk that is of one row. A thread has `pack` columns of a chunk.
+template <int pack>
+struct AddChunks {
+  RowSum<pack> row;
+
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t number) const {
+    const SortedPlaces& sorted = row.sorted;
+    const typename RowSum<pack>::Index at = row.index(number, sorted.chunks);
+    const auto begin = static_cast<std::int32_t>(at.middle * chunk_places);
+    const std::int32_t end = begin + chunk_places;
+    if (end > sorted.of_ranges[sorted.ranges - 1].end ||
+        row.tokens[sorted.places[begin]] != row.tokens[sorted.places[end - 1]]) {
+      return;
+    }
+    Pack<pack> sums = {};
+    row.add_places(sums, at, begin, end);
+    sorted.chunk_sums.set_pack(row.chunk_sum(at, at.middle), sums);
+  }
+};
+
+/// dtable[o, v, :] = sum of dy[o, l, :] over the l with token[l] == v, in ascending order of l. Chunks within the row's
+/// list come as sums, so that no thread adds up thousands of rows of dy alone. A thread has `pack` columns of a row. No
+/// atomic additions, and chunks depend on the tokens alone: so the bits are always the same. A row is rounded once.
+template <int pack>
+struct AddRows {
+  RowSum<pack> row;
+  Reals table;
+  bool accumulate;
+
+  SHARDRUN_ON_DEVICE void operator()(std::int64_t number) const {
+    const typename RowSum<pack>::Index at = row.index(number, row.rows.held);
+    const Bounds bounds = row.sorted.of_rows[at.middle];
     if (accumulate && bounds.begin == bounds.end) {
       return;
     }
-    const Shared<std::int32_t> places = block.shared<std::int32_t>(warps * of_warp);
-    const Shared<std::int32_t> found = block.shared<std::int32_t>(warps);
-    const std::int64_t columns = std::int64_t{pack} * block_threads;
-    for (std::int64_t column = std::int64_t{pack} * block.thread(); column - pack * block.thread() < rows.width;
-         column += columns) {
-      Pack<pack> sums = {};
-      for (std::int32_t begin = bounds.begin; begin < bounds.end; begin += warps * of_warp) {
-        const int own = list(block, begin + block.warp() * of_warp, bounds.end, row, places);
-        if (block.lane() == 0) {
-          found[block.warp()] = own;
-        }
-        block.sync();
-        for (int warp = 0; warp < warps; ++warp) {
-          add(sums, from + column, places, warp * of_warp, column < rows.width ? found[warp] : 0);
-        }
-        block.sync();
-      }
-      if (column < rows.width) {
-        put(block.index() * rows.width + column, sums);
-      }
+    const std::int64_t to = number * pack;
+    const std::int32_t first = (bounds.begin + chunk_places - 1) / chunk_places;
+    const std::int32_t last = bounds.end / chunk_places;
+    Pack<pack> sums = {};
+    if (first < last) {
+      row.add_places(sums, at, bounds.begin, first * chunk_places);
+      row.add_chunks(sums, at, first, last);
+      row.add_places(sums, at, last * chunk_places, bounds.end);
+    } else {
+      row.add_places(sums, at, bounds.begin, bounds.end);
     }
-  }
-
- private:
-  /// Lists the places of the row's token among the warp's part of the list. Returns their number.
-  SHARDRUN_ON_DEVICE int list(Block& block, std::int32_t begin, std::int32_t end, std::int32_t row,
-                              const Shared<std::int32_t>& places) const {
-    int number = 0;
-    for (int i = 0; i < of_warp && begin + i < end; i += warp_size) {
-      const std::int32_t at = begin + i + block.lane();
-      const bool is_here = at < end && sorted.tokens[at] == row;
-      const std::uint32_t lanes = block.ballot(is_here);
-      if (is_here) {
-        places[block.warp() * of_warp + number + ones_before(lanes, block.lane())] = sorted.places[at];
-      }
-      number += ones(lanes);
-    }
-    return number;
-  }
-  SHARDRUN_ON_DEVICE void add(Pack<pack>& sums, std::int64_t from, const Shared<std::int32_t>& places, int begin,
-                              int number) const {
-    const int end = begin + number;
-    int i = begin;
-    for (; i + ahead <= end; i += ahead) {
-      Pack<pack> next[ahead];
-      SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) {
-        next[a] = dy.get_pack<pack>(from + places[i + a] * rows.width);
-      }
-      SHARDRUN_UNROLLED for (int a = 0; a < ahead; ++a) {
-        SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sums[k] += next[a][k]; }
-      }
-    }
-    for (; i < end; ++i) {
-      const Pack<pack> next = dy.get_pack<pack>(from + places[i] * rows.width);
-      SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sums[k] += next[k]; }
-    }
-  }
-  SHARDRUN_ON_DEVICE void put(std::int64_t at, Pack<pack> sums) const {
     if (accumulate) {
-      const Pack<pack> old = table.get_pack<pack>(at);
+      const Pack<pack> old = table.get_pack<pack>(to);
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sums[k] += old[k]; }
     }
-    table.set_pack(at, sums);
+    table.set_pack(to, sums);
   }
 };
 
 template <int pack>
-void add_rows(const KernelCall& call, const Table& rows, const SortedTokens& sorted) {
-  launch(call, rows.outer * rows.held, AddRows<pack>::block_threads, AddRows<pack>::shared(),
-         AddRows<pack>{reals(call.inputs[1]), reals(call.outputs[0]), call.inputs[0].elements(), rows, sorted,
-                       call.accumulate});
+void add_rows(const KernelCall& call, const Table& rows, const SortedPlaces& sorted) {
+  const RowSum<pack> row = {reals(call.inputs[1]), integers(call.inputs[0]), call.inputs[0].elements(), rows, sorted};
+  const std::int64_t columns = rows.outer * rows.width / pack;
+  for_each(call, columns * sorted.chunks, AddChunks<pack>{row});
+  for_each(call, columns * rows.held, AddRows<pack>{row, reals(call.outputs[0]), call.accumulate});
 }
 
+/// Four kernels: the tokens are sorted by range of rows, then by row; long lists are added up by chunks; then rows.
 void scatter_add(const KernelCall& call) {
   const Table rows(call, call.outputs[0]);
   if (rows.width == 0 || rows.outer * rows.held == 0) {
     return;
   }
   const std::int64_t count = call.inputs[0].elements();
-  const SortedTokens sorted(call.scratch.data(), count, rows.held);
-  launch(call, sorted.ranges, most_threads, 2 * shared_bytes<std::int32_t>(ListRange::warps),
+  const SortedPlaces sorted(call.scratch.data(), count, rows.held, rows.outer * rows.width);
+  launch(call, sorted.ranges, ListRange::block_threads, 2 * shared_bytes<std::int32_t>(ListRange::warps),
          ListRange{integers(call.inputs[0]), count, rows, sorted});
+  constexpr int warps = 8;
+  launch(call, (rows.held + warps - 1) / warps, warps * warp_size, 0, ListRow{rows.held, sorted});
   const bool in_packs = rows.width % pack_size == 0 && is_aligned(call.inputs[1]) && is_aligned(call.outputs[0]);
   in_packs ? add_rows<pack_size>(call, rows, sorted) : add_rows<1>(call, rows, sorted);
 }
@@ -263,7 +355,11 @@ void scatter_add(const KernelCall& call) {
 std::size_t scatter_add_scratch(const graph::OpShape& shape, int) {
   const auto dim =
       static_cast<std::size_t>(shape.attributes.has("dim") ? shape.attributes.integer("dim") : std::int64_t{0});
-  return SortedTokens::bytes(graph::element_count(shape.inputs[0]), shape.outputs[0].shape[dim]);
+  std::int64_t others = 1;
+  for (std::size_t d = 0; d < shape.outputs[0].shape.size(); ++d) {
+    others *= d == dim ? 1 : shape.outputs[0].shape[d];
+  }
+  return SortedPlaces::bytes(graph::element_count(shape.inputs[0]), shape.outputs[0].shape[dim], others);
 }
 
 const AddKernels tables({{"embedding", {.run = gather}},

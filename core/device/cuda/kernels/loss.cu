@@ -1,4 +1,7 @@
+#include <optional>
+
 #include "core/device/cuda/elementwise.h"
+#include "core/device/cuda/fusions.h"
 #include "core/device/cuda/rows.h"
 
 // Losses. Cross entropy is in the parts that add up over shards of the vocabulary, given the row's maximum.
@@ -6,6 +9,32 @@
 
 namespace shardrun::device::cuda {
 namespace {
+
+/// max[l] = the largest logits[l, v].
+struct RowMax {
+  Reals logits;
+  Reals max;
+  std::int64_t width;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    float largest = -static_cast<float>(__builtin_huge_val());
+    team.template loop<pack, 4>(
+        width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
+        [&](std::int64_t, const Pack<pack>& values) {
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { largest = Larger{}(largest, values[k]); }
+        });
+    largest = team.max(largest);
+    if (team.member() == 0) {
+      max.set(row, largest);
+    }
+  }
+};
+
+void row_max(const KernelCall& call) {
+  const std::int64_t width = columns(call.inputs[0]);
+  for_each_row(call, rows(call.inputs[0]), width, RowMax{reals(call.inputs[0]), reals(call.outputs[0]), width});
+}
 
 /// sum_exp[l] = sum over v of exp(logits[l, v] - max[l]), target_logit[l] = logits[l, target[l]]; a target that another
 /// shard holds contributes zero.
@@ -25,7 +54,7 @@ struct SoftmaxTerms {
     team.template loop<pack, 4>(
         width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
         [&](std::int64_t, const Pack<pack>& values) {
-          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sum += FloatMath::exp(values[k] - largest); }
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sum += fast_exp(values[k] - largest); }
         });
     sum = team.sum(sum);
     if (team.member() == 0) {
@@ -49,6 +78,63 @@ void softmax_terms(const KernelCall& call) {
                             .first = logits.origin[logits.rank - 1]});
 }
 
+/// RowMax and SoftmaxTerms in one walk over the logits: each thread's sum is that of exp(logits - the largest so far),
+/// and shrinks when a larger one is found. Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+struct MaxAndTerms {
+  Reals logits;
+  const std::int32_t* targets;
+  Reals max;
+  Reals sum_exp;
+  Reals target_logit;
+  std::int64_t width;
+  std::int64_t first;
+
+  template <int pack, typename RowTeam>
+  SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
+    constexpr float lowest = -3.402823466e+38F;  // and not -infinity, of which differences are no numbers
+    float largest = lowest;
+    float sum = 0;
+    team.template loop<pack, 4>(
+        width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
+        [&](std::int64_t, const Pack<pack>& values) {
+          float next = largest;
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { next = Larger{}(next, values[k]); }
+          float terms = 0;
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { terms += fast_exp(values[k] - next); }
+          sum = sum * fast_exp(largest - next) + terms;
+          largest = next;
+        });
+    const float of_row = team.max(largest);
+    sum = team.sum(sum * fast_exp(largest - of_row));
+    if (team.member() == 0) {
+      const std::int64_t target = targets[row] - first;
+      max.set(row, of_row);
+      sum_exp.set(row, sum);
+      target_logit.set(row, target >= 0 && target < width ? logits.get(row * width + target) : 0.0F);
+    }
+  }
+};
+
+void max_and_terms(const KernelCall& call) {
+  const TensorView& logits = call.inputs[0];
+  const std::int64_t width = columns(logits);
+  for_each_row(call, rows(logits), width,
+               MaxAndTerms{.logits = reals(logits),
+                           .targets = integers(call.inputs[1]),
+                           .max = reals(call.outputs[0]),
+                           .sum_exp = reals(call.outputs[1]),
+                           .target_logit = reals(call.outputs[2]),
+                           .width = width,
+                           .first = logits.origin[logits.rank - 1]});
+}
+
+std::optional<FusedArguments> of_max_and_terms(const PreparedKernel& max, const PreparedKernel& terms) {
+  if (!is_same(max.inputs[0], terms.inputs[0]) || !is_same(max.outputs[0], terms.inputs[1])) {
+    return std::nullopt;
+  }
+  return FusedArguments{{terms.inputs[0], terms.inputs[2]}, {max.outputs[0], terms.outputs[0], terms.outputs[1]}};
+}
+
 /// dlogits[l, v] = exp(logits[l, v] - max[l]) dsum[l] + (v == target[l] ? dtarget[l] : 0).
 struct SoftmaxTermsGradient {
   Reals logits;
@@ -66,11 +152,12 @@ struct SoftmaxTermsGradient {
     const float of_sum = dsum.get(row);
     const float of_target = dtarget.get(row);
     const std::int64_t target = targets[row] - first;
-    team.template loop<pack, 2>(
+    team.template loop<pack, 4>(
         width, [&](std::int64_t v) { return logits.get_pack<pack>(row * width + v); },
         [&](std::int64_t v, Pack<pack> values) {
-          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
-            values[k] = FloatMath::exp(values[k] - largest) * of_sum + (v + k == target ? of_target : 0.0F);
+          SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] = fast_exp(values[k] - largest) * of_sum; }
+          if (target >= v && target - v < pack) {  // of one thread
+            SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { values[k] += v + k == target ? of_target : 0.0F; }
           }
           dlogits.set_pack(row * width + v, values);
         });
@@ -164,12 +251,15 @@ void squared_error_gradient(const KernelCall& call) {
                                     reals(call.outputs[0]), width});
 }
 
-const AddKernels losses({{"softmax_terms", {.run = softmax_terms}},
+const AddKernels losses({{"row_max", {.run = row_max}},
+                         {"softmax_terms", {.run = softmax_terms}},
                          {"softmax_terms_gradient", {.run = softmax_terms_gradient}},
                          {"token_loss", {.run = token_loss}},
                          {"token_loss_gradient_sum", {.run = token_loss_gradient_sum}},
                          {"squared_error", {.run = squared_error}},
                          {"squared_error_gradient", {.run = squared_error_gradient}}});
+
+const AddFusedKernels fused({{"row_max", "softmax_terms", max_and_terms, of_max_and_terms}});
 
 }  // namespace
 }  // namespace shardrun::device::cuda

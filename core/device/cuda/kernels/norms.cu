@@ -1,8 +1,12 @@
+#include <optional>
+
 #include "core/device/cuda/columns.h"
+#include "core/device/cuda/fusions.h"
 #include "core/device/cuda/rows.h"
 
-// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers; each row is read again from
-// the cache. x, y, dy, dx: [L, E]   gain, bias, dgain: [E]   mean, rstd: [L]
+// Layer norm and RMS norm, over the last dimension. Statistics are float32 in registers, and so is a row that a
+// warp computes; of wider ones each walk reads the row again from the cache. x, y, dy, dx: [L, E]   gain, bias, dgain:
+// [E]   mean, rstd: [L]
 
 namespace shardrun::device::cuda {
 namespace {
@@ -25,20 +29,21 @@ struct LayerNorm {
     const std::int64_t from = row * width;
     const float count = static_cast<float>(width);
     const auto load = [&](std::int64_t e) { return x.get_pack<pack>(from + e); };
+    const auto of_row = team.template held<pack>(width, load);
     float sum = 0;
-    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+    of_row.each([&](std::int64_t, const Pack<pack>& values) {
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { sum += values[k]; }
     });
     const float average = team.sum(sum) / count;
     float squares = 0;
-    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+    of_row.each([&](std::int64_t, const Pack<pack>& values) {
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
         const float deviation = values[k] - average;
         squares += deviation * deviation;
       }
     });
     const float scale = 1.0F / FloatMath::sqrt(team.sum(squares) / count + epsilon);
-    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Pack<pack>& values) {
+    of_row.each([&](std::int64_t e, const Pack<pack>& values) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       const Pack<pack> biases = has_bias ? bias.get_pack<pack>(e) : Pack<pack>{};
       Pack<pack> results;
@@ -82,12 +87,13 @@ struct RmsNorm {
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
     const std::int64_t from = row * width;
     const auto load = [&](std::int64_t e) { return x.get_pack<pack>(from + e); };
+    const auto of_row = team.template held<pack>(width, load);
     float squares = 0;
-    team.template loop<pack, 4>(width, load, [&](std::int64_t, const Pack<pack>& values) {
+    of_row.each([&](std::int64_t, const Pack<pack>& values) {
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { squares += values[k] * values[k]; }
     });
     const float scale = 1.0F / FloatMath::sqrt(team.sum(squares) / static_cast<float>(width) + epsilon);
-    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Pack<pack>& values) {
+    of_row.each([&](std::int64_t e, const Pack<pack>& values) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       Pack<pack> results;
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { results[k] = values[k] * scale * gains[k]; }
@@ -111,7 +117,9 @@ void rms_norm(const KernelCall& call) {
 }
 
 /// With n = (x - mean) rstd and g = dy gain:  dx = rstd (g - average(g) - n average(g n)). RMS norm has no mean, and
-/// its gradient no average(g).
+/// its gradient no average(g). `adds`: sum = dx + added, the gradient of a residual too; dx is written only where
+/// something may read it.
+template <bool adds>
 struct GradientInput {
   Reals dy;
   Reals x;
@@ -120,6 +128,9 @@ struct GradientInput {
   bool has_mean;
   Reals rstd;
   Reals dx;
+  bool keeps_dx;
+  Reals added;
+  Reals sum;
   std::int64_t width;
 
   template <int pack, typename RowTeam>
@@ -130,11 +141,19 @@ struct GradientInput {
     struct Loaded {
       Pack<pack> values;
       Pack<pack> gradients;
+      Pack<adds ? pack : 1> others;
     };
-    const auto load = [&](std::int64_t e) { return Loaded{x.get_pack<pack>(from + e), dy.get_pack<pack>(from + e)}; };
+    const auto load = [&](std::int64_t e) {
+      Loaded loaded = {x.get_pack<pack>(from + e), dy.get_pack<pack>(from + e), {}};
+      if constexpr (adds) {
+        loaded.others = added.get_pack<pack>(from + e);
+      }
+      return loaded;
+    };
+    const auto of_row = team.template held<pack>(width, load);
     float sum_g = 0;
     float sum_gn = 0;
-    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Loaded& loaded) {
+    of_row.each([&](std::int64_t e, const Loaded& loaded) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
         const float g = loaded.gradients[k] * gains[k];
@@ -144,33 +163,62 @@ struct GradientInput {
     });
     const float average_g = has_mean ? team.sum(sum_g) / static_cast<float>(width) : 0.0F;
     const float average_gn = team.sum(sum_gn) / static_cast<float>(width);
-    team.template loop<pack, 2>(width, load, [&](std::int64_t e, const Loaded& loaded) {
+    of_row.each([&](std::int64_t e, const Loaded& loaded) {
       const Pack<pack> gains = gain.get_pack<pack>(e);
       Pack<pack> results;
       SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) {
         const float n = (loaded.values[k] - average) * scale;
         results[k] = scale * (loaded.gradients[k] * gains[k] - average_g - n * average_gn);
       }
-      dx.set_pack(from + e, results);
+      if (!adds || keeps_dx) {
+        dx.set_pack(from + e, results);
+      }
+      if constexpr (adds) {
+        SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { results[k] += loaded.others[k]; }
+        sum.set_pack(from + e, results);
+      }
     });
   }
 };
 
-void gradient_input(const KernelCall& call, bool has_mean) {
+/// `adds`: the last operand is added; the results are the sum and, if it is kept, dx.
+template <bool has_mean, bool adds>
+void gradient_input(const KernelCall& call) {
   const std::int64_t width = columns(call.inputs[1]);
+  const bool keeps_dx = !adds || call.outputs.size() > 1;
   for_each_row(call, rows(call.inputs[1]), width,
-               GradientInput{.dy = reals(call.inputs[0]),
-                             .x = reals(call.inputs[1]),
-                             .gain = reals(call.inputs[2]),
-                             .mean = has_mean ? reals(call.inputs[3]) : Reals{},
-                             .has_mean = has_mean,
-                             .rstd = reals(call.inputs[has_mean ? 4 : 3]),
-                             .dx = reals(call.outputs[0]),
-                             .width = width});
+               GradientInput<adds>{.dy = reals(call.inputs[0]),
+                                   .x = reals(call.inputs[1]),
+                                   .gain = reals(call.inputs[2]),
+                                   .mean = has_mean ? reals(call.inputs[3]) : Reals{},
+                                   .has_mean = has_mean,
+                                   .rstd = reals(call.inputs[has_mean ? 4 : 3]),
+                                   .dx = keeps_dx ? reals(call.outputs.back()) : Reals{},
+                                   .keeps_dx = keeps_dx,
+                                   .added = adds ? reals(call.inputs.back()) : Reals{},
+                                   .sum = adds ? reals(call.outputs.front()) : Reals{},
+                                   .width = width});
 }
 
-void layer_norm_gradient_input(const KernelCall& call) { gradient_input(call, true); }
-void rms_norm_gradient_input(const KernelCall& call) { gradient_input(call, false); }
+/// A sum in place of one of its two operands, of which the gradient is the other. Its elements are written by the
+/// threads that have read them.
+std::optional<FusedArguments> gradient_and_sum(const PreparedKernel& gradient, const PreparedKernel& add) {
+  const TensorView& dx = gradient.outputs.front();
+  const TensorView& sum = add.outputs.front();
+  const bool is_second = is_same(dx, add.inputs[1]);
+  const TensorView& other = add.inputs[is_second ? 0 : 1];
+  const bool is_operand = is_second || is_same(dx, add.inputs[0]);
+  if (!is_operand || is_same(other, dx) || !have_same_shape(other, dx) || !have_same_shape(sum, dx) ||
+      !(is_same(sum, dx) || is_same(sum, other))) {
+    return std::nullopt;
+  }
+  FusedArguments made = {gradient.inputs, {sum}};
+  made.inputs.push_back(other);
+  if (!is_same(sum, dx)) {
+    made.outputs.push_back(dx);
+  }
+  return made;
+}
 
 /// dgain[e] = sum over rows of dy (x - mean) rstd.
 struct GainTerm {
@@ -217,11 +265,14 @@ std::size_t gradient_gain_scratch(const graph::OpShape& shape, int) {
 
 const AddKernels norms(
     {{"layer_norm", {.run = layer_norm}},
-     {"layer_norm_gradient_input", {.run = layer_norm_gradient_input}},
+     {"layer_norm_gradient_input", {.run = gradient_input<true, false>}},
      {"layer_norm_gradient_gain", {.run = layer_norm_gradient_gain, .scratch_bytes = gradient_gain_scratch}},
      {"rms_norm", {.run = rms_norm}},
-     {"rms_norm_gradient_input", {.run = rms_norm_gradient_input}},
+     {"rms_norm_gradient_input", {.run = gradient_input<false, false>}},
      {"rms_norm_gradient_gain", {.run = rms_norm_gradient_gain, .scratch_bytes = gradient_gain_scratch}}});
+
+const AddFusedKernels with_sums({{"layer_norm_gradient_input", "add", gradient_input<true, true>, gradient_and_sum},
+                                 {"rms_norm_gradient_input", "add", gradient_input<false, true>, gradient_and_sum}});
 
 }  // namespace
 }  // namespace shardrun::device::cuda

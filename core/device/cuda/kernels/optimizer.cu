@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
@@ -45,27 +47,64 @@ void clip_scale(const KernelCall& call) {
                      static_cast<float>(call.attributes.real("limit")), call.scalars.guard});
 }
 
-/// Calls function.update<pack>(i) for packs of a tensor's elements, each on a thread.
-template <typename Function>
+/// The elements of a float32 tensor. A pack of four is one access, so the threads of a warp write whole sectors of
+/// memory. With packs of Reals each access of a warp writes half of each sector of 32 bytes.
+struct Floats {
+  static constexpr int pack = 4;
+
+  float* data = nullptr;
+
+  template <int count>
+  [[nodiscard]] SHARDRUN_ON_DEVICE Pack<count> get_pack(std::int64_t i) const {
+    const auto from = *reinterpret_cast<const Words<count>*>(data + i);
+    Pack<count> pack;
+    SHARDRUN_UNROLLED for (int k = 0; k < count; ++k) { pack[k] = from.values[k]; }
+    return pack;
+  }
+  template <int count>
+  SHARDRUN_ON_DEVICE void set_pack(std::int64_t i, const Pack<count>& pack) const {
+    Words<count> to;
+    SHARDRUN_UNROLLED for (int k = 0; k < count; ++k) { to.values[k] = pack[k]; }
+    *reinterpret_cast<Words<count>*>(data + i) = to;
+  }
+
+ private:
+  template <int count>
+  struct alignas(4 * count) Words {
+    float values[count];
+  };
+};
+
+template <typename Values>
+Values values_of(const TensorView& tensor) {
+  if constexpr (std::is_same_v<Values, Floats>) {
+    return {static_cast<float*>(tensor.data)};
+  } else {
+    return reals(tensor);
+  }
+}
+
+/// Calls function.update<count>(i) for packs of a tensor's elements, each on a thread.
+template <int pack, typename Function>
 struct UpdatePacks {
   std::int64_t size;
   bool aligned;
   Function function;
 
   SHARDRUN_ON_DEVICE void operator()(std::int64_t number) const {
-    const std::int64_t i = number * pack_size;
-    if (aligned && i + pack_size <= size) {
-      function.template update<pack_size>(i);
+    const std::int64_t i = number * pack;
+    if (aligned && i + pack <= size) {
+      function.template update<pack>(i);
       return;
     }
-    for (std::int64_t j = i; j < size && j < i + pack_size; ++j) {
+    for (std::int64_t j = i; j < size && j < i + pack; ++j) {
       function.template update<1>(j);
     }
   }
 };
 
 /// `states`: how many operands, from the first, are tensors of the parameter's shape.
-template <typename Function>
+template <int pack, typename Function>
 void update(const KernelCall& call, std::size_t states, const Function& function) {
   bool aligned = true;
   for (std::size_t i = 0; i < states; ++i) {
@@ -75,7 +114,7 @@ void update(const KernelCall& call, std::size_t states, const Function& function
     aligned = aligned && is_aligned(result);
   }
   const std::int64_t size = call.inputs[0].elements();
-  for_each(call, (size + pack_size - 1) / pack_size, UpdatePacks<Function>{size, aligned, function});
+  for_each(call, (size + pack - 1) / pack, UpdatePacks<pack, Function>{size, aligned, function});
 }
 
 /// The factor of gradients: an operand, or 1.
@@ -90,15 +129,16 @@ GradientScale scale_of(const KernelCall& call, std::size_t operand) {
 }
 
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
+template <typename Values>
 struct AdamW {
-  Reals parameter;
-  Reals first;
-  Reals second;
-  Reals gradient;
+  Values parameter;
+  Values first;
+  Values second;
+  Values gradient;
   GradientScale scale;
-  Reals new_parameter;
-  Reals new_first;
-  Reals new_second;
+  Values new_parameter;
+  Values new_first;
+  Values new_second;
   float beta1;
   float beta2;
   float fresh1;      ///< 1 - beta1
@@ -112,16 +152,20 @@ struct AdamW {
   template <int pack>
   SHARDRUN_ON_DEVICE void update(std::int64_t i) const {
     const float factor = scale.get();
-    Pack<pack> p = parameter.get_pack<pack>(i);
-    Pack<pack> m = first.get_pack<pack>(i);
-    Pack<pack> v = second.get_pack<pack>(i);
-    const Pack<pack> gradients = gradient.get_pack<pack>(i);
+    Pack<pack> p = parameter.template get_pack<pack>(i);
+    Pack<pack> m = first.template get_pack<pack>(i);
+    Pack<pack> v = second.template get_pack<pack>(i);
+    const Pack<pack> gradients = gradient.template get_pack<pack>(i);
     const bool held = is_held(guard);
-    for (int k = 0; k < pack && !held; ++k) {
+    // No branch on `held`: the compiler would move loads of the gradient behind it, where they wait for the guard.
+    for (int k = 0; k < pack; ++k) {
       const float g = gradients[k] * factor;
-      m[k] = m[k] * beta1 + g * fresh1;
-      v[k] = v[k] * beta2 + g * g * fresh2;
-      p[k] -= stride * m[k] / (FloatMath::sqrt(v[k]) * correction + epsilon) + p[k] * shrink;
+      const float new_m = m[k] * beta1 + g * fresh1;
+      const float new_v = v[k] * beta2 + g * g * fresh2;
+      const float step = stride * new_m / (FloatMath::sqrt(new_v) * correction + epsilon) + p[k] * shrink;
+      m[k] = held ? m[k] : new_m;
+      v[k] = held ? v[k] : new_v;
+      p[k] = held ? p[k] : p[k] - step;
     }
     new_parameter.set_pack(i, p);
     new_first.set_pack(i, m);
@@ -129,30 +173,38 @@ struct AdamW {
   }
 };
 
-/// parameter, first, second, gradient[, scale []] -> parameter, first, second
-void adamw(const KernelCall& call) {
+template <int pack, typename Values>
+void adamw_of(const KernelCall& call) {
   const double beta1 = call.attributes.real("beta1");
   const double beta2 = call.attributes.real("beta2");
   const double rate = call.scalars.learning_rate;
   const auto t = static_cast<double>(call.scalars.step + 1);
-  update(call, 4,
-         AdamW{.parameter = reals(call.inputs[0]),
-               .first = reals(call.inputs[1]),
-               .second = reals(call.inputs[2]),
-               .gradient = reals(call.inputs[3]),
-               .scale = scale_of(call, 4),
-               .new_parameter = reals(call.outputs[0]),
-               .new_first = reals(call.outputs[1]),
-               .new_second = reals(call.outputs[2]),
-               .beta1 = static_cast<float>(beta1),
-               .beta2 = static_cast<float>(beta2),
-               .fresh1 = static_cast<float>(1 - beta1),
-               .fresh2 = static_cast<float>(1 - beta2),
-               .shrink = static_cast<float>(rate * call.attributes.real("decay")),
-               .stride = static_cast<float>(rate / (1 - std::pow(beta1, t))),
-               .correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
-               .epsilon = static_cast<float>(call.attributes.real("epsilon")),
-               .guard = call.scalars.guard});
+  update<pack>(call, 4,
+               AdamW<Values>{.parameter = values_of<Values>(call.inputs[0]),
+                             .first = values_of<Values>(call.inputs[1]),
+                             .second = values_of<Values>(call.inputs[2]),
+                             .gradient = values_of<Values>(call.inputs[3]),
+                             .scale = scale_of(call, 4),
+                             .new_parameter = values_of<Values>(call.outputs[0]),
+                             .new_first = values_of<Values>(call.outputs[1]),
+                             .new_second = values_of<Values>(call.outputs[2]),
+                             .beta1 = static_cast<float>(beta1),
+                             .beta2 = static_cast<float>(beta2),
+                             .fresh1 = static_cast<float>(1 - beta1),
+                             .fresh2 = static_cast<float>(1 - beta2),
+                             .shrink = static_cast<float>(rate * call.attributes.real("decay")),
+                             .stride = static_cast<float>(rate / (1 - std::pow(beta1, t))),
+                             .correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
+                             .epsilon = static_cast<float>(call.attributes.real("epsilon")),
+                             .guard = call.scalars.guard});
+}
+
+/// parameter, first, second, gradient[, scale []] -> parameter, first, second
+void adamw(const KernelCall& call) {
+  const auto is_float = [](const TensorView& tensor) { return tensor.dtype == graph::DType::f32; };
+  const bool all_floats =
+      std::ranges::all_of(call.inputs.first(4), is_float) && std::ranges::all_of(call.outputs, is_float);
+  all_floats ? adamw_of<Floats::pack, Floats>(call) : adamw_of<pack_size, Reals>(call);
 }
 
 /// v = momentum v + g, p = p - rate v, where g has decay p added (Sutskever et al. 2013, "On the importance of
@@ -198,18 +250,18 @@ void sgd(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attributes.real("momentum"));
   const bool has_velocity = momentum > 0;
   const std::size_t gradient = has_velocity ? 2 : 1;
-  update(call, gradient + 1,
-         Sgd{.parameter = reals(call.inputs[0]),
-             .velocity = has_velocity ? reals(call.inputs[1]) : Reals{},
-             .gradient = reals(call.inputs[gradient]),
-             .scale = scale_of(call, gradient + 1),
-             .new_parameter = reals(call.outputs[0]),
-             .new_velocity = has_velocity ? reals(call.outputs[1]) : Reals{},
-             .has_velocity = has_velocity,
-             .momentum = momentum,
-             .decay = static_cast<float>(call.attributes.real("decay")),
-             .rate = static_cast<float>(call.scalars.learning_rate),
-             .guard = call.scalars.guard});
+  update<pack_size>(call, gradient + 1,
+                    Sgd{.parameter = reals(call.inputs[0]),
+                        .velocity = has_velocity ? reals(call.inputs[1]) : Reals{},
+                        .gradient = reals(call.inputs[gradient]),
+                        .scale = scale_of(call, gradient + 1),
+                        .new_parameter = reals(call.outputs[0]),
+                        .new_velocity = has_velocity ? reals(call.outputs[1]) : Reals{},
+                        .has_velocity = has_velocity,
+                        .momentum = momentum,
+                        .decay = static_cast<float>(call.attributes.real("decay")),
+                        .rate = static_cast<float>(call.scalars.learning_rate),
+                        .guard = call.scalars.guard});
 }
 
 const AddKernels optimizers({{"clip_scale", {.run = clip_scale}}, {"adamw", {.run = adamw}}, {"sgd", {.run = sgd}}});

@@ -20,10 +20,17 @@ struct Nest {
   [[nodiscard]] bool has_columns() const {
     return loops.chosen.consecutive() == 1 && loops.others.consecutive() > 1 && length > 1;
   }
-  /// Into how many parts the elements of each result are cut, if they are not columns.
+  /// Into how many parts the elements of each result are cut, if they are not columns. A block loads a part of 8,192
+  /// elements at once: four packs a thread.
   [[nodiscard]] std::int64_t parts() const {
     constexpr std::int64_t elements_of_part = 8192;
-    return length <= 2 * elements_of_part ? 1 : std::min<std::int64_t>(length / elements_of_part, 1024);
+    return length <= 2 * elements_of_part
+               ? 1
+               : std::min<std::int64_t>((length + elements_of_part - 1) / elements_of_part, 1024);
+  }
+  /// Elements of a part: whole packs. The last part may have fewer.
+  [[nodiscard]] std::int64_t of_part() const {
+    return ((length + parts() - 1) / parts() + pack_size - 1) / pack_size * pack_size;
   }
   [[nodiscard]] std::size_t scratch() const {
     if (has_columns()) {
@@ -57,6 +64,7 @@ struct JoinElements {
   Loops<1> reduced;
   std::int64_t length;
   std::int64_t parts;
+  std::int64_t of_part;
   Term term;
   Join join;
   float first;
@@ -64,12 +72,14 @@ struct JoinElements {
 
   template <int pack, typename RowTeam>
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
-    const std::int64_t from = results.offset(row / parts);
-    const std::int64_t begin = length / pack * (row % parts) / parts * pack;
-    const std::int64_t end = length / pack * (row % parts + 1) / parts * pack;
+    const std::int64_t result = quotient(row, parts);
+    const std::int64_t from = results.offset(result);
+    const std::int64_t begin = (row - result * parts) * of_part;
+    const std::int64_t rest = length - begin;
     float value = first;
     team.template loop<pack, 4>(
-        end - begin, [&](std::int64_t i) { return x.get_pack<pack>(from + place<pack>(begin + i)); },
+        rest < of_part ? rest : of_part,
+        [&](std::int64_t i) { return x.get_pack<pack>(from + place<pack>(begin + i)); },
         [&](std::int64_t, const Pack<pack>& values) {
           SHARDRUN_UNROLLED for (int k = 0; k < pack; ++k) { value = join(value, term(values[k])); }
         });
@@ -101,6 +111,16 @@ struct ColumnTerm {
   }
 };
 
+/// A lone row is computed by a block, however short it is: more loads are under way together than a warp has.
+template <int pack, typename Elements>
+void join_elements(const KernelCall& call, std::int64_t rows, const Elements& elements) {
+  if (rows == 1) {
+    launch(call, 1, most_threads, 0, ForEachRow<true, pack, Elements>{1, elements});
+  } else {
+    for_each_row_in_packs<pack>(call, rows, elements.of_part, elements);
+  }
+}
+
 template <typename Term, typename Join>
 void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Join& join, float first) {
   const Reals x = reals(call.inputs[0]);
@@ -115,22 +135,23 @@ void reduce(const KernelCall& call, const Nest& nest, const Term& term, const Jo
   const std::int64_t parts = nest.parts();
   const Reals partial = {reinterpret_cast<unsigned char*>(call.scratch.data()), false};
   const Reals y = reals(call.outputs[0]);
+  const bool is_whole = parts == 1;
   const JoinElements<Term, Join> elements = {
-      x,     parts == 1 ? y : partial,     results, reduced, nest.length, parts, term, join,
-      first, parts == 1 && call.accumulate};
+      x,     is_whole ? y : partial,     results, reduced, nest.length, parts, nest.of_part(), term, join,
+      first, is_whole && call.accumulate};
   if (aligned && reduced.consecutive() == nest.length && nest.length % pack_size == 0) {
-    for_each_row_in_packs<pack_size>(call, nest.results * parts, nest.length / parts, elements);
+    join_elements<pack_size>(call, nest.results * parts, elements);
   } else {
-    for_each_row_in_packs<1>(call, nest.results * parts, nest.length / parts, elements);
+    join_elements<1>(call, nest.results * parts, elements);
   }
   if (parts > 1) {
     Loops<1> of_parts;
     of_parts.add_outer(parts, std::int64_t{1});
     Loops<1> of_results;
     of_results.add_outer(nest.results, parts);
-    for_each_row_in_packs<1>(
-        call, nest.results, parts,
-        JoinElements<Plain, Join>{partial, y, of_results, of_parts, parts, 1, Plain{}, join, first, call.accumulate});
+    join_elements<1>(call, nest.results,
+                     JoinElements<Plain, Join>{partial, y, of_results, of_parts, parts, 1, parts, Plain{}, join, first,
+                                               call.accumulate});
   }
 }
 
@@ -170,12 +191,6 @@ void sum_all(const KernelCall& call) {
 void square_sum(const KernelCall& call) {
   reduce(call, {call.inputs[0], all_dimensions(call.inputs[0])}, Square{}, Plus{}, 0);
 }
-/// y[l] = the largest x[l, v].   x: [L, V]   y: [L]
-void row_max(const KernelCall& call) {
-  const std::int64_t last = call.inputs[0].rank - 1;
-  reduce(call, {call.inputs[0], {&last, 1}}, Plain{}, Larger{}, -infinity);
-}
-
 /// A view of the first operand, for its shape.
 TensorView first_operand(const graph::OpShape& shape) {
   TensorView x;
@@ -194,12 +209,6 @@ std::size_t leading_scratch(const graph::OpShape& shape, int) {
   const TensorView x = first_operand(shape);
   return Nest(x, leading_dimensions(x.rank - shape.attributes.integer("keep"))).scratch();
 }
-std::size_t last_scratch(const graph::OpShape& shape, int) {
-  const TensorView x = first_operand(shape);
-  const std::int64_t last = x.rank - 1;
-  return Nest(x, {&last, 1}).scratch();
-}
-
 /// A number that is larger the larger the value is and, of equal values, the smaller its index is. NaN is the largest.
 SHARDRUN_ON_DEVICE inline unsigned long long ranked(float value, std::int64_t index) {
   const float same_zeros = value + 0.0F;
@@ -357,7 +366,6 @@ const AddKernels reductions({{"sum", {.run = sum, .scratch_bytes = dims_scratch}
                              {"sum_leading", {.run = sum_leading, .scratch_bytes = leading_scratch}},
                              {"sum_all", {.run = sum_all, .scratch_bytes = all_scratch}},
                              {"square_sum", {.run = square_sum, .scratch_bytes = all_scratch}},
-                             {"row_max", {.run = row_max, .scratch_bytes = last_scratch}},
                              {"argmax", {.run = argmax}},
                              {"broadcast", {.run = broadcast}},
                              {"broadcast_scalar", {.run = broadcast_scalar}},

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
+#include "core/device/cuda/fusions.h"
 #include "core/device/cuda/known_kernels.h"
 #include "core/device/cuda/runtime/attention_steps.h"
 #include "core/device/cuda/runtime/attentions.h"
@@ -200,6 +201,9 @@ std::unique_ptr<const PreparedKernel> CudaDevice::prepare(const Kernel& kernel, 
 }
 
 std::unique_ptr<const PreparedKernel> CudaDevice::fuse(const PreparedKernel& first, const PreparedKernel& next) const {
+  if (auto fused = fuse_own(first, next)) {
+    return fused;
+  }
   LibraryProducts* const library = products();
   return library == nullptr || !library->fuses() ? nullptr : fuse_product(*library, first, next);
 }

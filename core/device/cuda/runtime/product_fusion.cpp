@@ -6,6 +6,8 @@
 #include <ranges>
 #include <span>
 
+#include "core/device/cuda/fusions.h"
+
 namespace shardrun::device::cuda {
 namespace {
 
@@ -17,15 +19,6 @@ constexpr std::uintptr_t aligned_bytes = 16;
 constexpr std::int64_t operand_columns = 8;
 
 bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % aligned_bytes == 0; }
-
-bool have_same_shape(const TensorView& one, const TensorView& other) {
-  return one.dtype == other.dtype && one.rank == other.rank &&
-         std::ranges::equal(std::span(one.shape).first(one.rank), std::span(other.shape).first(other.rank));
-}
-
-bool is_same(const TensorView& one, const TensorView& other) {
-  return one.data == other.data && have_same_shape(one, other);
-}
 
 /// Whether the tensor is added to rows of `columns` elements as a vector: its dimensions are the result's last ones.
 bool is_bias(const TensorView& tensor, const TensorView& result, std::int64_t columns) {

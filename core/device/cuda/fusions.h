@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/device/device.h"
+
+/// Pairs of ops that one of our own kernels computes, the second directly after the first.
+namespace shardrun::device::cuda {
+
+/// What such a kernel reads and writes: all that both ops write, too.
+struct FusedArguments {
+  std::vector<TensorView> inputs;
+  std::vector<TensorView> outputs;
+};
+
+struct FusedKernel {
+  const char* first;
+  const char* next;
+  void (*run)(const KernelCall& call);
+  /// Nothing: these two must stay apart.
+  std::optional<FusedArguments> (*arguments)(const PreparedKernel& first, const PreparedKernel& next);
+};
+
+/// A kernel as PreparedKernel::kernel points to it.
+struct KnownFusion {
+  explicit KnownFusion(const FusedKernel& fused)
+      : fused(fused), ops(std::string(fused.first) + " + " + fused.next), kernel{.run = fused.run, .op = ops} {}
+  KnownFusion(const KnownFusion&) = delete;
+  KnownFusion& operator=(const KnownFusion&) = delete;
+
+  FusedKernel fused;
+  std::string ops;
+  Kernel kernel;
+};
+
+/// They are added when the library is loaded.
+[[nodiscard]] inline std::deque<KnownFusion>& known_fusions() {
+  static std::deque<KnownFusion> all;
+  return all;
+}
+
+/// `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments}, …});` at namespace scope.
+class AddFusedKernels {
+ public:
+  AddFusedKernels(std::initializer_list<FusedKernel> kernels) {
+    for (const FusedKernel& each : kernels) {
+      known_fusions().emplace_back(each);
+    }
+  }
+};
+
+/// Null: no kernel of ours computes both.
+[[nodiscard]] inline std::unique_ptr<const PreparedKernel> fuse_own(const PreparedKernel& first,
+                                                                    const PreparedKernel& next) {
+  for (const KnownFusion& known : known_fusions()) {
+    if (first.kernel->op != known.fused.first || next.kernel->op != known.fused.next) {
+      continue;
+    }
+    if (std::optional<FusedArguments> arguments = known.fused.arguments(first, next)) {
+      auto made = std::make_unique<PreparedKernel>();
+      made->kernel = &known.kernel;
+      made->attributes = first.attributes;
+      made->inputs = std::move(arguments->inputs);
+      made->outputs = std::move(arguments->outputs);
+      made->makes = next.makes;
+      return made;
+    }
+  }
+  return nullptr;
+}
+
+[[nodiscard]] inline bool have_same_shape(const TensorView& one, const TensorView& other) {
+  return one.dtype == other.dtype && one.rank == other.rank &&
+         std::ranges::equal(std::span(one.shape).first(one.rank), std::span(other.shape).first(other.rank));
+}
+[[nodiscard]] inline bool is_same(const TensorView& one, const TensorView& other) {
+  return one.data == other.data && have_same_shape(one, other);
+}
+
+}  // namespace shardrun::device::cuda
