@@ -162,61 +162,80 @@ def cudnn(machine, options, seconds):
 
 # --- compute-sanitizer -----------------------------------------------------------------------------------------------
 
-TOOLS = ("memcheck", "racecheck")
+FOUND = re.compile(r"=+ (Invalid|Error|Warning)")
+# Of each op so many cases: the tools slow a case down a hundredfold, racecheck most.
+TOOLS = {"memcheck": 8, "racecheck": 3}
+SECONDS_TO_REPORT = 5
+
+
+def watched(machine, options, tool, number, ops, seconds):
+    """One process under a tool: {ran, said, errors: of each report of the tool, summary or None}."""
+    path = machine.scratch / f"{tool}-{number}.json"
+    words = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
+    # The checks themselves ask each call of CUDA whether it failed.
+    words += " --report-api-errors no --print-limit 20"
+    largest = 100 if options.small else 3000
+    # The checks end by themselves at their time; the tool then needs some to report.
+    checks = f"--patience 0 --separate --largest {largest} --cases {TOOLS[tool]}"
+    checks += f" --seconds {max(2, seconds - SECONDS_TO_REPORT):.0f}"
+    command = [machine.sanitizer, *words.split(), machine.kernel_checks, *checks.split()]
+    ran = run([*command, "--ops", ",".join(ops), "--json", path], seconds, machine.without_dnn)
+    said = ran.out + ran.err
+    reports = [r"ERROR SUMMARY: (\d+) error", r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error"]
+    errors = [int(number) for report in reports for number in re.findall(report, said)]
+    summary = json.loads(path.read_text()) if path.exists() else None
+    return {"ran": ran, "said": said, "errors": errors, "summary": summary}
 
 
 def sanitizer(machine, options, seconds):
-    """compute-sanitizer over small cases of the kernels, the most important ops first, as far as the time goes."""
+    """compute-sanitizer over some small cases of each kernel, the most important ops first, as far as the time goes."""
     machine.require_gpu()
     if machine.sanitizer is None:
         raise Skipped("compute-sanitizer is not in PATH and in no toolkit of this machine")
     ops = FEW_OPS if options.small else known_ops(machine)
     figures, lines, wrong, late = {"path": machine.sanitizer}, [], [], []
-    for tool in TOOLS:
-        path = machine.scratch / f"{tool}.json"
-        # The checks end by themselves at their time; the tool then needs some to report.
-        share = seconds / len(TOOLS)
-        watched = f"--tool {tool} --target-processes all --require-cuda-init no --launch-timeout 60 --error-exitcode 99"
-        # The checks themselves ask each call of CUDA whether it failed.
-        watched += " --report-api-errors no --print-limit 20"
-        largest, time_of_checks = 100 if options.small else 3000, max(2, min(share - 15, share / 3))
-        checks = f"--patience 0 --separate --largest {largest} --seconds {time_of_checks:.0f}"
-        command = [machine.sanitizer, *watched.split(), machine.kernel_checks, *checks.split()]
-        command += ["--ops", ",".join(ops), "--json", path]
-        ran = run(command, share, machine.without_dnn)
-        said = ran.out + ran.err
-        errors = [int(number) for number in re.findall(r"ERROR SUMMARY: (\d+) error", said)]
-        errors += [
-            int(number) for number in re.findall(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", said)
-        ]
-        summary = json.loads(path.read_text()) if path.exists() else None
-        figures[tool] = {
-            "exit_code": ran.code,
-            "errors": sum(errors),
-            "summaries": len(errors),
-            "checks": summary,
-            "said": said[-4000:],
-        }
-        if ran.code is None and not sum(errors) and not (summary and summary["failed"]):
-            late.append(f"{tool} was cut off after {share:.0f} s, without an error so far")
-            continue
-        if summary is None or not errors:
-            wrong.append(f"{tool} did not report: {ran.last_words()}")
-            continue
-        done = summary["ops"] - len(summary["not_run"])
-        lines.append(
-            f"{tool}: {sum(errors)} errors; {done} of {summary['ops']} ops to their end, {summary['cases']} cases, "
-            f"{summary['failed']} wrong results"
-        )
-        if sum(errors) or ran.code == 99:
-            first = next(
-                (line.strip("= ") for line in said.splitlines() if re.search(r"=+ (Invalid|Error|Warning)", line)), ""
+    limit = time.monotonic() + seconds
+    for position, (tool, cases) in enumerate(TOOLS.items()):
+        share = max(5, (limit - time.monotonic()) / (len(TOOLS) - position))
+        with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
+            processes = list(
+                pool.map(
+                    lambda number, tool=tool, share=share: watched(
+                        machine, options, tool, number, ops[number::PROCESSES], share
+                    ),
+                    range(min(PROCESSES, len(ops))),
+                )
             )
-            wrong.append(f"{tool}: {sum(errors)} errors: {first}")
-        if summary["failed"] or summary["cases"] == 0:
-            wrong.append(f"{tool}: {summary['cases']} cases, {summary['failed']} failures {summary['unusable']}")
+        errors = sum(sum(each["errors"]) for each in processes)
+        summary = merged([each["summary"] for each in processes if each["summary"]])
+        figures[tool] = {
+            "exit_codes": [each["ran"].code for each in processes],
+            "errors": errors,
+            "checks": summary,
+            "said": [each["said"][-2000:] for each in processes],
+        }
+        for each in processes:
+            checks = each["summary"]
+            if each["ran"].code is None and not sum(each["errors"]) and not (checks and checks["failed"]):
+                late.append(f"{tool} was cut off after {share:.0f} s, without an error so far")
+            elif checks is None or not each["errors"]:
+                wrong.append(f"{tool} did not report: {each['ran'].last_words()}")
+            elif checks["unusable"]:
+                wrong.append(f"{tool}: {checks['unusable']}")
+        lines.append(
+            f"{tool}: {errors} errors; up to {cases} cases of an op, {summary['ops'] - len(summary['not_run'])} of "
+            f"{len(ops)} ops to their end, {summary['cases']} cases, {summary['failed']} wrong results"
+        )
+        if errors or any(each["ran"].code == 99 for each in processes):
+            words = [line.strip("= ") for each in processes for line in each["said"].splitlines() if FOUND.search(line)]
+            wrong.append(f"{tool}: {errors} errors: {words[0] if words else ''}")
+        if summary["failed"]:
+            wrong.append(f"{tool}: {summary['cases']} cases, {summary['failed']} failures")
+        without = [op for op in ops if op in FIRST_OPS and not summary["by_op"].get(op, {}).get("cases")]
+        if without and not wrong:
+            late.append(f"{tool} had no time for {', '.join(without)}")
     if wrong:
         raise Failed("; ".join(wrong + late), {**figures, "lines": lines})
     if late:
-        raise NoTime("; ".join(late), {**figures, "lines": lines})
+        raise NoTime("; ".join(dict.fromkeys(late)), {**figures, "lines": lines})
     return figures, lines

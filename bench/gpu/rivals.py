@@ -8,7 +8,7 @@ import threading
 import time
 
 from contest import SHARE_OF_MEMORY
-from log import record, record_process
+from log import record_process
 from machine import Failed, Skipped, end
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,7 +26,7 @@ class Rival:
 
     def __init__(self, command, environment, scratch, name):
         self.command, self.environment, self.name = command, environment, name
-        self.begin, self.lines = time.monotonic(), []
+        self.begin, self.lines, self.stopping = time.monotonic(), [], threading.Lock()
         self.err = open(scratch / f"{name.replace(' ', '-').replace(',', '')}.err", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [str(word) for word in command],
@@ -78,23 +78,24 @@ class Rival:
         return self.err.read()
 
     def stop(self):
-        if self.process.poll() is None:
-            end(self.process)
-        if self.begin is not None:
-            record_process(
-                self.command,
-                self.environment,
-                self.process.returncode,
-                time.monotonic() - self.begin,
-                stdout="".join(self.lines),
-                stderr=self.said(),
-            )
-            self.begin = None
+        with self.stopping:
+            if self.process.poll() is None:
+                end(self.process)
+            if self.begin is not None:
+                record_process(
+                    self.command,
+                    self.environment,
+                    self.process.returncode,
+                    time.monotonic() - self.begin,
+                    stdout="".join(self.lines),
+                    stderr=self.said(),
+                )
+                self.begin = None
 
 
 class Rivals(threading.Thread):
     """Lets PyTorch compile the models of the chosen races, one after the other, while steps run whose times do not
-    matter; the race then knows which batch the rival can take."""
+    matter. The race then knows which batch the rival can take. Nothing is compiled any more when a race begins."""
 
     def __init__(self, machine, options, contests):
         super().__init__(daemon=True)
@@ -107,8 +108,8 @@ class Rivals(threading.Thread):
         self.errors, self.seconds, self.attention = {}, {}, {}
         self.reduced = []  # of which models the batch, and why
         self.rivals = {name: {} for name in contests}  # of each model: {DEFAULT: …, FLASH: …}
-        self.done = {name: threading.Event() for name in contests}
-        self.stopped, self.waiting = False, None
+        self.stopped = False  # nothing more is to be compiled
+        self.compiling, self.lock = None, threading.Lock()  # the lock is of both
         self.environment = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(machine.scratch / "inductor"),
@@ -125,22 +126,30 @@ class Rivals(threading.Thread):
     def run(self):
         for name, contest in self.contests.items():
             begin = time.monotonic()
-            if self.stopped:
-                self.errors.setdefault(name, NOT_IN_TIME)
-            elif contest.path is not None:
+            if contest.path is not None:
                 try:
                     self.errors[name] = self._prepare(name, contest)
                 except Exception as problem:  # of this script: the race goes on without this rival
                     self.errors[name] = f"{type(problem).__name__}: {problem}"
             self.seconds[name] = time.monotonic() - begin
-            self.done[name].set()
 
     def _start(self, contest, name, *words):
-        rival = Rival(self.command(contest, *words), self.environment, self.machine.scratch, f"{name} {contest.name}")
-        self.waiting = rival
-        if self.stopped:
-            rival.stop()
-        return rival, rival.answer(SECONDS_TO_COMPILE)
+        """A rival that has compiled its model, and its first answer."""
+        with self.lock:
+            if self.stopped:
+                raise Failed(NOT_IN_TIME)
+            command, title = self.command(contest, *words), f"{name} {contest.name}"
+            self.compiling = rival = Rival(command, self.environment, self.machine.scratch, title)
+        try:
+            ready = rival.answer(SECONDS_TO_COMPILE)
+        except Failed as failed:
+            raise Failed(NOT_IN_TIME if self.stopped else str(failed)) from failed
+        finally:
+            with self.lock:
+                self.compiling = None
+        if rival.process.poll() is not None:  # it was stopped in the moment that it was ready
+            raise Failed(NOT_IN_TIME)
+        return rival, ready
 
     def _prepare(self, name, contest):
         """Why it cannot be done, or None."""
@@ -170,27 +179,31 @@ class Rivals(threading.Thread):
         return None
 
     def of(self, name):
-        """({DEFAULT: Rival, …}, why there is none or None)"""
+        """({DEFAULT: Rival, …}, why there is none or None), for a race: what is still being compiled is stopped."""
+        self.stop_compiling()
         return self.rivals[name], self.lack or self.errors.get(name)
 
-    def stop(self):
-        """Ends all, also what is being compiled."""
-        self.stopped = True
-        for rival in [self.waiting, *(each for rivals in self.rivals.values() for each in rivals.values())]:
-            if rival is not None:
-                rival.stop()
+    def stop_compiling(self):
+        """Ends what is being compiled, and begins no more. What is compiled stays ready."""
+        with self.lock:
+            self.stopped = True
+            if self.compiling is not None:
+                self.compiling.stop()
+        if self.is_alive():
+            self.join()
 
-    def wait(self, name, seconds):
-        """Waits until a model is compiled. A race does not begin what there was no time for."""
-        if not self.lack and not self.done[name].wait(max(1, seconds)):
-            record(f"PyTorch had not compiled {name}", stderr=self.waiting.said() if self.waiting else "")
-            self.errors.setdefault(name, NOT_IN_TIME)
+    def stop(self):
+        """Ends all."""
+        self.stop_compiling()
+        for rival in (each for rivals in self.rivals.values() for each in rivals.values()):
+            rival.stop()
 
     def finish(self, machine, options, seconds):
-        """The step before those whose times matter: waits until the first model is compiled."""
+        """The step before those whose times matter: waits until all models are compiled, as far as the time goes."""
         if self.lack:
             raise Skipped(self.lack)
-        self.wait(next(iter(self.contests)), seconds - 2)
+        self.join(max(1, seconds - 2))
+        self.stop_compiling()
         errors = {name: why for name, why in self.errors.items() if why}
         lines = [f"{name} {taken:.0f} s, attention by {self.attention.get(name)}" for name, taken in self.seconds.items()]
         lines += [f"{name}: {why}" for name, why in errors.items()]

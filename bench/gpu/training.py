@@ -262,9 +262,6 @@ class Training:
         contest = self.contests[self.name]
         contest.require_batch()
         rivals = self.rivals()
-        begin = time.monotonic()
-        rivals.wait(self.name, 0.5 * seconds)
-        seconds -= time.monotonic() - begin
         rounds, why = race(machine, rivals, contest, seconds)
         figures = figures_of(machine, options, contest, rounds)
         figures.update(rival_lacks=why, rival_compiled=contest.name not in rivals.eager and rivals.device == "cuda")
