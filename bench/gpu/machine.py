@@ -51,13 +51,13 @@ def end(process):
     process.wait()
 
 
-_running, _ending = set(), threading.Event()
+running, _ending = set(), threading.Event()  # processes with sessions of their own
 
 
 def end_all():
-    """Ends what run() has started in any thread, and what it starts from now on. For the handler of a signal."""
+    """Ends what is running, and what run() starts from now on. For the handler of a signal."""
     _ending.set()
-    for process in list(_running):
+    for process in list(running):
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -78,7 +78,7 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
         cwd=folder,
         start_new_session=True,
     ) as process:
-        _running.add(process)
+        running.add(process)
         try:
             if started:
                 started(process)
@@ -94,7 +94,7 @@ def run(command, seconds, environment=None, folder=None, text=None, started=None
             end(process)
             raise
         finally:
-            _running.discard(process)
+            running.discard(process)
     seconds = time.monotonic() - begin
     record_process(command, environment, code, seconds, stdin=text, stdout=out, stderr=err)
     return Ran(code, out, err, seconds)

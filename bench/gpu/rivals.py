@@ -9,7 +9,7 @@ import time
 
 from contest import SHARE_OF_MEMORY
 from log import record_process
-from machine import Failed, Skipped, end
+from machine import Failed, Skipped, end, running
 
 HERE = pathlib.Path(__file__).resolve().parent
 NOT_IN_TIME = "PyTorch had not compiled it in time"
@@ -38,6 +38,7 @@ class Rival:
             env=environment,
             start_new_session=True,
         )
+        running.add(self.process)
         self.ended, self.arrived = False, threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -81,6 +82,7 @@ class Rival:
         with self.stopping:
             if self.process.poll() is None:
                 end(self.process)
+            running.discard(self.process)
             if self.begin is not None:
                 record_process(
                     self.command,
@@ -112,7 +114,6 @@ class Rivals(threading.Thread):
         self.compiling, self.lock = None, threading.Lock()  # the lock is of both
         self.environment = {
             **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(machine.scratch / "inductor"),
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         }
 
@@ -139,7 +140,10 @@ class Rivals(threading.Thread):
             if self.stopped:
                 raise Failed(NOT_IN_TIME)
             command, title = self.command(contest, *words), f"{name} {contest.name}"
-            self.compiling = rival = Rival(command, self.environment, self.machine.scratch, title)
+            # A cache of its own: the key of a cached graph may not have which attention was asked for.
+            cache = self.machine.scratch / f"inductor-{contest.name}{''.join(words)}"
+            environment = {**self.environment, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+            self.compiling = rival = Rival(command, environment, self.machine.scratch, title)
         try:
             ready = rival.answer(SECONDS_TO_COMPILE)
         except Failed as failed:

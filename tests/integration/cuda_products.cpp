@@ -119,11 +119,11 @@ TEST_CASE("a job has the same plan whatever multiplies, and the library's failur
   const std::string plan = fake.run(job.path(), words, by_cublaslt).out;
   CHECK(fake.run(job.path(), words).out == plan);
   std::vector<std::string> failing = by_cublaslt;
-  failing.insert(failing.end(), {"FAKE_CUBLASLT_FAIL=cublasLtMatmulAlgoGetHeuristic", "FAKE_CUBLASLT_STATUS=7"});
+  failing.insert(failing.end(), {"FAKE_CUBLASLT_FAIL=cublasLtMatmulPreferenceSetAttribute", "FAKE_CUBLASLT_STATUS=7"});
 
   const Ended ended = fake.run(job.path(), on_cuda({"job.ini"}), failing);
 
   CHECK(ended.code == 1);
   CHECK_THAT(ended.err, Contains("op matmul (") && Contains("): multiplying f32[") &&
-                            Contains("cublasLtMatmulAlgoGetHeuristic returned CUBLAS_STATUS_INVALID_VALUE"));
+                            Contains("setting an attribute returned CUBLAS_STATUS_INVALID_VALUE"));
 }

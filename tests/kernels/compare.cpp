@@ -71,7 +71,7 @@ Tolerance float_tolerance(const Case& test) {
   return {.of_largest = 1e-6 * test.condition};
 }
 
-double lost_by_tensor_cores(const Prepared& prepared) {
+double lost_by_tensor_cores(const Prepared& prepared, bool has_convolutions_of_library) {
   const std::string_view op = prepared.op->name;
   const bool is_convolution = op.starts_with("conv");
   const auto all_are = [&](graph::DType dtype) {
@@ -80,7 +80,7 @@ double lost_by_tensor_cores(const Prepared& prepared) {
   double lost_by_term = 0;
   if (all_are(graph::DType::bf16) && (is_convolution || op.starts_with("matmul") || op.starts_with("einsum"))) {
     lost_by_term = 0x1p-29;
-  } else if (all_are(graph::DType::f32) && is_convolution) {
+  } else if (all_are(graph::DType::f32) && is_convolution && has_convolutions_of_library) {
     lost_by_term = 6 * 0x1p-29;
   } else {
     return 0;

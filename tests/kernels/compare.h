@@ -30,8 +30,8 @@ struct Tolerance {
 /// - bfloat16: tensor cores round a sum toward zero after every 16 terms.
 /// - Convolutions of float32: cuDNN's engine 67 for the weights' gradient has no numerical note. On an H200 it lost as
 ///   much as three TF32 products for each term do: rounded toward zero after every 8 terms, three times.
-/// - 0 for other ops of float32, and for ops that are no products.
-[[nodiscard]] double lost_by_tensor_cores(const Prepared& prepared);
+/// - 0 for other ops of float32, also for convolutions by our own kernels, and for ops that are no products.
+[[nodiscard]] double lost_by_tensor_cores(const Prepared& prepared, bool has_convolutions_of_library);
 
 inline constexpr Tolerance bit_for_bit = {};
 

@@ -110,9 +110,9 @@ const Typing* typing_of_jobs(std::string_view op) {
 }
 
 /// Attention of bfloat16 rounds probabilities and the gradients of scores to bfloat16 before it multiplies them.
-Tolerance cuda_tolerance(const Case& test, const Prepared& prepared) {
+Tolerance cuda_tolerance(const Case& test, const Prepared& prepared, const KernelRunner& runner) {
   Tolerance tolerance = float_tolerance(test);
-  tolerance.of_largest += lost_by_tensor_cores(prepared);
+  tolerance.of_largest += lost_by_tensor_cores(prepared, runner.has_convolutions_of_library());
   const bool is_attention = test.op.find("attention") != std::string::npos;
   if (is_attention && prepared.inputs[0].type.dtype == DType::bf16 && prepared.outputs[0].type.dtype == DType::bf16) {
     tolerance.of_largest += 0x1p-8;
@@ -122,7 +122,7 @@ Tolerance cuda_tolerance(const Case& test, const Prepared& prepared) {
 
 std::string equals_reference(const TypedCase& typed, const Prepared& prepared, KernelRunner& runner) {
   const std::vector<Tensor> found = runner.run(prepared, {}, 0);
-  std::string wrong = typed_difference(found, unrounded(prepared), cuda_tolerance(typed.test, prepared));
+  std::string wrong = typed_difference(found, unrounded(prepared), cuda_tolerance(typed.test, prepared, runner));
   for (std::size_t turn = 1; turn < runner.turns() && wrong.empty(); ++turn) {
     wrong = difference(runner.run(prepared, {}, turn), found, bit_for_bit);
     if (!wrong.empty()) {
@@ -139,7 +139,7 @@ std::string takes_empty_parts(const TypedCase& typed, const Prepared& prepared, 
     }
     const Prepared part = without_indices(prepared, factor);
     const std::string wrong =
-        typed_difference(runner.run(part, {}, 0), unrounded(part), cuda_tolerance(typed.test, prepared));
+        typed_difference(runner.run(part, {}, 0), unrounded(part), cuda_tolerance(typed.test, prepared, runner));
     if (!wrong.empty()) {
       return fmt::format("with nothing of the factor {}: {}", prepared.rule.factors[factor].name, wrong);
     }
@@ -153,9 +153,10 @@ std::string accumulates(const TypedCase&, const Prepared& given, KernelRunner& r
   }
   Prepared prepared = given;
   const std::vector<Tensor> expected = expected_sums(prepared);
-  Tolerance tolerance = {.of_largest = 1e-6 + lost_by_tensor_cores(prepared)};
+  const bool by_library = runner.has_convolutions_of_library();
+  Tolerance tolerance = {.of_largest = 1e-6 + lost_by_tensor_cores(prepared, by_library)};
   // cuDNN rounds a bfloat16 gradient of weights before it adds it, and the sum again.
-  if (prepared.op->name == "conv_gradient_weights" && prepared.outputs[0].type.dtype == DType::bf16) {
+  if (by_library && prepared.op->name == "conv_gradient_weights" && prepared.outputs[0].type.dtype == DType::bf16) {
     tolerance.of_largest += 0x1p-8;
   }
   return typed_difference(runner.run(prepared, {.accumulate = true}, 0), expected, tolerance);

@@ -35,6 +35,8 @@ class KernelRunner {
   KernelRunner& operator=(const KernelRunner&) = delete;
   virtual ~KernelRunner() = default;
 
+  /// Whether a library convolves, and not our own kernels.
+  [[nodiscard]] virtual bool has_convolutions_of_library() const { return false; }
   /// The ways to run that must give the same bits, such as the emulator's orders of threads.
   [[nodiscard]] virtual std::size_t turns() const = 0;
   /// REQUIRES: turn < turns().

@@ -20,6 +20,9 @@ class DeviceRunner final : public KernelRunner {
  public:
   DeviceRunner(const device::Device& device, bool separate) : device_(device), separate_(separate) { open(); }
 
+  [[nodiscard]] bool has_convolutions_of_library() const override {
+    return device_.facts().bf16_products.find("convolutions: cuDNN") != std::string::npos;
+  }
   [[nodiscard]] std::size_t turns() const override { return 2; }
   [[nodiscard]] std::vector<Tensor> run(const Prepared& prepared, const Manner& manner, std::size_t) override {
     ++runs;
@@ -116,9 +119,12 @@ std::vector<TypedCase> cases_to_run(const Options& options, const std::string& o
   if (options.cases == 0 || cases.size() <= options.cases) {
     return cases;
   }
-  std::vector<TypedCase> chosen;  // from the middle of equal stretches: the first cases have one element
+  // One of each of equal stretches, at a place that differs from stretch to stretch: the types of a case take turns.
+  std::vector<TypedCase> chosen;
   for (std::size_t i = 0; i < options.cases; ++i) {
-    chosen.push_back(std::move(cases[(2 * i + 1) * cases.size() / (2 * options.cases)]));
+    const std::size_t begin = i * cases.size() / options.cases;
+    const std::size_t length = (i + 1) * cases.size() / options.cases - begin;
+    chosen.push_back(std::move(cases[begin + 7919 * i % length]));
   }
   return chosen;
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -75,7 +76,18 @@ void execute(const Run& run) {
       std::abort();
     }
     const Tensor made(*tensors_of(**next).made.front());
+    // A product that another operation reads from memory is a sum that the blocks of an engine add to.
+    const bool adds = (*next)->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !made.is_virtual &&
+                      std::ranges::any_of(left, [&](const Reference& each) {
+                        return std::ranges::any_of(tensors_of(*each).read, [&](const Reference& read) {
+                          return Tensor(*read).uid == made.uid;
+                        });
+                      });
+    const std::vector<double> before = adds ? values[made.uid] : std::vector<double>();
     compute(**next, values);
+    if (adds) {
+      std::ranges::transform(values[made.uid], before, values[made.uid].begin(), std::plus<>());
+    }
     to_make.erase(made.uid);
     if (!made.is_virtual) {
       std::vector<double> stored = values[made.uid];

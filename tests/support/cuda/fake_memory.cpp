@@ -88,6 +88,15 @@ cudaError_t cudaHostUnregister(void* memory) {
   return state().pinned.erase(static_cast<const std::byte*>(memory)) == 1 ? cudaSuccess
                                                                           : cudaErrorHostMemoryNotRegistered;
 }
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  return with([&](Fake& fake, auto&) {
+    if (!fake.is_on_gpu(to, bytes)) {
+      return cudaErrorInvalidValue;
+    }
+    fake.give(stream, {.run = [=] { std::memset(to, value, bytes); }});
+    return cudaSuccess;
+  });
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return with([&](Fake& fake, auto&) {
     const void* const on_gpu = kind == cudaMemcpyHostToDevice ? to : from;

@@ -103,9 +103,10 @@ TEST_CASE("a row's maximum and the terms of its softmax are one walk over the lo
       const std::int64_t rows = 5;
       Terms at(dtype, rows, width);
       std::vector<double> values = at.fill(at.logits, 30);
-      // Rows that rise, that begin without a finite logit, and that have no number.
+      // Rows that rise, that begin without a finite logit, that have no number, and none that is finite.
       std::sort(values.begin(), values.begin() + width);
       std::fill(values.begin() + 2 * width, values.begin() + 2 * width + width / 2, -infinity);
+      std::fill(values.begin() + 4 * width, values.end(), -infinity);
       values[static_cast<std::size_t>(3 * width)] = std::numeric_limits<double>::quiet_NaN();
       at.write(at.logits, values);
       std::vector<double> targets;
@@ -125,6 +126,10 @@ TEST_CASE("a row's maximum and the terms of its softmax are one walk over the lo
           CHECK((std::isnan(max[row]) && std::isnan(sum[row])));
           continue;
         }
+        if (row == 4) {
+          CHECK((max[row] == -infinity && std::isnan(sum[row])));
+          continue;
+        }
         const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row) * width;
         const double largest = *std::max_element(begin, begin + width);
         double expected = 0;
@@ -141,10 +146,17 @@ TEST_CASE("a norm's gradient and a sum with it are one walk, in place of either"
   for (const std::string_view norm : {"layer_norm_gradient_input", "rms_norm_gradient_input"}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const std::int64_t width : {1, 24, 100, 768, 1024, 1600}) {
-        for (const bool in_place_of_dx : {true, false}) {
-          INFO(norm << " " << width << " " << in_place_of_dx);
+        // In place of dx, of the other gradient, of dx where that is in dy's memory, and of dx where dy is the other.
+        for (const int place : {0, 1, 2, 3}) {
+          const bool in_place_of_dx = place != 1;
+          INFO(norm << " " << width << " " << place);
           constexpr std::int64_t rows = 6;
           Gradients at(dtype, rows, width);
+          if (place == 2) {
+            at.dx = at.dy;
+          } else if (place == 3) {
+            at.residual = at.dy;
+          }
           const bool has_mean = norm.starts_with("layer");
           const TensorView& result = in_place_of_dx ? at.dx : at.residual;
           at.first(norm,
@@ -157,7 +169,7 @@ TEST_CASE("a norm's gradient and a sum with it are one walk, in place of either"
           const std::vector<double> gain = at.fill(at.gain);
           const std::vector<double> mean = at.fill(at.mean);
           const std::vector<double> rstd = at.fill(at.rstd, 2);
-          const std::vector<double> residual = at.fill(at.residual);
+          const std::vector<double> residual = place == 3 ? dy : at.fill(at.residual);
 
           at.run_fused();
 
@@ -192,7 +204,7 @@ TEST_CASE("a norm's gradient and a sum with it are one walk, in place of either"
   }
 }
 
-TEST_CASE("ops that our kernels must not compute together stay apart", "[unit]") {
+TEST_CASE("a maximum and terms of other logits, or with another maximum, stay apart", "[unit]") {
   Terms terms(DType::f32, 4, 16);
   const TensorView elsewhere = terms.tensor(DType::f32, {4, 16});
   const TensorView of_others = terms.tensor(DType::f32, {4});
@@ -201,7 +213,9 @@ TEST_CASE("ops that our kernels must not compute together stay apart", "[unit]")
   CHECK_FALSE(terms.is_fused());
   terms.then("softmax_terms", {terms.logits, of_others, terms.targets}, {terms.sum, terms.target});
   CHECK_FALSE(terms.is_fused());
+}
 
+TEST_CASE("a norm's gradient and a sum elsewhere, or of other shapes, stay apart", "[unit]") {
   Gradients at(DType::f32, 4, 16);
   const TensorView third = at.tensor(DType::f32, {4, 16});
   at.first("rms_norm_gradient_input", {at.dy, at.x, at.gain, at.rstd}, {at.dx});

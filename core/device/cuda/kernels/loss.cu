@@ -104,8 +104,12 @@ struct MaxAndTerms {
           sum = sum * fast_exp(largest - next) + terms;
           largest = next;
         });
-    const float of_row = team.max(largest);
+    float of_row = team.max(largest);
     sum = team.sum(sum * fast_exp(largest - of_row));
+    if (of_row == lowest) {  // all are -infinity: as RowMax and SoftmaxTerms have it
+      of_row = -static_cast<float>(__builtin_huge_val());
+      sum = of_row - of_row;
+    }
     if (team.member() == 0) {
       const std::int64_t target = targets[row] - first;
       max.set(row, of_row);

@@ -62,7 +62,11 @@ class CudnnAttention final : public LibraryAttention {
       with_sums.dq_sums = memory.workspace.data();
       with_sums.workspace = memory.workspace.subspan(sums);
       if (AttentionRun run = find(attention, scale, with_sums, AttentionOrder::any)) {
-        return run;
+        // Blocks add to them.
+        return [this, run = std::move(run), memory = with_sums.dq_sums, sums](cudaStream_t stream) {
+          gpu_.check(cudaMemsetAsync(memory, 0, sums, stream), "clearing the sums of an attention's gradient");
+          run(stream);
+        };
       }
     }
     return find(attention, scale, memory, AttentionOrder::fixed);

@@ -491,7 +491,7 @@ std::uint64_t CudaQueue::add_gate() {
     throw Error(ErrorCode::io,
                 fmt::format("GPU {}: adding a gate for a transfer over the host's memory (staging): the NVIDIA driver "
                             "lacks or refuses cuStreamWaitValue32: update the driver, run one rank, or use a transport "
-                            "that reads the GPU's memory (nccl)",
+                            "that reads the GPU's memory",
                             gpu_.number()));
   }
   const auto word = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(&pinned_->gate));
