@@ -1,5 +1,6 @@
 #include "core/device/cuda/matrix.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "core/device/cuda/emulated/emulator.h"
@@ -8,7 +9,7 @@ namespace shardrun::device::cuda::emulated {
 namespace {
 
 /// Element 0 or 1 of a word.
-float half_of(std::uint32_t word, int number) {
+double half_of(std::uint32_t word, int number) {
   return float_of_bfloat(static_cast<std::uint16_t>(word >> static_cast<unsigned>(16 * number)));
 }
 
@@ -25,26 +26,39 @@ T of_lane(const Strand& strand, int lane) {
   return value;
 }
 
+/// A sum beyond the largest float becomes infinite.
+float round_toward_zero(double value) {
+  const auto nearest = static_cast<float>(value);
+  const bool is_too_large = std::isfinite(nearest) && std::abs(double{nearest}) > std::abs(value);
+  return is_too_large ? float_of_bits(bits_of_float(nearest) - 1) : nearest;
+}
+
 }  // namespace
 
+// As tensor cores do, it adds 16 products to c and rounds once, toward zero. Double holds a product of two bfloat16
+// exactly, and their sum too, unless it spans more than 53 bits.
 void multiply_add(Strand& strand, const FragmentA& a, const FragmentB& b, FragmentC& c, Where where) {
   const Fragments own = {a, b};
   give(strand, &own, sizeof(own), where);
   const int lane = place_of(strand).thread % warp_size;
   const int row = lane / 4;
   const int column = lane % 4 * 2;
+  double sums[4] = {c.of[0], c.of[1], c.of[2], c.of[3]};
   for (int half = 0; half < 2; ++half) {  // of k
     for (int t = 0; t < 4; ++t) {
       const FragmentA of_row = of_lane<Fragments>(strand, 4 * row + t).a;
       for (int n = 0; n < 2; ++n) {
         const FragmentB of_column = of_lane<Fragments>(strand, 4 * (column + n) + t).b;
         for (int k = 0; k < 2; ++k) {
-          const float factor = half_of(of_column.words[half], k);
-          c.of[n] += half_of(of_row.words[2 * half], k) * factor;
-          c.of[2 + n] += half_of(of_row.words[2 * half + 1], k) * factor;
+          const double factor = half_of(of_column.words[half], k);
+          sums[n] += half_of(of_row.words[2 * half], k) * factor;
+          sums[2 + n] += half_of(of_row.words[2 * half + 1], k) * factor;
         }
       }
     }
+  }
+  for (int i = 0; i < 4; ++i) {
+    c.of[i] = round_toward_zero(sums[i]);
   }
 }
 
