@@ -228,6 +228,20 @@ TEST_CASE("a screen that takes nothing is given up, one that takes something is 
   CHECK(taken.size() == 1'000'000);
 }
 
+TEST_CASE("the thread of a screen that was given up needs nothing of it", "[metrics]") {
+  StoppedWriter stopped;
+  std::promise<void> ended;
+  {
+    std::shared_ptr<void> last(nullptr, [&](void*) { ended.set_value(); });
+    Screen screen([writer = stopped.writer(), last = std::move(last)](std::string_view piece) { writer(piece); });
+    screen.write("the end");
+    CHECK_FALSE(screen.finish({}, 1ms));
+  }
+  stopped.release.set_value();
+  CHECK(stopped.all->get_future().get() == "the end");
+  CHECK(ended.get_future().wait_for(60s) == std::future_status::ready);
+}
+
 TEST_CASE("updates are left out where the screen is behind, lines and the end are not", "[metrics]") {
   std::string shown;
   bool is_behind = false;
