@@ -148,7 +148,8 @@ std::vector<Description::Order> orders_of(const ncclComm& comm) {
 void hand_over(ncclComm& comm) {
   if (!comm.handing.empty()) {
     comm.stream = comm.handing[0].stream;
-    fake::enqueue(comm.stream, std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
+    fake::enqueue(comm.stream,
+                  std::make_shared<Works>(comm.world, comm.is_aborted, comm.rank, std::move(comm.handing)));
     comm.handing.clear();
   }
 }
