@@ -26,7 +26,7 @@ struct Tolerance {
 /// How exactly the op's fast kernels follow the reference.
 [[nodiscard]] Tolerance float_tolerance(const Case& test);
 
-/// What products by tensor cores may lose beyond that, as a share of the largest:
+/// The further error that tensor cores may make in a product, as a share of the largest element:
 /// - bfloat16: tensor cores round a sum toward zero after every 16 terms.
 /// - Convolutions of float32: cuDNN's engine 67 for the weights' gradient has no numerical note. On an H200 it lost as
 ///   much as three TF32 products for each term do: rounded toward zero after every 8 terms, three times.

@@ -18,7 +18,7 @@ using namespace shardrun::device::cuda;
 
 namespace {
 
-/// Of rows 0 to 7, and of rows 8 to 15.
+/// The lane that holds A[row][column]; rows 8 to 15 are as rows 0 to 7.
 constexpr int lane_of_a[8][16] = {{0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3},
                                   {4, 4, 5, 5, 6, 6, 7, 7, 4, 4, 5, 5, 6, 6, 7, 7},
                                   {8, 8, 9, 9, 10, 10, 11, 11, 8, 8, 9, 9, 10, 10, 11, 11},
@@ -39,10 +39,10 @@ constexpr int lane_of_b[16][8] = {
     {0, 4, 8, 12, 16, 20, 24, 28},  {1, 5, 9, 13, 17, 21, 25, 29},  {1, 5, 9, 13, 17, 21, 25, 29},
     {2, 6, 10, 14, 18, 22, 26, 30}, {2, 6, 10, 14, 18, 22, 26, 30}, {3, 7, 11, 15, 19, 23, 27, 31},
     {3, 7, 11, 15, 19, 23, 27, 31}};
-/// Of each row: b0 to b3.
+/// The element, b0 to b3, in which a lane holds each row of B.
 constexpr int element_of_b[16] = {0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3};
 
-/// Of rows 0 to 7, and of rows 8 to 15. Also of an 8 x 8 matrix that ldmatrix loads.
+/// The lane that holds C[row][column]; rows 8 to 15 are as rows 0 to 7. An 8 x 8 matrix of ldmatrix has the same table.
 constexpr int lane_of_c[8][8] = {{0, 0, 1, 1, 2, 2, 3, 3},         {4, 4, 5, 5, 6, 6, 7, 7},
                                  {8, 8, 9, 9, 10, 10, 11, 11},     {12, 12, 13, 13, 14, 14, 15, 15},
                                  {16, 16, 17, 17, 18, 18, 19, 19}, {20, 20, 21, 21, 22, 22, 23, 23},
@@ -141,7 +141,7 @@ std::vector<FourMatrices> loaded() {
   return found;
 }
 
-/// What a lane has of matrix m, element 0 or 1 of the word.
+/// Element 0 or 1 of the word that a lane has loaded of a matrix.
 std::uint32_t element_of(const std::vector<FourMatrices>& found, int lane, int matrix, int element) {
   return found[static_cast<std::size_t>(lane)].words[matrix] >> (element == 0 ? 0U : 16U) & 0xFFFFU;
 }

@@ -15,7 +15,7 @@
 /// Pairs of ops that one of our own kernels computes, the second directly after the first.
 namespace shardrun::device::cuda {
 
-/// What such a kernel reads and writes: all that both ops write, too.
+/// The tensors that a fused kernel reads and writes. It writes every tensor that the two ops write.
 struct FusedArguments {
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;

@@ -40,7 +40,7 @@ bool is_skipped() {
   return !reason.empty();
 }
 
-/// Of the library that reason_to_skip() has opened.
+/// A function of the library that reason_to_skip() has opened.
 template <class Function>
 Function true_function(const char* name) {
   void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
