@@ -311,6 +311,8 @@ class Ways:
             ways.update((name, way) for name, way in WAYS.items() if "SHARDRUN_CUDA_DNN" in way)
         if not machine.has_own_products():
             ways.update((name, way) for name, way in WAYS.items() if "SHARDRUN_CUDA_PRODUCTS" in way)
+            timed = machine.scratch / "timed-products"
+            ways["products timed"] = {"SHARDRUN_CUDA_TIMED_PRODUCTS": str(timed)}
         if len(ways) == 1:
             raise Skipped("neither cuBLASLt nor cuDNN is used")
         limit, figures, lacks = time.monotonic() + seconds, {}, []
@@ -333,6 +335,8 @@ class Ways:
             (name, f"{of['step_ms']:.1f}", f"{of['step_ms'] / found:.2f}" if found else "?")
             for name, of in figures.items()
         ]
+        if "products timed" in figures:
+            shutil.copy(timed, options.out.resolve().with_name("gpu-timed-products.txt"))
         if lacks:
             raise Failed("; ".join(lacks), {**figures, "lines": table(rows)})
         return figures, table(rows)

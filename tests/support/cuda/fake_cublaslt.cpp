@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/cuda/fake_cublaslt_product.h"
@@ -194,12 +196,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (is_new) {
       chosen().push_back(std::make_unique<const fake::Choice>(choice));
     }
-    results[0] = {.algo = {.data = {entry->second}},
-                  .workspaceSize = choice.workspace_bytes(),
-                  .state = CUBLAS_STATUS_SUCCESS,
-                  .wavesCount = 1,
-                  .reserved = {}};
-    *found = 1;
+    *found = static_cast<int>(std::min<std::int64_t>(asked, number_of("FAKE_CUBLASLT_PROPOSALS", 1)));
+    for (int i = 0; i < *found; ++i) {
+      results[i] = {.algo = {.data = {entry->second, static_cast<std::uint64_t>(i)}},
+                    .workspaceSize = choice.workspace_bytes(),
+                    .state = CUBLAS_STATUS_SUCCESS,
+                    .wavesCount = 1,
+                    .reserved = {}};
+    }
     return CUBLAS_STATUS_SUCCESS;
   });
 }
@@ -227,6 +231,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     }
     ++counts.products;
     counts.unaligned += std::ranges::any_of(choice.layouts, fake::has_unaligned_rows) ? 1 : 0;
+    counts.second += algorithm->data[1] == 1 ? 1 : 0;
     counts.fused += operation->epilogue != CUBLASLT_EPILOGUE_DEFAULT || c != d ? 1 : 0;
     const fake::Arguments arguments = {.a = static_cast<const std::byte*>(a),
                                        .b = static_cast<const std::byte*>(b),
@@ -236,7 +241,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                                        .aux = operation->aux,
                                        .alpha = *static_cast<const float*>(alpha),
                                        .beta = *static_cast<const float*>(beta)};
-    lent->enqueue(stream, &choice, [&choice, arguments, workspace, workspace_bytes, turn = counts.products] {
+    const bool is_slow = std::getenv("FAKE_CUBLASLT_PROPOSALS") != nullptr && algorithm->data[1] != 1;
+    lent->enqueue(stream, &choice, [&choice, arguments, workspace, workspace_bytes, is_slow, turn = counts.products] {
+      if (is_slow) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
       if (workspace_bytes > 0) {
         std::memset(workspace, static_cast<int>(turn % 251), workspace_bytes);
       }

@@ -19,6 +19,7 @@
 ///
 /// Variables of the environment: FAKE_CUBLASLT_VERSION (130100), FAKE_CUBLASLT_FAIL (the function that returns
 /// FAKE_CUBLASLT_STATUS instead of doing something), FAKE_CUBLASLT_NONE (if set, there are no algorithms),
+/// FAKE_CUBLASLT_PROPOSALS (algorithms that are proposed for a product, 1; if set, all but the second take 5 ms more),
 /// FAKE_CUBLASLT_WITHOUT (there are none for epilogues with one of these bits), FAKE_CUBLASLT_FUSED (a file to which
 /// the process appends a line with CublasLtCounts::fused when it ends), FAKE_CUDA_NO_GRAPHS (if set, no graph can be
 /// made ready to run, so that no kernel of a product can be loaded).
@@ -39,6 +40,7 @@ struct CublasLtCounts {
   std::int64_t unaligned = 0;
   std::int64_t fused = 0;
   std::int64_t choices = 0;
+  std::int64_t second = 0;  ///< products by the second algorithm that was proposed
 };
 
 inline constexpr const char* lend_entry = "fake_cublaslt_lend";

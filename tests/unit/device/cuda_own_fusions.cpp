@@ -17,7 +17,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Tensors one behind the other, and two ops of them.
 struct Pair : OnFakeGpu {
-  Pair() : OnFakeGpu(fake::lend_to_cublaslt, {}, 1 << 25) {}
+  Pair() : OnFakeGpu(fake::lend_to_cublaslt, {}, 1 << 20) {}
   ~Pair() { queue->finish(); }
 
   TensorView tensor(DType dtype, const std::vector<std::int64_t>& shape) {

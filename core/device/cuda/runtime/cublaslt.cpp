@@ -1,8 +1,13 @@
 #include "core/device/cuda/runtime/cublaslt.h"
 
+#include <fmt/format.h>
+
+#include <cstdlib>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "core/device/cuda/runtime/shared_library.h"
+#include "core/device/cuda/runtime/timed_products.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -46,6 +51,17 @@ FoundCublasLt choose() {
   } else if (opened.chosen == "unfused") {
     found.fuses = false;
     found.text += ", unfused";
+  }
+  if (const char* const file = std::getenv(timed_products_variable); file != nullptr && *file != '\0') {
+    if (!found.is_used) {
+      throw Error(ErrorCode::job,
+                  fmt::format("the variable {} asks for products by cuBLASLt, and there are {}: take the "
+                              "variable away, or make cuBLASLt usable",
+                              timed_products_variable, found.text));
+    }
+    found.timed_products = file;
+    found.is_asked_for = true;
+    found.text += ", timed";
   }
   return found;
 }

@@ -64,7 +64,10 @@ DeviceFacts CudaDevice::facts() const {
 
 std::vector<Unit> CudaDevice::units() const {
   std::vector<Unit> found = find_gpus();
-  static_cast<void>(find_cublaslt());
+  if (const FoundCublasLt& cublaslt = find_cublaslt(); !cublaslt.timed_products.empty()) {
+    // A file of another library or GPU is refused before ranks start.
+    static_cast<void>(TimedProducts(cublaslt.timed_products, cublaslt.functions.name, found.front().name));
+  }
   static_cast<void>(find_cudnn());
   return found;
 }

@@ -21,6 +21,7 @@ class Gpu {
   explicit Gpu(int number);
 
   [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] int capability() const noexcept { return capability_; }  ///< 90 for compute capability 9.0
   /// Lets the calling thread use it. Throws Error{io}.
   void use() const;

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
 #include "core/device/cuda/runtime/library_op.h"
+#include "core/device/cuda/runtime/trials.h"
 
 namespace shardrun::device::cuda {
 namespace {
@@ -66,7 +68,7 @@ std::string text_of(const ProductStep& step, const Epilogue& epilogue) {
 
 class CublasLtProduct final : public LibraryProduct {
  public:
-  /// Its algorithm is not chosen yet.
+  /// REQUIRES: before it runs, use() has chosen its algorithm.
   CublasLtProduct(const CublasLt& library, cublasLtHandle_t handle, const ProductStep& step, const Epilogue& epilogue)
       : library_(library), handle_(handle), step_(step), epilogue_(epilogue) {
     const Product& p = step.product;
@@ -84,8 +86,10 @@ class CublasLtProduct final : public LibraryProduct {
     layouts_[2] = layout(p.c, 2, p.m, p.n);
   }
 
-  /// Asks for an algorithm. Whether there is one.
-  [[nodiscard]] bool choose(const Alignments& alignments, std::size_t workspace_bytes) {
+  /// The algorithms that the library proposes, the one first that it takes to be the fastest.
+  [[nodiscard]] std::vector<cublasLtMatmulAlgo_t> proposals(const Alignments& alignments,
+                                                            std::size_t workspace_bytes) const {
+    constexpr std::size_t most = 16;
     cublasLtMatmulPreference_t made = nullptr;
     check(library_.preference_create(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference{made, library_.preference_destroy};
@@ -98,7 +102,7 @@ class CublasLtProduct final : public LibraryProduct {
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[3]);
     set(library_.preference_set, made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
-    std::array<cublasLtMatmulHeuristicResult_t, 8> results = {};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(most);
     int count = 0;
     const cublasStatus_t status =
         library_.heuristic(handle_, operation_.get(), layouts_[1].get(), layouts_[0].get(), layouts_[2].get(),
@@ -109,17 +113,18 @@ class CublasLtProduct final : public LibraryProduct {
             fmt::format("shardrun: {} has no algorithm for {}: cublasLtMatmulAlgoGetHeuristic returned {}\n",
                         library_.name, text_of(step_, epilogue_), library_.status_name(status)));
       }
-      return false;
+      return {};
     }
-    for (int i = 0; i < count; ++i) {
-      const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+    std::vector<cublasLtMatmulAlgo_t> found;
+    for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<std::size_t>(count))) {
       if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes) {
-        algorithm_ = result.algo;
-        return true;
+        found.push_back(result.algo);
       }
     }
-    return false;
+    return found;
   }
+
+  void use(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
 
   void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const override {
     const float one = 1;
@@ -216,10 +221,63 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& m
   return key;
 }
 
+/// Memory like that of a product, for trials of it.
+class Trial {
+ public:
+  /// Throws Error{io} when the GPU has not that much.
+  Trial(const Gpu& gpu, const ProductStep& step, const ProductMemory& like)
+      : buffers_(buffers_of(step, like)), owned_(gpu, buffers_), memory_(like) {
+    const auto [a, b, c, added, bias, operand, workspace] = buffers_;
+    memory_.a = a.data;
+    memory_.b = b.data;
+    memory_.c = c.data;
+    memory_.epilogue.added = added.data;
+    memory_.epilogue.bias = bias.data;
+    memory_.epilogue.operand = operand.data;
+    memory_.workspace = {workspace.data, workspace.bytes};
+  }
+
+  [[nodiscard]] const ProductMemory& memory() const noexcept { return memory_; }
+
+ private:
+  using Buffers = std::array<TrialBuffer, 7>;
+
+  static Buffers buffers_of(const ProductStep& step, const ProductMemory& like) {
+    const Product& p = step.product;
+    const auto bytes_of = [&](const Operand& operand, std::size_t number, std::int64_t rows, std::int64_t columns) {
+      const auto [height, width] = operand.transposed ? std::pair{columns, rows} : std::pair{rows, columns};
+      const std::int64_t last = (step.batch - 1) * step.batch_strides[number] + (height - 1) * operand.stride + width;
+      return static_cast<std::size_t>(last) * graph::element_bytes(operand.dtype);
+    };
+    const std::size_t of_c = bytes_of(p.c, 2, p.m, p.n);
+    const Epilogue& epilogue = like.epilogue;
+    Buffers made = {};
+    made[0].bytes = bytes_of(p.a, 0, p.m, p.k);
+    made[1].bytes = bytes_of(p.b, 1, p.k, p.n);
+    made[2].bytes = of_c;
+    made[3].bytes = epilogue.added == nullptr ? 0 : of_c;
+    made[4].bytes = epilogue.bias == nullptr ? 0 : static_cast<std::size_t>(p.n) * graph::element_bytes(p.c.dtype);
+    made[5].bytes = epilogue.operand == nullptr ? 0 : of_c;
+    made[6].bytes = like.workspace.size();
+    const Alignments alignments = alignments_of(step, like);
+    for (std::size_t i = 0; i < alignments.size(); ++i) {
+      made[i].alignment = alignments[i];
+    }
+    return made;
+  }
+
+  Buffers buffers_;
+  TrialMemory owned_;
+  ProductMemory memory_;
+};
+
 }  // namespace
 
 LibraryProducts::LibraryProducts(const FoundCublasLt& found, const Gpu& gpu) : found_(found), gpu_(gpu) {
   const CublasLt& library = found.functions;
+  if (!found.timed_products.empty()) {
+    timed_.emplace(found.timed_products, library.name, gpu.name());
+  }
   gpu.use();
   // Never destroyed: when the process ends, CUDA may be gone before.
   if (const cublasStatus_t status = library.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
@@ -230,17 +288,50 @@ LibraryProducts::LibraryProducts(const FoundCublasLt& found, const Gpu& gpu) : f
   }
 }
 
-std::shared_ptr<const LibraryProduct> LibraryProducts::make(const ProductStep& step,
-                                                            const ProductMemory& memory) const {
-  auto made = std::make_shared<CublasLtProduct>(found_.functions, handle_, step, memory.epilogue);
-  if (!made->choose(alignments_of(step, memory), memory.workspace.size())) {
+std::shared_ptr<const LibraryProduct> LibraryProducts::make(const ProductStep& step, const ProductMemory& memory) {
+  const auto make_for = [&](const ProductMemory& of) {
+    return std::make_shared<CublasLtProduct>(found_.functions, handle_, step, of.epilogue);
+  };
+  const auto load = [&](const LibraryProduct& product, const ProductMemory& of) {
+    load_kernels(gpu_, [&](cudaStream_t stream) { product.run(of, false, stream); });
+  };
+  auto made = make_for(memory);
+  const std::vector<cublasLtMatmulAlgo_t> proposals =
+      made->proposals(alignments_of(step, memory), memory.workspace.size());
+  if (proposals.empty()) {
     return nullptr;
   }
+  const auto time = [&] {
+    const Trial trial(gpu_, step, memory);
+    std::vector<std::function<void(cudaStream_t)>> runs;
+    for (const cublasLtMatmulAlgo_t& algorithm : proposals) {
+      auto tried = make_for(trial.memory());
+      tried->use(algorithm);
+      load(*tried, trial.memory());
+      runs.emplace_back([&trial, tried](cudaStream_t stream) { tried->run(trial.memory(), false, stream); });
+    }
+    return time_in_turns(gpu_, runs);
+  };
+  const std::string text = text_of(step, memory.epilogue);
+  std::size_t chosen = 0;
+  if (timed_ && proposals.size() > 1) {
+    try {
+      chosen = timed_->find(key_of(step, memory), proposals.size(), text, time);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::job) {
+        throw;  // the file is wrong
+      }
+      write_to_standard_error(
+          fmt::format("shardrun: {} is not timed, and has the algorithm that the library proposes first: {}\n", text,
+                      error.message()));
+    }
+  }
+  made->use(proposals[chosen]);
   try {
-    load_kernels(gpu_, [&](cudaStream_t stream) { made->run(memory, false, stream); });
+    load(*made, memory);
   } catch (const Error& error) {
     write_to_standard_error(fmt::format(
-        "shardrun: loading the kernels of {} failed, so {}: {}\n", text_of(step, memory.epilogue),
+        "shardrun: loading the kernels of {} failed, so {}: {}\n", text,
         memory.epilogue.is_empty() ? "our own kernel multiplies them" : "its ops run one by one", error.message()));
     return nullptr;
   }

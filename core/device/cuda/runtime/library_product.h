@@ -8,17 +8,19 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/device/cuda/runtime/cublaslt.h"
 #include "core/device/cuda/runtime/gpu.h"
 #include "core/device/cuda/runtime/product_steps.h"
+#include "core/device/cuda/runtime/timed_products.h"
 
 namespace shardrun::device::cuda {
 
-/// The epilogue of a product: ops on its sums before they are stored in c. Matrices have the shape and type of c. A null
-/// pointer means that there is no such operand.
+/// The epilogue of a product: ops on its sums before they are stored in c. Matrices have the shape and type of c. A
+/// null pointer means that there is no such operand.
 struct Epilogue {
   enum class Gelu : std::uint8_t { none, forward, backward };
 
@@ -56,7 +58,8 @@ class LibraryProduct {
 /// Products by cuBLASLt on one GPU.
 class LibraryProducts {
  public:
-  /// `found` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start. REQUIRES: found.is_used.
+  /// `found` and `gpu` outlive it. Throws Error{internal} when cuBLASLt does not start, and as TimedProducts. REQUIRES:
+  /// found.is_used.
   LibraryProducts(const FoundCublasLt& found, const Gpu& gpu);
 
   [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
@@ -65,16 +68,19 @@ class LibraryProducts {
   /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
   /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Null: the library has none, or its
   /// kernels could not be loaded, which is said on stderr, as is each failure where there is an epilogue. Without one,
-  /// others throw Error{internal}.
+  /// others throw Error{internal}. With timed products, the algorithm is the one in the file, or is timed now, in
+  /// memory of its own; without that memory it is the first one, which is said on stderr. Throws Error{job} as
+  /// TimedProducts.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 
  private:
-  [[nodiscard]] std::shared_ptr<const LibraryProduct> make(const ProductStep& step, const ProductMemory& memory) const;
+  [[nodiscard]] std::shared_ptr<const LibraryProduct> make(const ProductStep& step, const ProductMemory& memory);
 
   const FoundCublasLt& found_;
   const Gpu& gpu_;
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
+  std::optional<TimedProducts> timed_;
   std::map<std::vector<std::int64_t>, std::shared_ptr<const LibraryProduct>> known_;
 };
 

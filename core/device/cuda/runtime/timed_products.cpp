@@ -1,0 +1,139 @@
+#include "core/device/cuda/runtime/timed_products.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+
+namespace shardrun::device::cuda {
+namespace {
+
+/// Of the whole file, while it is read and added to.
+class Locked {
+ public:
+  Locked(const files::FileDescriptor& file, const std::filesystem::path& path) : file_(file) {
+    while (::flock(file.get(), LOCK_EX) != 0) {
+      if (errno != EINTR) {
+        throw files::system_error("lock", path, errno);
+      }
+    }
+  }
+  ~Locked() { static_cast<void>(::flock(file_.get(), LOCK_UN)); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  const files::FileDescriptor& file_;
+};
+
+files::FileDescriptor open(const std::filesystem::path& path) {
+  files::FileDescriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  if (!file.is_open()) {
+    throw files::system_error("open", path, errno);
+  }
+  return file;
+}
+
+}  // namespace
+
+TimedProducts::TimedProducts(std::filesystem::path path, const std::string& library, const std::string& gpu)
+    : path_(std::move(path)),
+      head_(fmt::format("# shardrun: products timed with {} on {}", library, gpu)),
+      file_(open(path_)) {
+  const Locked lock(file_, path_);
+  read_on();
+  if (lines_ == 0) {
+    append(head_);
+  }
+}
+
+std::size_t TimedProducts::find(const std::vector<std::int64_t>& key, std::size_t proposals, const std::string& text,
+                                const std::function<Times()>& time) {
+  const std::string name = fmt::format("{}", fmt::join(key, ","));
+  const Locked lock(file_, path_);
+  read_on();
+  if (const auto known = known_.find(name); known != known_.end()) {
+    if (known->second >= proposals) {
+      refuse(fmt::format("proposal {} for {}", known->second, text),
+             fmt::format("one of {}, counted from 0", proposals));
+    }
+    return known->second;
+  }
+  const Times times = time();
+  const auto best = std::ranges::min_element(times);
+  const auto number = static_cast<std::size_t>(std::distance(times.begin(), best));
+  append(fmt::format("{}\t{}\t{:.4f} ms, the first of {} {:.4f} ms\t{}", name, number, *best, times.size(),
+                     times.front(), text));
+  return number;
+}
+
+void TimedProducts::read_on() {
+  std::string added;
+  for (;;) {
+    std::array<char, 65536> part = {};
+    const ssize_t got = ::pread(file_.get(), part.data(), part.size(), static_cast<off_t>(read_ + added.size()));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      throw files::system_error("read", path_, errno);
+    }
+    if (got == 0) {
+      break;
+    }
+    added.append(part.data(), static_cast<std::size_t>(got));
+  }
+  // A process that was killed may have left a part of a line.
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = added.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    take(added.substr(begin, end - begin));
+  }
+  if (begin != added.size()) {
+    take(added.substr(begin));
+  }
+  read_ += added.size();
+}
+
+void TimedProducts::take(const std::string& line) {
+  ++lines_;
+  if (lines_ == 1) {
+    if (line != head_) {
+      refuse(fmt::format("'{}'", shown(line)), fmt::format("'{}'", head_));
+    }
+    return;
+  }
+  const std::size_t tab = line.find('\t');
+  const std::string_view rest = tab == std::string::npos ? "" : std::string_view(line).substr(tab + 1);
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (error != std::errc() || end == rest.data() + rest.size() || *end != '\t') {
+    refuse(fmt::format("'{}'", shown(line)), "a product and the number of a proposal, with tabs behind them");
+  }
+  known_.insert_or_assign(line.substr(0, tab), number);
+}
+
+void TimedProducts::append(const std::string& line) {
+  const std::string bytes = line + "\n";
+  files::write_all(file_, std::as_bytes(std::span(bytes)), path_);
+  read_on();
+}
+
+void TimedProducts::refuse(const std::string& found, const std::string& expected) const {
+  throw Error(ErrorCode::job, fmt::format("'{}' ({}), line {}: found {}, expected {}: remove the file, or name another",
+                                          shown(path_.native()), timed_products_variable, lines_, found, expected));
+}
+
+}  // namespace shardrun::device::cuda
