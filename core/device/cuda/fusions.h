@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <initializer_list>
 #include <memory>
@@ -80,6 +82,11 @@ class AddFusedKernels {
 [[nodiscard]] inline bool have_same_shape(const TensorView& one, const TensorView& other) {
   return one.dtype == other.dtype && one.rank == other.rank &&
          std::ranges::equal(std::span(one.shape).first(one.rank), std::span(other.shape).first(other.rank));
+}
+[[nodiscard]] inline bool overlap(const void* begin, std::size_t bytes, const TensorView& tensor) {
+  const auto one = reinterpret_cast<std::uintptr_t>(begin);
+  const auto other = reinterpret_cast<std::uintptr_t>(tensor.data);
+  return one < other + tensor.bytes() && other < one + bytes;
 }
 [[nodiscard]] inline bool is_same(const TensorView& one, const TensorView& other) {
   return one.data == other.data && have_same_shape(one, other);

@@ -94,7 +94,67 @@ struct Gradients : Pair {
   TensorView residual;
 };
 
+/// An update of a parameter, and the bfloat16 copy of it.
+struct Update : Pair {
+  explicit Update(std::int64_t size)
+      : parameter(tensor(DType::f32, {size})),
+        first_moment(tensor(DType::f32, {size})),
+        second_moment(tensor(DType::f32, {size})),
+        gradient(tensor(DType::f32, {size})),
+        copy(tensor(DType::bf16, {size})),
+        states({parameter, first_moment, second_moment}) {
+    one = device.prepare(kernel_of("adamw"), settings, {parameter, first_moment, second_moment, gradient}, states, {},
+                         "one");
+    then("cast", {parameter}, {copy});
+    for (const TensorView& state : {parameter, first_moment, gradient}) {
+      fill(state);
+    }
+    write(second_moment, std::vector<double>(static_cast<std::size_t>(size), 0.5));
+  }
+  /// The copy and the states after two steps.
+  std::vector<std::vector<double>> after(const std::vector<const PreparedKernel*>& kernels) {
+    for (const std::int64_t step : {0, 1}) {
+      for (const PreparedKernel* const kernel : kernels) {
+        queue->run(*kernel, false, {.step = step, .learning_rate = 0.25});
+      }
+    }
+    queue->finish();
+    return {read(copy), read(parameter), read(first_moment), read(second_moment)};
+  }
+
+  graph::Attributes settings = {{"beta1", 0.9}, {"beta2", 0.99}, {"epsilon", 1e-6}, {"decay", 0.1}};
+  TensorView parameter;
+  TensorView first_moment;
+  TensorView second_moment;
+  TensorView gradient;
+  TensorView copy;
+  std::vector<TensorView> states;
+};
+
 }  // namespace
+
+TEST_CASE("an update and the parameter's bfloat16 copy are one walk", "[unit]") {
+  for (const std::int64_t size : {1, 3, 4, 257, 4096}) {
+    INFO(size);
+    std::vector<std::vector<double>> apart;
+    {
+      Update at(size);
+      apart = at.after({at.one.get(), at.other.get()});
+    }
+    Update at(size);
+    at.fused = at.device.fuse(*at.one, *at.other);
+    REQUIRE(at.fused != nullptr);
+    CHECK(at.after({at.fused.get()}) == apart);
+  }
+  Update at(8);
+  at.then("cast", {at.gradient}, {at.copy});
+  CHECK_FALSE(at.is_fused());
+  // The update reads what the copy would overwrite.
+  TensorView over_gradient = at.gradient;
+  over_gradient.dtype = DType::bf16;
+  at.then("cast", {at.parameter}, {over_gradient});
+  CHECK_FALSE(at.is_fused());
+}
 
 TEST_CASE("a row's maximum and the terms of its softmax are one walk over the logits", "[unit]") {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <type_traits>
 
+#include "core/device/cuda/fusions.h"
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
 
@@ -139,6 +141,8 @@ struct AdamW {
   Values new_parameter;
   Values new_first;
   Values new_second;
+  Reals copy;  ///< of the parameter, in bfloat16
+  bool has_copy;
   float beta1;
   float beta2;
   float fresh1;      ///< 1 - beta1
@@ -170,6 +174,9 @@ struct AdamW {
     new_parameter.set_pack(i, p);
     new_first.set_pack(i, m);
     new_second.set_pack(i, v);
+    if (has_copy) {
+      copy.set_pack(i, p);
+    }
   }
 };
 
@@ -179,6 +186,7 @@ void adamw_of(const KernelCall& call) {
   const double beta2 = call.attributes.real("beta2");
   const double rate = call.scalars.learning_rate;
   const auto t = static_cast<double>(call.scalars.step + 1);
+  const bool has_copy = call.outputs.size() == 4;
   update<pack>(call, 4,
                AdamW<Values>{.parameter = values_of<Values>(call.inputs[0]),
                              .first = values_of<Values>(call.inputs[1]),
@@ -188,6 +196,8 @@ void adamw_of(const KernelCall& call) {
                              .new_parameter = values_of<Values>(call.outputs[0]),
                              .new_first = values_of<Values>(call.outputs[1]),
                              .new_second = values_of<Values>(call.outputs[2]),
+                             .copy = has_copy ? reals(call.outputs[3]) : Reals{},
+                             .has_copy = has_copy,
                              .beta1 = static_cast<float>(beta1),
                              .beta2 = static_cast<float>(beta2),
                              .fresh1 = static_cast<float>(1 - beta1),
@@ -199,11 +209,11 @@ void adamw_of(const KernelCall& call) {
                              .guard = call.scalars.guard});
 }
 
-/// parameter, first, second, gradient[, scale []] -> parameter, first, second
+/// parameter, first, second, gradient[, scale []] -> parameter, first, second[, copy]
 void adamw(const KernelCall& call) {
   const auto is_float = [](const TensorView& tensor) { return tensor.dtype == graph::DType::f32; };
   const bool all_floats =
-      std::ranges::all_of(call.inputs.first(4), is_float) && std::ranges::all_of(call.outputs, is_float);
+      std::ranges::all_of(call.inputs.first(4), is_float) && std::ranges::all_of(call.outputs.first(3), is_float);
   all_floats ? adamw_of<Floats::pack, Floats>(call) : adamw_of<pack_size, Reals>(call);
 }
 
@@ -263,6 +273,21 @@ void sgd(const KernelCall& call) {
                         .rate = static_cast<float>(call.scalars.learning_rate),
                         .guard = call.scalars.guard});
 }
+
+/// The copy of the parameter that products are made with. It lies apart from what the update reads.
+std::optional<FusedArguments> adamw_and_cast(const PreparedKernel& adamw, const PreparedKernel& cast) {
+  const TensorView& copy = cast.outputs.front();
+  const auto is_apart = [&](const TensorView& input) { return !overlap(copy.data, copy.bytes(), input); };
+  if (!is_same(cast.inputs.front(), adamw.outputs.front()) || copy.dtype != graph::DType::bf16 ||
+      !std::ranges::all_of(adamw.inputs, is_apart)) {
+    return std::nullopt;
+  }
+  FusedArguments made = {adamw.inputs, adamw.outputs};
+  made.outputs.push_back(copy);
+  return made;
+}
+
+const AddFusedKernels with_copies({{"adamw", "cast", adamw, adamw_and_cast}});
 
 const AddKernels optimizers({{"clip_scale", {.run = clip_scale}}, {"adamw", {.run = adamw}}, {"sgd", {.run = sgd}}});
 

@@ -27,12 +27,6 @@ bool is_bias(const TensorView& tensor, const TensorView& result, std::int64_t co
          std::ranges::equal(std::span(tensor.shape).first(tensor.rank), last);
 }
 
-bool overlap(const void* begin, std::size_t bytes, const TensorView& tensor) {
-  const auto one = reinterpret_cast<std::uintptr_t>(begin);
-  const auto other = reinterpret_cast<std::uintptr_t>(tensor.data);
-  return one < other + tensor.bytes() && other < one + bytes;
-}
-
 /// Whether the product can write there: it reads nothing of that memory, and works with nothing of it. Memory that the
 /// product no longer needs when it is done may be planned for the next op's result.
 bool is_free(const TensorView& memory, const PreparedKernel& product) {
