@@ -86,17 +86,6 @@ TEST_CASE("a result whose rows are not aligned is made in padded rows, and added
   CHECK(fake::cublaslt_counts().unaligned == before.unaligned);
 }
 
-// With SHARDRUN_CUDA_PRODUCTS=unpadded; each process reads it once.
-TEST_CASE("products without padded rows have the same plan and result", "[.][unpadded]") {
-  OnLibrary at(800, 392, 515);
-  CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0, rows unpadded" + own_attention);
-  CHECK(at.scratch.size() > 800 * 576 * 2 + 6 * 800 * 515 * 4);
-  at.prepare();
-  const fake::CublasLtCounts before = fake::cublaslt_counts();
-  at.check(2);
-  CHECK(fake::cublaslt_counts().unaligned == before.unaligned + 2);
-}
-
 TEST_CASE("our own kernel computes what the library has no algorithm for", "[unit]") {
   const Variable none("FAKE_CUBLASLT_NONE", "1");
   OnLibrary at(6, 136, 5);

@@ -45,10 +45,7 @@ FoundCublasLt choose() {
   found.is_used = opened.is_used;
   found.text = opened.text;
   found.is_asked_for = !opened.chosen.empty();
-  if (opened.chosen == "unpadded") {
-    found.pads = false;
-    found.text += ", rows unpadded";
-  } else if (opened.chosen == "unfused") {
+  if (opened.chosen == "unfused") {
     found.fuses = false;
     found.text += ", unfused";
   }

@@ -30,7 +30,6 @@ struct CublasLt {
 struct FoundCublasLt {
   bool is_used = false;
   bool is_asked_for = false;   ///< by the variable; if not, our own kernels multiply where it does not start
-  bool pads = true;            ///< rows that are not aligned are copied to some that are (product_steps.h)
   bool fuses = true;           ///< epilogues of products do what ops after them do (product_fusion.h)
   std::string timed_products;  ///< the file of TimedProducts; empty: nothing is timed
   CublasLt functions;
@@ -38,7 +37,7 @@ struct FoundCublasLt {
 };
 
 /// Opens the library once. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels, `cublaslt` for the
-/// library, `unpadded` for the library without padded rows, `unfused` for the library without epilogues; without it,
+/// library, `unfused` for the library without epilogues; without it,
 /// the library where it is found. SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Calls no CUDA. Throws
 /// Error{job} as open_library(), and if products are to be timed without the library.
 [[nodiscard]] const FoundCublasLt& find_cublaslt();

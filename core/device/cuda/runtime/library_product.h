@@ -63,7 +63,6 @@ class LibraryProducts {
   LibraryProducts(const FoundCublasLt& found, const Gpu& gpu);
 
   [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
-  [[nodiscard]] Padding padding() const { return found_.pads ? Padding{} : Padding::never(); }
 
   /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
   /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Null: the library has none, or its

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -60,8 +59,6 @@ struct Padding {
   std::int64_t least_terms = std::int64_t{1} << 27;   ///< multiplications; smaller products are not worth it
   std::int64_t least_terms_a_copy = 256;              ///< multiplications for each element copied
   std::int64_t most_bytes = std::int64_t{128} << 20;  ///< of copies at a time: the product is made in parts
-
-  [[nodiscard]] static Padding never() { return {.least_terms = std::numeric_limits<std::int64_t>::max()}; }
 };
 
 /// Whether the op is `matmul`, `matmul_gradient_weights` or `einsum`.

@@ -80,8 +80,7 @@ BoundSteps bind(LibraryProducts& library, const ProductSteps& of, const Memories
 LibraryWork work_of(LibraryProducts& library, const OpToPrepare& op) {
   const std::vector<graph::TensorType> inputs = op.input_types();
   const std::vector<graph::TensorType> outputs = op.output_types();
-  const std::optional<ProductSteps> steps =
-      product_steps(op.kernel.op, {op.attributes, inputs, outputs}, library.padding());
+  const std::optional<ProductSteps> steps = product_steps(op.kernel.op, {op.attributes, inputs, outputs});
   if (!steps) {
     return nullptr;
   }

@@ -40,7 +40,7 @@ std::string version_text(std::size_t version) {
 LibraryChoice choice_of_products() {
   return {.name = "cuBLASLt",
           .variable = "SHARDRUN_CUDA_PRODUCTS",
-          .values = {"own", "cublaslt", "unpadded", "unfused"},
+          .values = {"own", "cublaslt", "unfused"},
           .files = {"libcublasLt.so.13", "libcublasLt.so.12"}};
 }
 
