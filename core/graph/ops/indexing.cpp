@@ -20,8 +20,10 @@ std::string around(std::size_t before, const std::string& middle, std::size_t af
 }
 
 void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const std::string& axis) {
-  if (axis.empty()) {
-    throw Error(ErrorCode::shape_mismatch, "the attribute 'axis' is empty, expected the name of the new dimension");
+  if (axis.empty() || axis.find(' ') != std::string::npos) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("the attribute 'axis' is '{}', expected the name of the new dimension, without blanks", axis));
   }
   Factor& rows = rule.factors[rule.find(factor)];
   rows.size = size;
