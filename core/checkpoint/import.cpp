@@ -167,5 +167,6 @@ std::filesystem::path import_checkpoint(const TensorSource& source, const graph:
   }
   return root / folder_name(described.step);
 }
+  require_none_unfinished(root, source.files);
 
 }  // namespace shardrun::checkpoint

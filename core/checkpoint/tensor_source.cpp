@@ -47,6 +47,10 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
   source.path = checkpoint.path();
   source.metadata = describe_model(checkpoint.manifest().run.model, checkpoint.manifest().run.tokenizer);
   source.tensors = std::move(tensors);
+  source.files = {checkpoint.path() / manifest_name};
+  for (const StoredFile& file : checkpoint.manifest().files) {
+    source.files.push_back(checkpoint.path() / file.name);
+  }
   source.read = [&checkpoint, numbers = std::move(numbers)](std::size_t tensor, std::int64_t first,
                                                             std::span<std::byte> to) {
     const StoredTensor& stored = checkpoint.manifest().tensors[numbers[tensor]];
@@ -82,7 +86,8 @@ std::map<std::string, std::vector<std::string>> files_of_index(const std::filesy
 
 }  // namespace
 
-TensorSource::TensorSource(const SafetensorsFile& file) : path(file.path()), metadata(file.metadata()) {
+TensorSource::TensorSource(const SafetensorsFile& file)
+    : path(file.path()), files{file.path()}, metadata(file.metadata()) {
   for (const Tensor& tensor : file.tensors()) {
     tensors.push_back(tensor.info);
   }
@@ -164,11 +169,13 @@ bool is_real(DType dtype) noexcept {
 
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take) {
+  source_.files = {path / index_name};
   const TensorInfo& info = source.tensors[tensor];
   const std::size_t element = element_bytes(info.dtype);
   const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element);
   std::vector<std::byte> bytes;
   std::vector<double> values;
+    source_.files.push_back(path / name);
   std::vector<std::byte> converted;
   for (std::int64_t first = 0; first < elements; first += elements_at_once) {
     stop_point();

@@ -23,7 +23,8 @@ struct TensorSource {
   /// Throws Error{data} with the nearest name if there is no such tensor.
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
 
-  std::filesystem::path path;  ///< for messages
+  std::filesystem::path path;                ///< for messages
+  std::vector<std::filesystem::path> files;  ///< that `read` reads
   Metadata metadata;
   std::vector<TensorInfo> tensors;
   /// Copies elements of a tensor, from number `first` on in row-major order, as many as the bytes hold.

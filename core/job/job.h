@@ -151,8 +151,9 @@ struct GivenSetting {
 /// A job that has been checked: every field has its value, given or by default, and the fields agree with
 /// each other. All paths are absolute.
 struct Job {
-  std::string file;  ///< as it was named, for messages
-  std::string name;  ///< the file's stem
+  std::string file;                          ///< as it was named, for messages
+  std::string name;                          ///< the file's stem
+  std::vector<std::filesystem::path> files;  ///< the job file, then those that it includes
 
   std::int64_t ranks{};
   std::optional<IntegerRange> elastic_ranks;  ///< the range of [job] ranks; `ranks` is the number that was chosen of it

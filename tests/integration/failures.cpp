@@ -106,6 +106,28 @@ TEST_CASE("more ranks than the border can count are refused", "[program]") {
   const JobFolder job;
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));
 }
+TEST_CASE("a run never removes the files that its job file includes or an option names", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string settings = "[job]\nseed = 3\n";
+  write_file(job.path() / "run/sample.txt", settings);
+  const std::string text = read_file(job.path() / "job.ini");
+  write_file(job.path() / "job.ini", "include = run/sample.txt\n" + text);
+  const Ended including = job.run({"train.steps=1"});
+  CHECK(including.code == 2);
+  CHECK_THAT(including.err, Contains("sample.txt', which include names and which this run would replace or remove"));
+  CHECK(read_file(job.path() / "run/sample.txt") == settings);
+
+  write_file(job.path() / "job.ini", text);
+  const std::string schedule = "0F0,0B0\n1F0,1B0\n";
+  write_file(job.path() / "run/sample.txt", schedule);
+  const Ended named = job.run(
+      {"train.steps=1", "job.ranks=2", "job.strategy=pp", "data.microbatches=1", "strategy.schedule=run/sample.txt"});
+  CHECK(named.code == 2);
+  CHECK_THAT(named.err, Contains("sample.txt', which [strategy] schedule names and which this run would replace"));
+  CHECK(read_file(job.path() / "run/sample.txt") == schedule);
+}
+
 
 TEST_CASE("a validation loss that is not finite fails the job", "[program]") {
   const JobFolder job;

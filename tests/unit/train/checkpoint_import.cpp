@@ -110,3 +110,13 @@ TEST_CASE("every difference between weights and a job is named", "[checkpoint]")
   CHECK(std::ranges::count(error, '\n') == 4);
   CHECK(checkpoint::list_checkpoints(importing.folder / "made").empty());
 }
+
+TEST_CASE("an import does not remove the unfinished checkpoint that it reads", "[checkpoint]") {
+  Importing importing;
+  const std::filesystem::path unfinished = checkpoint::unfinished_path(importing.folder / "made", 7);
+  std::filesystem::create_directories(unfinished);
+  write_file(unfinished / "w.safetensors", "read");
+  importing.source.files = {unfinished / "w.safetensors"};
+  CHECK_THAT(importing.error(), Contains("lies in a checkpoint that was never complete"));
+  CHECK(read_file(unfinished / "w.safetensors") == "read");
+}
