@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <string>
@@ -194,4 +195,24 @@ TEST_CASE("an export that would replace a file of a checkpoint is refused", "[ch
   CHECK_THAT(refusal_of_folder(folder / "hub"), Contains("rank-1.safetensors', which is read for it"));
   checkpoint.check_all_files();
   OpenCheckpoint(other).check_all_files();
+}
+
+TEST_CASE("an export refuses a number that its type cannot hold, with its place", "[checkpoint]") {
+  const TemporaryFolder folder;
+  TensorSource source;
+  source.path = "saved";
+  source.tensors = {{"w", DType::f32, {2, 2}}};
+  std::vector<float> values = {1, INFINITY, 3.4e38F, 0};
+  source.read = [&values](std::size_t, std::int64_t, std::span<std::byte> to) {
+    std::ranges::copy(std::as_bytes(std::span(values)), to.begin());
+  };
+  const auto error = [&](DType type) {
+    return error_of([&] { static_cast<void>(export_file(source, folder / "w.safetensors", type)); });
+  };
+  CHECK_THAT(error(DType::bf16),
+             Contains("'saved': tensor w has 3.39") && Contains("at [1, 0] (counted from 0), which BF16 cannot hold"));
+  CHECK_FALSE(std::filesystem::exists(folder / "w.safetensors"));
+  CHECK(error(DType::f32) == "nothing");
+  values[2] = 3.3e38F;
+  CHECK(error(DType::bf16) == "nothing");
 }

@@ -220,6 +220,20 @@ TEST_CASE("a reshape's dimensions have the names that the caller gives, and its 
   }
 }
 
+TEST_CASE("an iota of numbers that its type cannot tell apart is refused", "[graph]") {
+  Graph graph;
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
+  const auto refused = [&](std::int64_t rows, const char* dtype) {
+    return error_of([&] {
+      static_cast<void>(builder.call("iota", {}, {{"rows", rows}, {"axis", "x"}, {"dtype", dtype}}));
+    });
+  };
+  CHECK(refused((1 << 24) + 1, "f32") == "nothing");
+  CHECK_THAT(refused((1 << 24) + 2, "f32"), Contains("op iota: f32 counts exactly to 16777216, and 16777218 rows"));
+  CHECK(refused(std::int64_t{1} << 31U, "i32") == "nothing");
+  CHECK_THAT(refused((std::int64_t{1} << 31U) + 1, "i32"), Contains("i32 counts exactly to 2147483647"));
+}
+
 TEST_CASE("a name that no reshape could give back is refused where a dimension is made", "[graph]") {
   Graph graph;
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
