@@ -55,6 +55,7 @@ class Training final : public Trainer {
 
   [[nodiscard]] std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) override;
+  [[nodiscard]] NonFiniteEvaluation why_not_finite(std::int64_t step) override;
   [[nodiscard]] bool is_impossible(double loss) const noexcept override;
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
@@ -80,10 +81,13 @@ class Training final : public Trainer {
   /// then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
-  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and
-  /// microbatch; "" if no rank found one. `bad`: what this rank found. `first`: the microbatch of call 0.
-  [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, std::int64_t step,
-                                           std::size_t first) const;
+  /// The call of the evaluation with this number. If `checked`, `bad` is as of micro().
+  void evaluate_call(std::size_t call, std::int64_t first, bool checked, std::optional<runtime::NonFiniteResult>& bad);
+  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and batch; ""
+  /// if no rank found one. `bad`: what this rank found. `batch`: "microbatch", and `first` the number of call 0. `key`:
+  /// of this search, the same on all ranks.
+  [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, const std::string& key,
+                                           std::string_view batch, std::size_t first) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
   /// The first state of this kind that is not finite in any rank's part, or null.
   [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
