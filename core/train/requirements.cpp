@@ -114,6 +114,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   if (std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
     notices.push_back(std::move(untrained));
   }
+  std::ranges::copy(compiled.plan.notices, std::back_inserter(notices));
   if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
@@ -135,7 +136,6 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
 /// The files that the job reads, each with what names it, except the job file itself.
 std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
-  for (const std::filesystem::path& file : data::data_files(job.data)) {
   for (const std::filesystem::path& included : std::span(job.files).subspan(1)) {
     inputs.emplace_back("include", included);
   }
@@ -152,6 +152,7 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   for (const job::Chosen& transport : job.transports) {
     add_options("transport." + transport.name, transport.options);
   }
+  for (const std::filesystem::path& file : data::data_files(job.data)) {
     inputs.emplace_back("[data]", file);
   }
   // A run keeps the state that it starts from.
@@ -192,11 +193,11 @@ void require_streams(const job::Job& job) {
                                setting));
     }
   }
-}
   if (metrics::is_written_by_runs(to, job.output)) {
     refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
                              metrics::human_path(to)));
   }
+}
 
 /// A run replaces files in its folder and removes those of older runs, but never files that the user put there.
 void require_own_folder(const job::Job& job) {
