@@ -274,3 +274,16 @@ TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer w
   CHECK(of_model.err.find("[job] task = infer is for engines, and [job] engine is not set; set it") !=
         std::string::npos);
 }
+
+TEST_CASE("the job files of the example engines run as they stand", "[engines]") {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& job, std::vector<std::string> settings) {
+    settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_ENGINES);
+    const Ended ended = run_program(folder.path(), with_settings({SHARDRUN_EXAMPLE_JOBS "/engines/" + job}, settings));
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+  };
+  run("train.ini", {"train.steps=1"});
+  run("infer.ini", {"job.checkpoint=runs/train/weights.safetensors", "infer.to=predictions.npy"});
+  CHECK(std::filesystem::file_size(folder / "predictions.npy") > 0);
+}
