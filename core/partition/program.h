@@ -22,7 +22,7 @@ using TransferId = Id<struct TransferTag>;
 [[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
 /// Numbers that the host reads later than the work that makes them, each in a slot of its own.
-inline constexpr std::size_t late_slots = 6;
+inline constexpr std::size_t late_slots = 8;
 inline constexpr std::size_t late_slot_bytes = 64;
 
 /// The kind of memory that a buffer counts towards in MemoryUse.

@@ -22,6 +22,9 @@ const char* non_finite_text(double value) noexcept {
 
 namespace {
 
+/// Where nothing counts the mean is 0, unless the sum is not finite.
+double mean_of(double sum, double count) noexcept { return count == 0 ? sum * 0 : sum / count; }
+
 /// The op whose results are summed to the loss, or null.
 const graph::Op* loss_op(const graph::Graph& graph) {
   const graph::StateId loss = graph.find_state("loss");
@@ -78,6 +81,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
     positive_loss_ = op;
   }
   const IdVector<graph::StateId, mesh::Placement>& states = compiled.partition.placements.states;
+  has_counts_ = compiled_.graph.find_state(workload::loss_count_state).exists();
   varies_ = std::any_of(states.begin(), states.end(),
                         [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   if (compiled.programs.has(partition::after_step_function)) {
@@ -144,6 +148,11 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   }
 }
 
+double Training::read_loss() const {
+  const double loss = read_scalar("loss");
+  return has_counts_ ? mean_of(loss, read_scalar(workload::loss_count_state)) : loss;
+}
+
 double Training::read_kept(std::string_view state, std::size_t slot) const {
   device::TensorView kept = executor_.state(compiled_.graph.find_state(state));
   kept.data = executor_.kept(slot).data();
@@ -167,7 +176,7 @@ void Training::run_update(std::int64_t step) {
 
 double Training::differentiate(std::int64_t step) {
   run_microbatches(step);
-  return read_scalar("loss");
+  return read_loss();
 }
 
 double Training::update(std::int64_t step) {
@@ -202,14 +211,21 @@ void Training::begin(std::int64_t step) {
   unmet_step_ = step;
   executor_.keep(slot_of(Number::loss, step), executor_.state(compiled_.graph.find_state("loss")));
   executor_.keep(slot_of(Number::gradient_norm, step), executor_.state(compiled_.graph.find_state("gradient_norm")));
+  if (has_counts_) {
+    executor_.keep(slot_of(Number::loss_count, step),
+                   executor_.state(compiled_.graph.find_state(workload::loss_count_state)));
+  }
   marks_[static_cast<std::size_t>(step % 2)] = executor_.mark();
 }
 
 StepResult Training::end(std::int64_t step) {
   executor_.reach(marks_[static_cast<std::size_t>(step % 2)]);
-  const StepResult result = {.loss = read_kept("loss", slot_of(Number::loss, step)),
-                             .gradient_norm = read_kept("gradient_norm", slot_of(Number::gradient_norm, step)),
-                             .learning_rate = learning_rate(job_.train, step)};
+  const double loss = read_kept("loss", slot_of(Number::loss, step));
+  const StepResult result = {
+      .loss =
+          has_counts_ ? mean_of(loss, read_kept(workload::loss_count_state, slot_of(Number::loss_count, step))) : loss,
+      .gradient_norm = read_kept("gradient_norm", slot_of(Number::gradient_norm, step)),
+      .learning_rate = learning_rate(job_.train, step)};
   check_loss(step, result.loss);
   if (!std::isfinite(result.gradient_norm)) {
     executor_.begin_step(step);
@@ -340,7 +356,7 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
     evaluate_call(call, first, false, unchecked);
     first += compiled_.evaluation_rows[call];
   }
-  return read_scalar("loss");
+  return read_loss();
 }
 
 void Training::evaluate_call(std::size_t call, std::int64_t first, bool checked,

@@ -61,11 +61,11 @@ class Training final : public Trainer {
 
  private:
   /// What the host reads of a step, each in a slot (Executor::keep) of its own. Two steps may be under way.
-  enum class Number : std::uint8_t { loss, gradient_norm };
+  enum class Number : std::uint8_t { loss, gradient_norm, loss_count };
   [[nodiscard]] static std::size_t slot_of(Number number, std::int64_t step) noexcept {
     return 2 * static_cast<std::size_t>(number) + static_cast<std::size_t>(step % 2);
   }
-  static_assert(RankLink::first_slot == 4);
+  static_assert(RankLink::first_slot == 6);
   [[nodiscard]] bool can_be_late() const;
   /// Gives the device the work of differentiate() and of update().
   void run_microbatches(std::int64_t step);
@@ -81,6 +81,8 @@ class Training final : public Trainer {
   /// then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
+  /// The loss that the states have: a sum by its count, where the model counts.
+  [[nodiscard]] double read_loss() const;
   /// The call of the evaluation with this number. If `checked`, `bad` is as of micro().
   void evaluate_call(std::size_t call, std::int64_t first, bool checked, std::optional<runtime::NonFiniteResult>& bad);
   /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and batch; ""
@@ -102,6 +104,7 @@ class Training final : public Trainer {
   std::size_t update_program_;
   checkpoint::Position first_;                ///< where the run begins
   const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, if it is never negative
+  bool has_counts_ = false;                   ///< whether the loss has counts of its own
   bool varies_ = false;                       ///< whether any tensor varies between ranks; then loss and norm do too
   bool late_ = false;                         ///< the same on all ranks
   std::array<device::Event, 2> marks_;        ///< the ends of the steps under way

@@ -293,7 +293,8 @@ typedef struct sr_plan_writer {
   /// The hook sync_gradients replaces the all_reduce over the mesh axis of the gradients of the tensors that `glob`
   /// matches, or stands at the same point where they vary over the axis and are not summed. It runs once a step for each
   /// group of gradients, as soon as they are complete and summed over all other axes. Its result is used as the
-  /// gradients. It must be the same on every member, unless the tensors vary over the axis.
+  /// gradients. It must be the same on every member, unless the tensors vary over the axis. Gradients of a loss with
+  /// counts (set_loss_counts) are sums here, which the update divides.
   int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
   /// Since 1.1. The hook after_step gets the tensors that `glob` matches, which are stored whole along the mesh axis.
   /// It runs after every `every` steps and after the last one, also where a signal made it the last. Tensors that do
