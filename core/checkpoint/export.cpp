@@ -63,6 +63,18 @@ void write_shard(const TensorSource& source, const Shard& shard, std::optional<D
   result.files.push_back(path);
 }
 
+/// Throws Error{usage} if there is a checkpoint in the folder: a file that is written there may take the place of one
+/// that its manifest counts.
+void require_no_checkpoint(const std::filesystem::path& folder) {
+  std::error_code none;
+  if (std::filesystem::exists(folder / manifest_name, none)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("cannot write into '{}': it is a checkpoint, and would be damaged: choose "
+                            "another folder",
+                            folder.native()));
+  }
+}
+
 /// Whether a name is one of shard_name().
 bool is_shard(const std::string& name) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -114,15 +126,19 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-/// Removes what an earlier export has left, first of all the file that readers look at.
-void remove_others(const std::filesystem::path& folder, const Exported& result) {
-  std::vector<std::filesystem::path> old = {folder / one_file_name, folder / index_name};
+/// What an earlier export has left, or a later one writes, first of all the file that readers look at.
+std::vector<std::filesystem::path> exported_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files = {folder / one_file_name, folder / index_name};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (is_shard(entry.path().filename().native())) {
-      old.push_back(entry.path());
+      files.push_back(entry.path());
     }
   }
-  for (const std::filesystem::path& path : old) {
+  return files;
+}
+
+void remove_others(const std::filesystem::path& folder, const Exported& result) {
+  for (const std::filesystem::path& path : exported_files(folder)) {
     if (std::ranges::find(result.files, path) == result.files.end()) {
       remove_file(path);
     }
@@ -132,6 +148,8 @@ void remove_others(const std::filesystem::path& folder, const Exported& result) 
 }  // namespace
 
 Exported export_file(const TensorSource& source, const std::filesystem::path& path, std::optional<DType> type) {
+  require_no_checkpoint(path.parent_path());
+  files::require_not_read(path, source.files);
   Exported result;
   write_shard(source, shards_of(source, {.max_bytes = UINT64_MAX}).front(), type, path, result);
   return result;
@@ -139,7 +157,11 @@ Exported export_file(const TensorSource& source, const std::filesystem::path& pa
 
 Exported export_folder(const TensorSource& source, const std::filesystem::path& folder,
                        const ExportSettings& settings) {
+  require_no_checkpoint(folder);
   files::create_folders(folder);
+  for (const std::filesystem::path& path : exported_files(folder)) {
+    files::require_not_read(path, source.files);
+  }
   const std::vector<Shard> shards = shards_of(source, settings);
   Exported result;
   if (shards.size() == 1) {

@@ -20,13 +20,14 @@ struct Exported {
   std::uint64_t bytes = 0;  ///< of the tensors
 };
 
-/// Writes one file. Until it is complete, the path has the old one. Throws Error{data} or Error{io}.
+/// Writes one file. Until it is complete, the path has the old one. Throws Error{data} or Error{io}; Error{usage} if it
+/// would replace a file that is read, or lie in a checkpoint.
 [[nodiscard]] Exported export_file(const TensorSource& source, const std::filesystem::path& path,
                                    std::optional<DType> type);
 
 /// Writes a folder as Hugging Face's libraries read it: model.safetensors, or if that would be larger than `max_bytes`
 /// files of at most so many and an index that names them. The folder has all old tensors or all new ones: a new index
-/// names only files with new names. Removes the old files then. Throws Error{data} or Error{io}.
+/// names only files with new names. Removes the old files then. Throws as export_file().
 [[nodiscard]] Exported export_folder(const TensorSource& source, const std::filesystem::path& folder,
                                      const ExportSettings& settings);
 

@@ -148,6 +148,19 @@ std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::i
   return folder;
 }
 
+void require_none_unfinished(const std::filesystem::path& root, std::span<const std::filesystem::path> files) {
+  for (const std::filesystem::path& file : files) {
+    std::error_code none;
+    const std::filesystem::path folder = std::filesystem::canonical(file, none).parent_path();
+    if (is_unfinished(folder.filename().native()) && std::filesystem::equivalent(folder.parent_path(), root, none)) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("'{}' is read, and lies in a checkpoint that was never complete, which writing to '{}' "
+                              "would remove: move the file, or choose another folder",
+                              file.native(), files::shown(root).native()));
+    }
+  }
+}
+
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest) {
   const std::filesystem::path folder = unfinished_path(root, manifest.step);
   require_files(folder, manifest);

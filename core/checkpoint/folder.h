@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ struct Listed {
 /// Makes the folder of a checkpoint that ranks then write into. Removes what an earlier attempt has left. Returns its
 /// path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
+
+/// Throws Error{usage} if one of the files lies in what begin_checkpoint() removes from the root.
+void require_none_unfinished(const std::filesystem::path& root, std::span<const std::filesystem::path> files);
 
 /// The path that begin_checkpoint() returns.
 [[nodiscard]] std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step);

@@ -98,6 +98,17 @@ void require_no_later(const std::filesystem::path& root, std::int64_t step) {
   }
 }
 
+/// Of real numbers: throws as require_finite(). Returns the number of the first element behind the bytes.
+std::int64_t require_finite_in(std::span<const std::byte> bytes, const TensorSource& source, std::size_t tensor,
+                               std::int64_t first, DType dtype) {
+  std::vector<double> values(bytes.size() / element_bytes(dtype));
+  if (is_real(dtype)) {
+    device::read_elements(loaded_type(dtype), bytes, values);
+    require_finite(source, tensor, first, std::vector<float>(values.begin(), values.end()));
+  }
+  return first + static_cast<std::int64_t>(values.size());
+}
+
 /// Elements that all have one value.
 void stream_constant(double value, const StoredTensor& tensor, files::SequentialFile& file) {
   const std::size_t element = element_bytes(tensor.dtype);
@@ -130,8 +141,11 @@ StoredFile write_tensors(const TensorSource& source, std::vector<Imported>& stat
                             .offset = layout.offsets[i],
                             .box = {.origin = std::vector<std::int64_t>(shape.size(), 0), .shape = shape, .run = {}}}};
     if (state.source) {
-      stream_as(source, *state.source, state.tensor.dtype,
-                [&](std::span<const std::byte> bytes) { file.write(bytes); });
+      std::int64_t done = 0;
+      stream_as(source, *state.source, state.tensor.dtype, [&](std::span<const std::byte> bytes) {
+        file.write(bytes);
+        done = require_finite_in(bytes, source, *state.source, done, state.tensor.dtype);
+      });
     } else {
       stream_constant(state.constant, state.tensor, file);
     }
@@ -153,6 +167,7 @@ std::filesystem::path import_checkpoint(const TensorSource& source, const graph:
                             "another folder",
                             files::shown(root).native()));
   }
+  require_none_unfinished(root, source.files);
   const files::Folder locked = lock_checkpoints(root);
   require_no_later(root, described.step);
   try {

@@ -170,11 +170,15 @@ metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed) {
             .evaluates_again = !resumed->manifest().evaluated,
             .metrics = true};
   }
-  if (job.task != job::Task::iterate || job.iterate.from.empty() ||
-      !std::filesystem::equivalent(saved_state_file(job).parent_path(), job.output, none)) {
+  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
     return {};
   }
-  return {.file = saved_state_file(job), .step = first_step(job)};
+  const std::filesystem::path file = saved_state_file(job);
+  const auto lies_here = [&](const std::filesystem::path& path) {
+    return std::filesystem::equivalent(path.parent_path(), job.output, none);
+  };
+  const bool is_of_this_folder = lies_here(file) || lies_here(std::filesystem::canonical(file, none));
+  return is_of_this_folder ? metrics::Kept{.file = file, .step = first_step(job)} : metrics::Kept{};
 }
 
 }  // namespace shardrun::checkpoint

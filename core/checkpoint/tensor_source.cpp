@@ -1,9 +1,11 @@
 #include "core/checkpoint/tensor_source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -45,6 +47,10 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
                        std::vector<TensorInfo> tensors) {
   TensorSource source;
   source.path = checkpoint.path();
+  source.files = {checkpoint.path() / manifest_name};
+  for (const StoredFile& file : checkpoint.manifest().files) {
+    source.files.push_back(checkpoint.path() / file.name);
+  }
   source.metadata = describe_model(checkpoint.manifest().run.model, checkpoint.manifest().run.tokenizer);
   source.tensors = std::move(tensors);
   source.read = [&checkpoint, numbers = std::move(numbers)](std::size_t tensor, std::int64_t first,
@@ -54,6 +60,29 @@ TensorSource source_of(const OpenCheckpoint& checkpoint, std::vector<std::size_t
     checkpoint.read(stored, consecutive(stored.shape, first, count), to);
   };
   return source;
+}
+
+/// "[0, 3] (counted from 0)"
+std::string place_of(const TensorInfo& info, std::int64_t element) {
+  std::vector<std::int64_t> index(info.shape.size());
+  for (std::size_t d = index.size(); d-- > 0; element /= info.shape[d]) {
+    index[d] = element % info.shape[d];
+  }
+  return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
+}
+
+/// `made`: the values once more, read from what they were converted to.
+void require_held(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const double> values,
+                  std::span<const double> made, DType dtype) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && !std::isfinite(made[i])) {
+      const TensorInfo& info = source.tensors[tensor];
+      throw Error(
+          ErrorCode::data,
+          fmt::format("'{}': tensor {} has {} at {}, which {} cannot hold: it would be infinite", source.path.native(),
+                      info.name, values[i], place_of(info, first + static_cast<std::int64_t>(i)), to_string(dtype)));
+    }
+  }
 }
 
 [[noreturn]] void refuse_index(const std::filesystem::path& index, const std::string& fault) {
@@ -82,7 +111,8 @@ std::map<std::string, std::vector<std::string>> files_of_index(const std::filesy
 
 }  // namespace
 
-TensorSource::TensorSource(const SafetensorsFile& file) : path(file.path()), metadata(file.metadata()) {
+TensorSource::TensorSource(const SafetensorsFile& file)
+    : path(file.path()), files{file.path()}, metadata(file.metadata()) {
   for (const Tensor& tensor : file.tensors()) {
     tensors.push_back(tensor.info);
   }
@@ -139,11 +169,13 @@ TensorFiles::TensorFiles(const std::filesystem::path& path) {
     return;
   }
   source_.path = path;
+  source_.files = {path / index_name};
   std::vector<std::pair<std::size_t, std::size_t>> places;
   std::vector<TensorSource> sources;
   for (const auto& [name, tensors] : files_of_index(path / index_name)) {
     files_.push_back(std::make_unique<SafetensorsFile>(path / name));
     sources.emplace_back(*files_.back());
+    source_.files.push_back(path / name);
     for (const std::string& tensor : tensors) {
       places.emplace_back(sources.size() - 1, sources.back().index_of(tensor));
       source_.tensors.push_back(sources.back().tensors[places.back().second]);
@@ -162,6 +194,23 @@ bool is_real(DType dtype) noexcept {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16 || dtype == DType::f64;
 }
 
+void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const float> values) {
+  const auto found = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  if (found == values.end()) {
+    return;
+  }
+  const TensorInfo& info = source.tensors[tensor];
+  throw Error(
+      ErrorCode::data,
+      fmt::format("'{}': tensor {} has {} at {}, and what a job loads must be finite: the training that made it "
+                  "went wrong, or the file was changed",
+                  source.path.native(), info.name,
+                  std::isnan(*found) ? "NaN"
+                  : *found > 0       ? "Inf"
+                                     : "-Inf",
+                  place_of(info, first + (found - values.begin()))));
+}
+
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take) {
   const TensorInfo& info = source.tensors[tensor];
@@ -169,6 +218,7 @@ void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
   const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element);
   std::vector<std::byte> bytes;
   std::vector<double> values;
+  std::vector<double> made;
   std::vector<std::byte> converted;
   for (std::int64_t first = 0; first < elements; first += elements_at_once) {
     stop_point();
@@ -183,6 +233,9 @@ void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
     converted.resize(count * element_bytes(dtype));
     device::read_elements(loaded_type(info.dtype), bytes, values);
     device::write_elements(loaded_type(dtype), values, converted);
+    made.resize(count);
+    device::read_elements(loaded_type(dtype), converted, made);
+    require_held(source, tensor, first, values, made, dtype);
     take(converted);
   }
 }

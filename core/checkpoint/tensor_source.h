@@ -23,7 +23,8 @@ struct TensorSource {
   /// Throws Error{data} with the nearest name if there is no such tensor.
   [[nodiscard]] std::size_t index_of(std::string_view name) const;
 
-  std::filesystem::path path;  ///< for messages
+  std::filesystem::path path;                ///< for messages
+  std::vector<std::filesystem::path> files;  ///< that `read` reads
   Metadata metadata;
   std::vector<TensorInfo> tensors;
   /// Copies elements of a tensor, from number `first` on in row-major order, as many as the bytes hold.
@@ -58,8 +59,12 @@ inline constexpr std::int64_t elements_at_once = std::int64_t{1} << 20U;
 
 [[nodiscard]] bool is_real(DType dtype) noexcept;
 
-/// Calls `take` with a tensor's bytes in order, converted to `dtype`. REQUIRES: the types are equal, or both real and
-/// ones that tensors of jobs have.
+/// Throws Error{data}, with its place, for a number that is NaN or infinite. `first`: the number of the first of the
+/// values within the tensor.
+void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const float> values);
+
+/// Calls `take` with a tensor's bytes in order, converted to `dtype`. Throws Error{data}, with its place, for a finite
+/// number that would become infinite. REQUIRES: the types are equal, or both real and ones that tensors of jobs have.
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take);
 

@@ -4,13 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <span>
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/stop.h"
 #include "core/device/host_tensor.h"
 #include "core/job/ini.h"
 #include "core/job/raw.h"
@@ -82,32 +80,6 @@ const std::string& metadata_at(const TensorSource& source, const char* key) {
                             source.path.string(), key));
   }
   return found->second;
-}
-
-/// What a model with one number of these computes is no number, and a token would be drawn from it all the same.
-void require_finite(const TensorSource& source, const graph::State& state, std::span<const float> values) {
-  constexpr std::size_t block = std::size_t{1} << 20U;
-  for (std::size_t from = 0; from < values.size(); from += block) {
-    stop_point();
-    const std::span<const float> some = values.subspan(from, std::min(block, values.size() - from));
-    const auto found = std::ranges::find_if(some, [](float value) { return !std::isfinite(value); });
-    if (found == some.end()) {
-      continue;
-    }
-    std::vector<std::int64_t> index(state.type.shape.size());
-    auto element = static_cast<std::int64_t>(from) + (found - some.begin());
-    for (std::size_t d = index.size(); d-- > 0; element /= state.type.shape[d]) {
-      index[d] = element % state.type.shape[d];
-    }
-    throw Error(ErrorCode::data,
-                fmt::format("'{}': tensor {} has {} at [{}] (counted from 0), and weights must be finite: the training "
-                            "that made them went wrong, or the file was changed",
-                            source.path.string(), state.name,
-                            std::isnan(*found) ? "NaN"
-                            : *found > 0       ? "Inf"
-                                               : "-Inf",
-                            fmt::join(index, ", ")));
-  }
 }
 
 }  // namespace
@@ -243,10 +215,16 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
                               fmt::join(state.type.shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
     }
     device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
-    std::byte* to = values.bytes().data();
-    stream_as(source, tensor, DType::f32,
-              [&to](std::span<const std::byte> bytes) { to = std::ranges::copy(bytes, to).out; });
-    require_finite(source, state, device::elements_of<float>(values.view()));
+    const std::span<float> elements = device::elements_of<float>(values.view());
+    std::int64_t done = 0;
+    // What a model with a number that is not finite computes is no number, and a token would be drawn from it all the
+    // same.
+    stream_as(source, tensor, DType::f32, [&](std::span<const std::byte> bytes) {
+      const std::span<float> part = elements.subspan(static_cast<std::size_t>(done), bytes.size() / sizeof(float));
+      std::ranges::copy(bytes, std::as_writable_bytes(part).begin());
+      require_finite(source, tensor, done, part);
+      done += static_cast<std::int64_t>(part.size());
+    });
     values.store();
   }
 }

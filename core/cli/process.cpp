@@ -26,7 +26,7 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr std::array<int, 4> stop_signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+using launch::stop_signals;
 
 /// The first signal that asked to stop in the lowest byte, and when, in milliseconds, above it; 0 before.
 std::atomic<std::int64_t> first_request = 0;

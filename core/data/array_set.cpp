@@ -82,9 +82,14 @@ void fill_rows(const NpyArray& from, std::int64_t width, std::span<const std::in
 /// Labels that are read at once.
 constexpr std::size_t label_block = 64;
 
+/// Classes are counted in 32 bits.
+constexpr std::int64_t most_classes = INT32_MAX;
+
 Error bad_label(const NpyArray& y, std::int64_t row, std::int64_t label, const std::string& expected) {
+  const std::string found =
+      y.type() == NpyType::u64 ? fmt::format("{}", static_cast<std::uint64_t>(label)) : fmt::format("{}", label);
   return Error(ErrorCode::data, fmt::format("'{}': the label of row {} (counted from 0) is {}: {}", y.path().native(),
-                                            row, label, expected));
+                                            row, found, expected));
 }
 
 }  // namespace
@@ -126,8 +131,9 @@ std::int64_t ArraySet::classes() const {
         static_cast<std::size_t>(std::min<std::int64_t>(static_cast<std::int64_t>(labels.size()), rows() - first)));
     y_->read(first, labels);
     for (std::size_t i = 0; i < labels.size(); ++i) {
-      if (labels[i] < 0 || labels[i] == INT64_MAX) {
-        throw bad_label(*y_, first + static_cast<std::int64_t>(i), labels[i], "labels count classes from 0");
+      if (labels[i] < 0 || labels[i] >= most_classes) {
+        throw bad_label(*y_, first + static_cast<std::int64_t>(i), labels[i],
+                        fmt::format("labels count classes from 0, of which there may be {}", most_classes));
       }
       classes = std::max(classes, labels[i] + 1);
     }

@@ -133,10 +133,13 @@ class HeaderReader {
       return known->type;
     }
     if (descr.find('O') != std::string_view::npos) {
-      refuse(source_, "it holds Python objects (dtype object); save numbers, as array.astype('float32')");
+      refuse(source_,
+             "it holds Python objects (dtype object); save numbers, as array.astype('float32'), or "
+             "array.astype('int64') for labels");
     }
-    if (descr.starts_with('>')) {
-      refuse(source_, fmt::format("its numbers are big-endian (dtype '{}'); save array.astype('float32')", descr));
+    const std::string little = "<" + std::string(descr.substr(std::min<std::size_t>(1, descr.size())));
+    if (descr.starts_with('>') && std::ranges::find(type_names, little, &TypeName::descr) != type_names.end()) {
+      refuse(source_, fmt::format("its numbers are big-endian (dtype '{}'); save array.astype('{}')", descr, little));
     }
     refuse(source_,
            fmt::format("its dtype '{}' is not supported; save bool, int8 to int64, uint8 to uint64, float32 or float64",

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
@@ -34,6 +35,11 @@ bool names(const std::filesystem::path& path, const FileDescriptor& file) {
          held.st_dev == named.st_dev;
 }
 
+bool has_other_names(const FileDescriptor& file) {
+  struct stat held = {};
+  return ::fstat(file.get(), &held) == 0 && held.st_nlink > 1;
+}
+
 /// Creates the temporary file, or takes over a dead writer's: the lock, not the file's existence, says who writes.
 FileDescriptor claim(const std::filesystem::path& temporary, const std::filesystem::path& path) {
   for (;;) {
@@ -48,7 +54,9 @@ FileDescriptor claim(const std::filesystem::path& temporary, const std::filesyst
       }
       throw system_error("lock", temporary, errno);
     }
-    if (names(temporary, file)) {
+    if (has_other_names(file)) {  // whose bytes are not ours to remove
+      ::unlink(temporary.c_str());
+    } else if (names(temporary, file)) {
       if (::ftruncate(file.get(), 0) != 0) {
         throw system_error("empty", temporary, errno);
       }
@@ -128,6 +136,18 @@ void UnfinishedFile::write_at(std::uint64_t offset, std::span<const std::byte> b
 }
 
 void UnfinishedFile::sync() { make_durable(file_, path_); }
+
+void require_not_read(const std::filesystem::path& target, std::span<const std::filesystem::path> read) {
+  for (const std::filesystem::path& file : read) {
+    std::error_code none;
+    if (std::filesystem::equivalent(target, file, none)) {
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("cannot write '{}': it is '{}', which is read for it and would be lost: choose another name",
+                      target.native(), file.native()));
+    }
+  }
+}
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
   AtomicFile file(path);

@@ -55,6 +55,10 @@ class UnfinishedFile {
   FileDescriptor file_;
 };
 
+/// Throws Error{usage} if `target` is one of the files that are read, under whatever name: writing to it would destroy
+/// what is read. Call it before anything is opened for writing.
+void require_not_read(const std::filesystem::path& target, std::span<const std::filesystem::path> read);
+
 /// Replaces the file at `path` by one that holds `text`. Throws Error{io}.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 

@@ -16,7 +16,7 @@ namespace shardrun::job {
 namespace {
 
 /// Files that include others twice each would be read without end.
-constexpr int most_files = 100;
+constexpr std::size_t most_files = 100;
 
 void put(RawSection& section, RawSetting setting) {
   const auto same = std::find_if(section.settings.begin(), section.settings.end(),
@@ -58,6 +58,7 @@ class Includer {
       }
     }
     open_.push_back({working_folder_ / file, escaped(file.string())});
+    read_.push_back(working_folder_ / file);
     std::vector<RawSection> sections;
     for (const RawInclude& include : own.includes) {
       merge(sections, read_included(include, normal_path(file.parent_path() / include.path)));
@@ -66,6 +67,8 @@ class Includer {
     merge(sections, std::move(own.sections));
     return sections;
   }
+
+  [[nodiscard]] const std::vector<std::filesystem::path>& files() const noexcept { return read_; }
 
  private:
   struct Open {
@@ -89,7 +92,7 @@ class Includer {
       refuse(fmt::format("the file includes itself: {} includes {}; remove one of these lines", chain,
                          escaped(file.string())));
     }
-    if (++files_ > most_files) {
+    if (read_.size() > most_files) {
       refuse(fmt::format("more than {} files are included; include fewer", most_files));
     }
     std::string text;
@@ -103,14 +106,16 @@ class Includer {
 
   std::filesystem::path working_folder_;
   std::vector<Open> open_;
-  int files_ = 0;
+  std::vector<std::filesystem::path> read_;
 };
 
 }  // namespace
 
-std::vector<RawSection> read_including(std::string_view text, const std::filesystem::path& file,
-                                       const std::filesystem::path& working_folder) {
-  return Includer(working_folder).read(text, file);
+Included read_including(std::string_view text, const std::filesystem::path& file,
+                        const std::filesystem::path& working_folder) {
+  Includer includer(working_folder);
+  std::vector<RawSection> sections = includer.read(text, file);
+  return {std::move(sections), includer.files()};
 }
 
 }  // namespace shardrun::job

@@ -25,6 +25,7 @@ enum class Precision { float32, mixed };
 enum class Gradients { float32, bfloat16 };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
+enum class OnNan { stop, warn };
 enum class Loss { automatic, mse, squared_error, cross_entropy };
 
 struct MeshAxis {
@@ -85,6 +86,7 @@ struct TrainSettings {
   Gradients gradients{};      ///< their element type, with mixed precision
   Loss loss{};                ///< of an engine
   std::int64_t eval_every{};  ///< steps; 0: only at the end
+  OnNan on_nan{};             ///< what a validation loss that is not finite does
   std::int64_t sample{};      ///< tokens to sample at the end
   std::int64_t log_every{};   ///< steps; 0: as suits the terminal
 };
@@ -151,8 +153,9 @@ struct GivenSetting {
 /// A job that has been checked: every field has its value, given or by default, and the fields agree with
 /// each other. All paths are absolute.
 struct Job {
-  std::string file;  ///< as it was named, for messages
-  std::string name;  ///< the file's stem
+  std::string file;                          ///< as it was named, for messages
+  std::string name;                          ///< the file's stem
+  std::vector<std::filesystem::path> files;  ///< the job file, then those that it includes
 
   std::int64_t ranks{};
   std::optional<IntegerRange> elastic_ranks;  ///< the range of [job] ranks; `ranks` is the number that was chosen of it

@@ -132,6 +132,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
   Reading reading{.raw = raw, .providers = &providers};
   Job& job = reading.job;
   job.file = raw.file;
+  job.files = raw.files;
   job.name = raw.name;
   check_section_names(raw);
   for (const Section& section : schema()) {

@@ -1,6 +1,7 @@
 #include "core/job/raw.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/text.h"
 #include "core/job/include.h"
@@ -27,7 +28,9 @@ RawJob read_job_text(std::string_view text, const std::filesystem::path& file, s
   raw.name = file.stem().string();
   raw.working_folder = std::filesystem::current_path();
   raw.job_folder = (raw.working_folder / file).parent_path();
-  raw.sections = read_including(text, file, raw.working_folder);
+  Included included = read_including(text, file, raw.working_folder);
+  raw.sections = std::move(included.sections);
+  raw.files = std::move(included.files);
   apply_overrides(raw, overrides);
   return raw;
 }

@@ -32,10 +32,11 @@ struct RawSection {
 /// A job file with its includes and overrides. Only the syntax is checked: sections are unique, and keys are unique
 /// within a section.
 struct RawJob {
-  std::string file;                      ///< as it was named, for messages
-  std::string name;                      ///< the file's stem
-  std::filesystem::path job_folder;      ///< absolute: where relative paths in the file start
-  std::filesystem::path working_folder;  ///< absolute: where relative paths in overrides start
+  std::string file;                          ///< as it was named, for messages
+  std::string name;                          ///< the file's stem
+  std::filesystem::path job_folder;          ///< absolute: where relative paths in the file start
+  std::filesystem::path working_folder;      ///< absolute: where relative paths in overrides start
+  std::vector<std::filesystem::path> files;  ///< absolute: the job file, then those that it includes
   std::vector<RawSection> sections;
 
   [[nodiscard]] const RawSection* find(std::string_view section) const noexcept;

@@ -315,6 +315,7 @@ const Rules& rules() {
               {{"train", "sample"}, {"data", "text"}, std::nullopt},
               {{"data", "eval_batch"}, {"data", "split"}, "1"},
               {{"train", "eval_every"}, {"data", "split"}, "1"},
+              {{"train", "on_nan"}, {"data", "split"}, "1"},
               {{"cluster", "memory_bandwidth"}, {"cluster", "flops"}, std::nullopt},
           },
       .exclusive = {{"data", {"text", "tokens", "arrays"}},

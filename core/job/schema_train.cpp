@@ -273,6 +273,18 @@ Section train_section() {
                                            "eval_freq", "validate_every", "eval_every_n_steps"}},
                               into(&Job::train, &TrainSettings::eval_every)});
   section.settings.push_back(
+      {{.name = "on_nan",
+        .type = choice,
+        .default_value = "stop",
+        .choices = {"stop", "warn"},
+        .help =
+            "What a validation loss that is NaN or infinite does while all parameters are finite. stop: the run ends "
+            "with exit code 1, after it has saved the weights and, with [checkpoint], a checkpoint; warn: a line "
+            "says so, and the run goes on. Either names the first tensor that is not finite. A training loss that "
+            "is not finite always ends the run.",
+        .aliases = {"detect_anomaly", "terminate_on_nan", "nan_policy", "check_nan"}},
+       into(&Job::train, &TrainSettings::on_nan)});
+  section.settings.push_back(
       {{.name = "sample",
         .type = integer,
         .default_value = "0",

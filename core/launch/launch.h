@@ -113,8 +113,9 @@ struct LaunchResult {
 ///    continued; then the ranks continue too. If no shell could continue it, the ranks continue at once.
 /// Signals that are already ignored stay ignored.
 ///
-/// The ranks ignore SIGTERM and SIGUSR1: a batch system sends these to all processes, and the ranks are to stop
-/// together, after the same step. Processes that a rank starts ignore them too, unless they restore the default.
+/// The ranks ignore all of `stop_signals`: batch systems and the ends of sessions send them to all processes, and the
+/// ranks are to stop together, after the same step. Processes that a rank starts ignore them too, unless they restore
+/// the default.
 ///
 /// No other thread of this process may handle these signals or start processes. The calling thread must live until
 /// launch() returns, because the ranks die with it. Signal actions are restored. Throws Error{io} if a rank cannot be

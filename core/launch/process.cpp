@@ -101,9 +101,11 @@ struct Child {
     ::signal(caught, SIG_DFL);
   }
   ::signal(SIGPIPE, SIG_IGN);
-  // A batch system sends these to every process. The launcher asks the ranks to stop, over their connections.
-  ::signal(SIGTERM, SIG_IGN);
-  ::signal(SIGUSR1, SIG_IGN);
+  // Batch systems and ends of sessions send these to every process. The launcher asks the ranks to stop, over their
+  // connections.
+  for (const int request : stop_signals) {
+    ::signal(request, SIG_IGN);
+  }
   for (std::size_t i = 0; i < child.descriptors.size(); ++i) {
     if (::dup2(child.descriptors[i], static_cast<int>(i)) < 0) {
       give_up(child, Trouble::descriptors);

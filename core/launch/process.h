@@ -31,7 +31,7 @@ struct StartedProcess {
 ///  - It has its own process group, so a terminal's Ctrl-C does not reach it.
 ///  - The system kills it when the calling *thread* ends.
 ///  - It inherits no other close-on-exec descriptors and no signal mask. Signals that SignalPipe catches have default
-///    actions, except SIGPIPE, SIGTERM and SIGUSR1, which are ignored.
+///    actions, except SIGPIPE and `stop_signals`, which are ignored.
 /// Returns before exec and does not wait for it, because the process may be stopped before exec. Throws Error{io} if
 /// the system refuses; nothing is left over.
 [[nodiscard]] StartedProcess start_process(const ProcessStart& start);

@@ -10,6 +10,9 @@
 
 namespace shardrun::launch {
 
+/// Those that ask a process for an orderly stop.
+inline constexpr std::array<int, 4> stop_signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
 /// The same signal within this time counts as one request. timeout(1) signals its child, and then the child's whole
 /// process group.
 inline constexpr std::chrono::milliseconds same_request{200};

@@ -124,8 +124,9 @@ std::filesystem::path foreign_result(const std::filesystem::path& output, const 
 
 bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output) {
   const auto lies_in = [](const std::filesystem::path& path, const std::filesystem::path& folder) {
-    std::error_code none;
-    return std::filesystem::equivalent(path.parent_path(), folder, none);
+    std::error_code none;  // the folder may not be there yet
+    return std::filesystem::weakly_canonical(path.parent_path(), none) ==
+           std::filesystem::weakly_canonical(folder, none);
   };
   std::error_code failed;
   const std::filesystem::path target = std::filesystem::canonical(file, failed);

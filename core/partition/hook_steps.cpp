@@ -109,9 +109,16 @@ HookSteps::HookSteps(const Bucket& bucket, const LowerSettings& settings, const 
 TransferId HookSteps::go_on(StepId step) {
   for (; of_rank_ && next_ < of_rank_->plan.steps.size(); ++next_) {
     const plan::HookStep& now = of_rank_->plan.steps[next_];
+    std::optional<HookCopy> copy;
     if (now.kind != plan::HookStep::Kind::call) {
-      ++next_;
-      return emitter_.add_transfer(transfer_of(now), span_);
+      if (members_ > 1) {
+        ++next_;
+        return emitter_.add_transfer(transfer_of(now), span_);
+      }
+      if (now.send == now.receive) {
+        continue;
+      }
+      copy = {.from = now.send, .to = now.receive};
     }
     emitter_.append({.kind = Instruction::Kind::hook,
                      .op = &op_of(Transition::Kind::hook),
@@ -119,6 +126,7 @@ TransferId HookSteps::go_on(StepId step) {
                      .phase = graph::Phase::update,
                      .hook = HookCall{.group = of_rank_->group,
                                       .call = now.call,
+                                      .copy = copy,
                                       .member = member_,
                                       .samples = samples_,
                                       .buffers = regions_}},

@@ -40,10 +40,6 @@ void add_hook_states(graph::Graph& graph, const plan::Plan& plan) {
     known.emplace(graph.states[id].name, id);
   }
   for (const plan::Hook& hook : plan.hooks) {
-    const auto axis = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name);
-    if (axis->size == 1) {
-      continue;  // there is only one rank along the axis
-    }
     for (const plan::HookState& state : hook.states) {
       for (const std::string& tensor : hook.tensors) {
         const graph::StateId parameter = known.at(tensor);

@@ -9,8 +9,8 @@
 
 namespace shardrun::partition {
 
-/// Adds the hook states of a plan: one for each tensor of a hook and each state that the hook keeps. A hook over a mesh
-/// axis of size 1 has none. Throws Error{job} if the graph already has a state of that name.
+/// Adds the hook states of a plan: one for each tensor of a hook and each state that the hook keeps. Throws Error{job}
+/// if the graph already has a state of that name.
 void add_hook_states(graph::Graph& graph, const plan::Plan& plan);
 
 /// The hook that processes states of this kind: gradients, or what the hook after_step is given. Null if there is none.

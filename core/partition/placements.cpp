@@ -163,12 +163,9 @@ std::vector<PlacedHook> place_hooks(const graph::Graph& graph, const plan::Plan&
   }
   std::vector<PlacedHook> hooks;
   for (const plan::Hook& hook : plan.hooks) {
-    const mesh::AxisId axis = mesh.find(hook.mesh_axis);
-    if (mesh.size(axis) > 1) {
-      require_no_pipeline(plan, hook.mesh_axis, fmt::format("the hook {}", to_string(hook.kind)));
-      hooks.push_back(place_hook(graph, hook, axis, states));
-      require_float32(graph, plan, hooks.back());
-    }
+    require_no_pipeline(plan, hook.mesh_axis, fmt::format("the hook {}", to_string(hook.kind)));
+    hooks.push_back(place_hook(graph, hook, mesh.find(hook.mesh_axis), states));
+    require_float32(graph, plan, hooks.back());
   }
   return hooks;
 }

@@ -34,7 +34,9 @@ std::string transfer_text(const Programs& programs, const Program& program, cons
 }
 
 std::string hook_text(const Programs& programs, const Program& program, const HookCall& hook) {
-  std::string text = fmt::format("call {} of {}:", hook.call, to_string(programs.hook_groups[hook.group]));
+  std::string text = hook.copy ? fmt::format("copy of buffer {} to {}", hook.copy->from, hook.copy->to)
+                               : fmt::format("call {}", hook.call);
+  text += fmt::format(" of {}:", to_string(programs.hook_groups[hook.group]));
   for (const Region& region : hook.buffers) {
     text += fmt::format(" {}+{}", program.buffers[region.buffer].name, region.elements);
   }

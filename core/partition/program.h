@@ -22,7 +22,7 @@ using TransferId = Id<struct TransferTag>;
 [[nodiscard]] constexpr BufferId buffer_of(graph::StateId state) noexcept { return BufferId(state.number()); }
 
 /// Numbers that the host reads later than the work that makes them, each in a slot of its own.
-inline constexpr std::size_t late_slots = 6;
+inline constexpr std::size_t late_slots = 8;
 inline constexpr std::size_t late_slot_bytes = 64;
 
 /// The kind of memory that a buffer counts towards in MemoryUse.
@@ -110,10 +110,17 @@ struct HookSamples {
   std::uint64_t own = 0;
 };
 
+/// From which of a hook's buffers a copy goes to which.
+struct HookCopy {
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+};
+
 /// A call of the strategy's own function (sr_hook_call in shardrun/strategy.h).
 struct HookCall {
   std::uint32_t group = 0;  ///< index in Programs::hook_groups
   std::uint32_t call = 0;
+  std::optional<HookCopy> copy = {};  ///< in place of the call: what an exchange of a single member does
   std::uint32_t member = 0;
   HookSamples samples;
   std::vector<Region> buffers;      ///< the group's tensors, then their hook states, then the hook's own buffers

@@ -34,7 +34,7 @@ bool is_update(const SplitFunction& function) {
 /// Finds the stages of each state.
 ///  - Parameters and gradients are on every stage that uses or contributes to them.
 ///  - Optimizer states are on the stage that updates their parameter.
-///  - Metrics are on every stage.
+///  - Metrics are on every stage, as sums of all stages, and no stage owns them.
 StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, const Pipeline& pipeline) {
   StateStages states;
   states.held.assign(graph.states.size(), IdVector<StageId, bool>(pipeline.stages(), false));
@@ -64,12 +64,15 @@ StateStages find_states(const graph::Graph& graph, const ShardedGraph& sharded, 
   for (const StateId s : graph.states.ids()) {
     const graph::State& state = graph.states[s];
     const StateId of = state.of_parameter.exists() ? state.of_parameter : s;
+    if (state.kind == StateKind::metric) {
+      states.owner[s] = StageId{};
+      states.held[s].assign(pipeline.stages(), true);
+      continue;
+    }
     const StageId owner = pipeline.stage_of(first_layer[of]);
     states.owner[s] = owner;
     if (state.kind == StateKind::optimizer) {
       states.held[s].assign(pipeline.stages(), false);
-    } else if (state.kind == StateKind::metric) {
-      states.held[s].assign(pipeline.stages(), true);
     }
     if (state.kind == StateKind::hook_state && !state.of_gradient) {
       states.held[s] = states.held[of];

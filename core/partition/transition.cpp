@@ -183,10 +183,14 @@ Finalization finalization_of(const graph::State& state, const Placement& stored,
 
 namespace {
 
-/// Removes the all_reduce over `axis`. Returns false if there is none, or if the finalization splits the tensor.
-bool take_sum(std::vector<Transition>& steps, AxisId axis) {
+/// Removes the all_reduce over `axis`, which an axis of a single rank has none of. Returns false if there is none, or
+/// if the finalization splits the tensor.
+bool take_sum(std::vector<Transition>& steps, AxisId axis, const mesh::Mesh& mesh) {
   const bool whole = std::all_of(steps.begin(), steps.end(),
                                  [](const Transition& step) { return step.kind == Transition::Kind::all_reduce; });
+  if (mesh.size(axis) == 1) {
+    return whole;
+  }
   const auto sum = std::find_if(steps.begin(), steps.end(), [&](const Transition& step) { return step.axis == axis; });
   if (!whole || sum == steps.end()) {
     return false;
@@ -206,7 +210,7 @@ void hook_finalizations(const graph::Graph& graph, const Placements& placements,
       continue;
     }
     std::vector<Transition>& steps = finalizations[s].steps;
-    if (!placements.states[s].varies(hook->axis) && !take_sum(steps, hook->axis)) {
+    if (!placements.states[s].varies(hook->axis) && !take_sum(steps, hook->axis, placements.mesh)) {
       throw Error(ErrorCode::job,
                   fmt::format("the hook sync_gradients stands for an all_reduce over mesh axis '{}', and there is none "
                               "of {}, whose gradient is {} and whose optimizer state is {}: give the hook other "

@@ -76,6 +76,7 @@ struct Plan {
   std::uint64_t bucket_bytes = 0;
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
+  std::vector<std::string> notices{};  ///< what a person should know of it
 
   bool operator==(const Plan&) const = default;
 

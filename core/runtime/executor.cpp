@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/base/error.h"
 #include "core/partition/agreements.h"
@@ -57,6 +58,12 @@ device::TensorView Executor::output(std::size_t program, std::string_view name) 
 
 void Executor::call_hook(const Call& call, const device::Scalars& scalars) {
   const partition::HookCall& hook = *call.instruction->hook;
+  if (hook.copy) {
+    constexpr std::size_t element_bytes = 4;  // float32 or i32
+    std::memcpy(call.hook_buffers[hook.copy->to], call.hook_buffers[hook.copy->from],
+                call.hook_elements[hook.copy->from] * element_bytes);
+    return;
+  }
   sr_hook_call made{};
   made.call = hook.call;
   made.member = hook.member;

@@ -71,8 +71,10 @@ double bump(const std::vector<std::int64_t>& shape, std::int64_t element, double
   return std::exp(-0.5 * squares);
 }
 
-/// The first value of an element whose state is not constant. Rounded to float, so that all devices begin from the same
-/// numbers.
+/// So that all devices begin from the same numbers.
+double rounded(double value) noexcept { return static_cast<double>(static_cast<float>(value)); }
+
+/// The first value of an element whose state is not constant.
 double first_value(const graph::State& state, std::int64_t element, Draws& draws) noexcept {
   using Kind = graph::Initializer::Kind;
   const double value = state.initializer.value;
@@ -88,7 +90,7 @@ double first_value(const graph::State& state, std::int64_t element, Draws& draws
     }
     return value;
   };
-  return static_cast<double>(static_cast<float>(exact()));
+  return rounded(exact());
 }
 
 /// Fills elements [begin, end) block by block; `next(values, first)` gives the values from element `first` on.
@@ -108,7 +110,7 @@ void fill(const device::TensorView& view, std::int64_t begin, std::int64_t end, 
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads) {
   if (state.initializer.kind == graph::Initializer::Kind::constant) {
-    device::fill_on_host(view, state.initializer.value, threads);
+    device::fill_on_host(view, rounded(state.initializer.value), threads);
     return;
   }
   threads.split(view.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
@@ -128,7 +130,7 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
   for (const graph::StateId id : graph.states.ids()) {
     const graph::State& state = graph.states[id];
     if (state.initializer.kind == graph::Initializer::Kind::constant) {
-      queue.fill(executor.state(id), state.initializer.value);
+      queue.fill(executor.state(id), rounded(state.initializer.value));
     } else {
       device::HostTensor values(queue, executor.state(id), device::Access::write);
       initialize(values.view(), executor.part(id), state, seed, executor.threads());

@@ -246,6 +246,26 @@ std::optional<double> EngineTraining::evaluate(
   return loss_of_all(none);
 }
 
+NonFiniteEvaluation EngineTraining::why_not_finite(std::int64_t /*step*/) {
+  std::string own;
+  for (const EngineParameter& parameter : engine_.parameters[engine_.request.rank]) {
+    if (own.empty() && !all_finite(array_in_arena(parameter, "", compiled_.graph, executor_).array)) {
+      own = parameter.name;
+    }
+  }
+  std::vector<double> bad(engine_.parameters.size());  // by rank
+  bad[engine_.request.rank] = own.empty() ? 0 : 1;
+  running_->ranks().add_up(bad);
+  const auto rank = std::ranges::find(bad, 1.0);
+  if (rank == bad.end()) {
+    return {.first = "what the engine predicts, or its loss"};
+  }
+  const auto number = static_cast<std::size_t>(rank - bad.begin());
+  return {.first = number == engine_.request.rank ? fmt::format("{} (a parameter) of rank {}", own, number)
+                                                  : fmt::format("a parameter of rank {}", number),
+          .is_parameter = true};
+}
+
 /// Every rank gets all ranks' hashes: as sums of numbers of which one is not 0. A double holds 52 bits of a hash.
 void EngineTraining::check_copies(std::int64_t step) {
   const std::size_t world_size = engine_.parameters.size();

@@ -29,6 +29,7 @@ class EngineTraining final : public Trainer {
   bool finish() override;
   [[nodiscard]] std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) override;
+  [[nodiscard]] NonFiniteEvaluation why_not_finite(std::int64_t step) override;
   void check_copies(std::int64_t step) override;
   [[nodiscard]] bool anywhere(bool here) const override { return here; }  // the ranks' sums are the same on all
   [[nodiscard]] bool is_impossible(double loss) const noexcept override;

@@ -88,7 +88,7 @@ class RankLink final : private plugins::TransportHost {
   /// Waits while the job is suspended.
   void pause() { rank_.pause(); }
   /// Of the executor's slots for numbers that are read later, those from this one on are for agreements.
-  static constexpr std::size_t first_slot = 4;
+  static constexpr std::size_t first_slot = 6;
   /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
   /// ends or falls silent, the job ends.
   void barrier();

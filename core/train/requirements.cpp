@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
+#include <variant>
 
 #include "core/base/error.h"
 #include "core/checkpoint/saved_state.h"
@@ -112,6 +114,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   if (std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
     notices.push_back(std::move(untrained));
   }
+  std::ranges::copy(compiled.plan.notices, std::back_inserter(notices));
   if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
     notices.push_back(to_string(*idle));
   }
@@ -130,28 +133,45 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   return notices;
 }
 
-/// The files that the job reads, with their settings.
+/// The files that the job reads, each with what names it, except the job file itself.
 std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::Job& job) {
   std::vector<std::pair<std::string, std::filesystem::path>> inputs;
+  for (const std::filesystem::path& included : std::span(job.files).subspan(1)) {
+    inputs.emplace_back("include", included);
+  }
+  const auto add_options = [&](const std::string& section, const OptionValues& options) {
+    for (const OptionValues::Entry& entry : options.entries()) {
+      if (const auto* const file = std::get_if<OptionFile>(&entry.value)) {
+        inputs.emplace_back(fmt::format("[{}] {}", section, entry.name), file->path);
+      }
+    }
+  };
+  add_options("model", job.model.options);
+  add_options("engine", job.engine.options);
+  add_options("strategy", job.strategy.options);
+  for (const job::Chosen& transport : job.transports) {
+    add_options("transport." + transport.name, transport.options);
+  }
   for (const std::filesystem::path& file : data::data_files(job.data)) {
     inputs.emplace_back("[data]", file);
   }
   // A run keeps the state that it starts from.
-  if (const std::filesystem::path from = checkpoint::saved_state_file(job); !metrics::has_name_of_state(from)) {
-    inputs.emplace_back("[iterate] from", from);
+  std::error_code none;
+  const std::filesystem::path state = checkpoint::saved_state_file(job);
+  if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
+    inputs.emplace_back("[iterate] from", state);
   }
   inputs.emplace_back("[job] checkpoint", job.checkpoint);
   if (job.task == job::Task::infer) {
     inputs.emplace_back("[infer] from", job.infer.from);
   }
-  std::error_code none;
   const std::filesystem::path& measured = job.cluster.measured;
   inputs.emplace_back("[cluster] measured",
                       std::filesystem::is_directory(measured, none) ? metrics::trace_path(measured) : measured);
   return inputs;
 }
 
-/// What [infer] reads is there, and is not what it writes.
+/// What [infer] reads is there, and what it writes is neither a file that the job reads nor one of the run's own.
 void require_streams(const job::Job& job) {
   const auto refuse = [&](const char* key, const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
@@ -162,10 +182,20 @@ void require_streams(const job::Job& job) {
   if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
     refuse("from", fmt::format("{}: it cannot be read: {}", metrics::human_path(from), std::strerror(errno)));
   }
-  for (const std::filesystem::path& read : {from, job.checkpoint, std::filesystem::path(job.file)}) {
-    if (!job::is_standard(read) && !job::is_standard(to) && std::filesystem::equivalent(read, to, none)) {
-      refuse("to", fmt::format("{} is a file that the job reads: choose another", metrics::human_path(to)));
+  if (job::is_standard(to)) {
+    return;
+  }
+  std::vector<std::pair<std::string, std::filesystem::path>> inputs = inputs_of(job);
+  inputs.emplace_back("the command line", job.files.front());
+  for (const auto& [setting, read] : inputs) {
+    if (!read.empty() && !job::is_standard(read) && std::filesystem::equivalent(read, to, none)) {
+      refuse("to", fmt::format("{} is a file that the job reads, as {} says: choose another", metrics::human_path(to),
+                               setting));
     }
+  }
+  if (metrics::is_written_by_runs(to, job.output)) {
+    refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
+                             metrics::human_path(to)));
   }
 }
 
@@ -176,7 +206,7 @@ void require_own_folder(const job::Job& job) {
                                             metrics::human_path(job.output), what));
   };
   std::error_code none;
-  if (std::filesystem::equivalent(job.file, metrics::job_path(job.output), none)) {
+  if (std::filesystem::equivalent(job.files.front(), metrics::job_path(job.output), none)) {
     refuse("is the job file's own folder, where the run would overwrite it: choose another");
   }
   for (const auto& [setting, file] : inputs_of(job)) {

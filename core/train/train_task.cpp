@@ -42,6 +42,9 @@ class TrainTask : private RankTask {
       check_before_save(training.finish());
       save_results({result_file()}, training.executor());
       save_at_end(signal);
+      if (!not_finite_.empty()) {
+        throw Error(ErrorCode::numerics, not_finite_);
+      }
       return signal == 0 ? print_sample(training) : signal;
     });
   }
@@ -90,7 +93,7 @@ class TrainTask : private RankTask {
       record_step(under_way.step, result, std::nullopt, under_way.meter.end());
     };
     int signal = first_.evaluated ? 0 : evaluate_first(training);
-    for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
+    for (std::int64_t step = first_.step; step < last_step_ && signal == 0 && not_finite_.empty(); ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
       if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
         begin_step(step, training.executor(), [&] { training.begin(step); });
@@ -117,7 +120,7 @@ class TrainTask : private RankTask {
     const std::optional<double> validation =
         evaluates(step) ? naming_step(step, [&] { return validate(training, step); }) : std::nullopt;
     record_step(step, result, validation, measured);
-    return between_steps(step, stop_heard_);
+    return not_finite_.empty() ? between_steps(step, stop_heard_) : 0;
   }
 
   /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.
@@ -167,11 +170,8 @@ class TrainTask : private RankTask {
       return stop_heard_ == 0;
     });
     if (validation && training.anywhere(!std::isfinite(*validation))) {
-      throw Error(
-          ErrorCode::numerics,
-          fmt::format("step {}: the validation loss is not finite: the step before it made the parameters useless, "
-                      "and no weights are written. A smaller [train] learning_rate or clip > 0 may help",
-                      step + 1));
+      judge_not_finite(training, step, *validation);
+      return validation;
     }
     if (validation && training.anywhere(training.is_impossible(*validation))) {
       throw Error(ErrorCode::numerics,
@@ -181,6 +181,24 @@ class TrainTask : private RankTask {
                               step + 1, *validation));
     }
     return validation;
+  }
+
+  /// Ends the run here if a parameter is not finite, and after it has saved, or not at all, as [train] on_nan says.
+  void judge_not_finite(Trainer& training, std::int64_t step, double validation) {
+    const NonFiniteEvaluation why = training.why_not_finite(step + 1);
+    const std::string found = fmt::format("step {}: the validation loss is {}; the first tensor that is not finite: {}",
+                                          step + 1, non_finite_text(validation), why.first);
+    if (why.is_parameter) {
+      throw Error(ErrorCode::numerics,
+                  found + ". No weights are written. A smaller [train] learning_rate or clip > 0 may help");
+    }
+    if (job_.train.on_nan == job::OnNan::warn) {
+      record_.say(found + ". All parameters are finite: the run goes on ([train] on_nan = warn)");
+      return;
+    }
+    not_finite_ = found +
+                  ". All parameters are finite and were saved. Look at the data for validation, or let the run go on "
+                  "([train] on_nan = warn)";
   }
 
   /// Every rank samples the same text; the first shows it. Returns the signal that ended it early, or 0.
@@ -212,6 +230,7 @@ class TrainTask : private RankTask {
 
   double timed_seconds_ = 0;      ///< of the steps after the first ones
   std::int64_t timed_steps_ = 0;  ///< how many these are
+  std::string not_finite_;        ///< why the run ends once it has saved; "": it goes on
   int stop_heard_ = 0;            ///< within an evaluation or a sample, by all ranks at the same point
 };
 

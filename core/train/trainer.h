@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "core/checkpoint/resume.h"
 #include "core/runtime/executor.h"
@@ -13,6 +14,15 @@ struct StepResult {
   double loss = 0;
   double gradient_norm = 0;
   double learning_rate = 0;
+};
+
+/// "NaN", "infinite", or where the value itself is finite "not finite on another rank".
+[[nodiscard]] const char* non_finite_text(double value) noexcept;
+
+/// Why a validation loss is not finite.
+struct NonFiniteEvaluation {
+  std::string first;  ///< the first tensor that is not finite, with its rank; in words
+  bool is_parameter = false;
 };
 
 /// What runs the steps of a training job on one rank: a model's functions, or an engine. All ranks call it alike.
@@ -56,6 +66,8 @@ class Trainer {
   /// evaluation ends with nothing.
   [[nodiscard]] virtual std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
+  /// Called on all ranks after evaluate() returned a number that is not finite. Finds out why.
+  [[nodiscard]] virtual NonFiniteEvaluation why_not_finite(std::int64_t step) = 0;
   /// Compares what several ranks hold copies of. Throws Error{numerics} on all ranks. `step`: number of steps done.
   virtual void check_copies(std::int64_t /*step*/) {}
   /// Whether `here` is true on this rank or, if tensors vary between ranks, on any rank. All ranks call it at the same

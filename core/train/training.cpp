@@ -15,11 +15,15 @@
 #include "core/train/learning_rate.h"
 
 namespace shardrun::train {
-namespace {
 
 const char* non_finite_text(double value) noexcept {
   return std::isnan(value) ? "NaN" : std::isinf(value) ? "infinite" : "not finite on another rank";
 }
+
+namespace {
+
+/// Where nothing counts the mean is 0, unless the sum is not finite.
+double mean_of(double sum, double count) noexcept { return count == 0 ? sum * 0 : sum / count; }
 
 /// The op whose results are summed to the loss, or null.
 const graph::Op* loss_op(const graph::Graph& graph) {
@@ -77,6 +81,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
     positive_loss_ = op;
   }
   const IdVector<graph::StateId, mesh::Placement>& states = compiled.partition.placements.states;
+  has_counts_ = compiled_.graph.find_state(workload::loss_count_state).exists();
   varies_ = std::any_of(states.begin(), states.end(),
                         [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   if (compiled.programs.has(partition::after_step_function)) {
@@ -143,6 +148,11 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
   }
 }
 
+double Training::read_loss() const {
+  const double loss = read_scalar("loss");
+  return has_counts_ ? mean_of(loss, read_scalar(workload::loss_count_state)) : loss;
+}
+
 double Training::read_kept(std::string_view state, std::size_t slot) const {
   device::TensorView kept = executor_.state(compiled_.graph.find_state(state));
   kept.data = executor_.kept(slot).data();
@@ -166,7 +176,7 @@ void Training::run_update(std::int64_t step) {
 
 double Training::differentiate(std::int64_t step) {
   run_microbatches(step);
-  return read_scalar("loss");
+  return read_loss();
 }
 
 double Training::update(std::int64_t step) {
@@ -201,14 +211,21 @@ void Training::begin(std::int64_t step) {
   unmet_step_ = step;
   executor_.keep(slot_of(Number::loss, step), executor_.state(compiled_.graph.find_state("loss")));
   executor_.keep(slot_of(Number::gradient_norm, step), executor_.state(compiled_.graph.find_state("gradient_norm")));
+  if (has_counts_) {
+    executor_.keep(slot_of(Number::loss_count, step),
+                   executor_.state(compiled_.graph.find_state(workload::loss_count_state)));
+  }
   marks_[static_cast<std::size_t>(step % 2)] = executor_.mark();
 }
 
 StepResult Training::end(std::int64_t step) {
   executor_.reach(marks_[static_cast<std::size_t>(step % 2)]);
-  const StepResult result = {.loss = read_kept("loss", slot_of(Number::loss, step)),
-                             .gradient_norm = read_kept("gradient_norm", slot_of(Number::gradient_norm, step)),
-                             .learning_rate = learning_rate(job_.train, step)};
+  const double loss = read_kept("loss", slot_of(Number::loss, step));
+  const StepResult result = {
+      .loss =
+          has_counts_ ? mean_of(loss, read_kept(workload::loss_count_state, slot_of(Number::loss_count, step))) : loss,
+      .gradient_norm = read_kept("gradient_norm", slot_of(Number::gradient_norm, step)),
+      .learning_rate = learning_rate(job_.train, step)};
   check_loss(step, result.loss);
   if (!std::isfinite(result.gradient_norm)) {
     executor_.begin_step(step);
@@ -278,7 +295,8 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   for (const std::size_t program : micro_programs_) {
     std::optional<runtime::NonFiniteResult> bad;
     micro(step, program, first, true, bad);
-    if (std::string place = place_of_first(bad, step, first); !place.empty()) {
+    if (std::string place = place_of_first(bad, fmt::format("{}/{}", step, first), "microbatch", first);
+        !place.empty()) {
       return place;
     }
     first += executor_.call_rows(program).size();
@@ -286,13 +304,31 @@ std::string Training::first_bad_tensor(std::int64_t step) {
   return "none when the step was run again";
 }
 
-std::string Training::place_of_first(const std::optional<runtime::NonFiniteResult>& bad, std::int64_t step,
-                                     std::size_t first) const {
-  const auto microbatch = [&](const runtime::NonFiniteResult& found) {
-    return fmt::format("microbatch {}", first + static_cast<std::size_t>(found.call()));
+NonFiniteEvaluation Training::why_not_finite(std::int64_t step) {
+  if (const graph::State* const parameter = bad_state(graph::StateKind::parameter)) {
+    return {.first = parameter->name + " (a parameter)", .is_parameter = true};
+  }
+  std::int64_t first = 0;
+  for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
+    std::optional<runtime::NonFiniteResult> bad;
+    evaluate_call(call, first, true, bad);
+    if (std::string place =
+            place_of_first(bad, fmt::format("validation/{}/{}", step, call), "validation batch", call + 1);
+        !place.empty()) {
+      return {.first = std::move(place)};
+    }
+    first += compiled_.evaluation_rows[call];
+  }
+  return {.first = "none when the validation was run again"};
+}
+
+std::string Training::place_of_first(const std::optional<runtime::NonFiniteResult>& bad, const std::string& key,
+                                     std::string_view batch, std::size_t first) const {
+  const auto place = [&](const runtime::NonFiniteResult& found) {
+    return fmt::format("{} {}", batch, first + static_cast<std::size_t>(found.call()));
   };
   if (!made_of_all_) {
-    return bad ? fmt::format("{}, {}", bad->name, microbatch(*bad)) : "";
+    return bad ? fmt::format("{}, {}", bad->name, place(*bad)) : "";
   }
   const auto least = [&](const std::vector<std::string>& of_ranks) -> std::string {
     std::optional<std::pair<runtime::NonFiniteResult, std::size_t>> found;
@@ -302,9 +338,9 @@ std::string Training::place_of_first(const std::optional<runtime::NonFiniteResul
         found.emplace(*of_rank, rank);
       }
     }
-    return found ? fmt::format("{} of rank {}, {}", found->first.name, found->second, microbatch(found->first)) : "";
+    return found ? fmt::format("{} of rank {}, {}", found->first.name, found->second, place(found->first)) : "";
   };
-  return made_of_all_(fmt::format("not finite/{}/{}", step, first), bad ? text_of(*bad) : "", least);
+  return made_of_all_("not finite/" + key, bad ? text_of(*bad) : "", least);
 }
 
 std::optional<double> Training::evaluate(const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at) {
@@ -312,19 +348,30 @@ std::optional<double> Training::evaluate(const std::function<bool(std::int64_t b
     return std::nullopt;
   }
   std::int64_t first = 0;
+  std::optional<runtime::NonFiniteResult> unchecked;
   for (std::size_t call = 0; call < evaluate_programs_.size(); ++call) {
-    const std::size_t program = evaluate_programs_[call];
     if (now_at && !now_at(static_cast<std::int64_t>(call) + 1, static_cast<std::int64_t>(evaluate_programs_.size()))) {
       return std::nullopt;
     }
-    if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
-      data::feed_evaluation(*compiled_.dataset, first, executor_.host(device::Access::write), *inputs,
-                            executor_.input(program, "targets"));
-    }
-    executor_.run(program, {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0});
+    evaluate_call(call, first, false, unchecked);
     first += compiled_.evaluation_rows[call];
   }
-  return read_scalar("loss");
+  return read_loss();
+}
+
+void Training::evaluate_call(std::size_t call, std::int64_t first, bool checked,
+                             std::optional<runtime::NonFiniteResult>& bad) {
+  const std::size_t program = evaluate_programs_[call];
+  if (const std::optional<device::TensorView> inputs = executor_.find_input(program, "inputs")) {
+    data::feed_evaluation(*compiled_.dataset, first, executor_.host(device::Access::write), *inputs,
+                          executor_.input(program, "targets"));
+  }
+  const device::Scalars scalars = {.seed = job_.seed, .first_sample = first, .first_microbatch = call == 0};
+  if (checked) {
+    bad = executor_.run_checked(program, scalars);
+  } else {
+    executor_.run(program, scalars);
+  }
 }
 
 }  // namespace shardrun::train

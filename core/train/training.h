@@ -55,16 +55,17 @@ class Training final : public Trainer {
 
   [[nodiscard]] std::optional<double> evaluate(
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) override;
+  [[nodiscard]] NonFiniteEvaluation why_not_finite(std::int64_t step) override;
   [[nodiscard]] bool is_impossible(double loss) const noexcept override;
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
   /// What the host reads of a step, each in a slot (Executor::keep) of its own. Two steps may be under way.
-  enum class Number : std::uint8_t { loss, gradient_norm };
+  enum class Number : std::uint8_t { loss, gradient_norm, loss_count };
   [[nodiscard]] static std::size_t slot_of(Number number, std::int64_t step) noexcept {
     return 2 * static_cast<std::size_t>(number) + static_cast<std::size_t>(step % 2);
   }
-  static_assert(RankLink::first_slot == 4);
+  static_assert(RankLink::first_slot == 6);
   [[nodiscard]] bool can_be_late() const;
   /// Gives the device the work of differentiate() and of update().
   void run_microbatches(std::int64_t step);
@@ -80,10 +81,15 @@ class Training final : public Trainer {
   /// then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
   [[nodiscard]] double read_scalar(std::string_view state) const;
-  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and
-  /// microbatch; "" if no rank found one. `bad`: what this rank found. `first`: the microbatch of call 0.
-  [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, std::int64_t step,
-                                           std::size_t first) const;
+  /// The loss that the states have: a sum by its count, where the model counts.
+  [[nodiscard]] double read_loss() const;
+  /// The call of the evaluation with this number. If `checked`, `bad` is as of micro().
+  void evaluate_call(std::size_t call, std::int64_t first, bool checked, std::optional<runtime::NonFiniteResult>& bad);
+  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and batch; ""
+  /// if no rank found one. `bad`: what this rank found. `batch`: "microbatch", and `first` the number of call 0. `key`:
+  /// of this search, the same on all ranks.
+  [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, const std::string& key,
+                                           std::string_view batch, std::size_t first) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
   /// The first state of this kind that is not finite in any rank's part, or null.
   [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
@@ -98,6 +104,7 @@ class Training final : public Trainer {
   std::size_t update_program_;
   checkpoint::Position first_;                ///< where the run begins
   const graph::Op* positive_loss_ = nullptr;  ///< the op of the losses, if it is never negative
+  bool has_counts_ = false;                   ///< whether the loss has counts of its own
   bool varies_ = false;                       ///< whether any tensor varies between ranks; then loss and norm do too
   bool late_ = false;                         ///< the same on all ranks
   std::array<device::Event, 2> marks_;        ///< the ends of the steps under way

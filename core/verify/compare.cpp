@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/device/elements.h"
+#include "core/workload/program.h"
 
 namespace shardrun::verify {
 namespace {
@@ -50,7 +51,7 @@ void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapsho
     case Moment::end: end(step, run); break;
     case Moment::evaluation:
       reference_.evaluate();
-      compare_metric("loss", What::evaluation, step, run, mixed_ ? mixed_loss_tolerance : gradient_tolerance);
+      compare_losses(What::evaluation, step, run);
       break;
   }
 }
@@ -73,7 +74,7 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
 
 void Comparison::gradients(std::int64_t step, const Gathered& run) {
   reference_.differentiate(step);
-  compare_metric("loss", What::loss, step, run, mixed_ ? mixed_loss_tolerance : gradient_tolerance);
+  compare_losses(What::loss, step, run);
   double largest = smallest;
   for (const graph::StateId s : gradients_) {
     largest = std::max(largest, root_mean_square(s));
@@ -84,6 +85,14 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
     compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size},
             mixed_ ? mixed_gradient_tolerance : gradient_tolerance);
     load(s, *run[s]);
+  }
+}
+
+void Comparison::compare_losses(What what, std::int64_t step, const Gathered& run) {
+  const double tolerance = mixed_ ? mixed_loss_tolerance : gradient_tolerance;
+  compare_metric("loss", what, step, run, tolerance);
+  if (workload_.graph.find_state(workload::loss_count_state).exists()) {
+    compare_metric(workload::loss_count_state.data(), what, step, run, tolerance);
   }
 }
 

@@ -61,6 +61,8 @@ class Comparison {
 
   void compare(graph::StateId state, What what, std::int64_t step, const Whole& run, Scale scale, double tolerance);
   void compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance);
+  /// The loss, and the counts that divide it if the model has some.
+  void compare_losses(What what, std::int64_t step, const Gathered& run);
   void load(graph::StateId state, const Whole& run);
   [[nodiscard]] double root_mean_square(graph::StateId state);  ///< of the reference's state
   [[nodiscard]] Scale scale_of_update(graph::StateId state);

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
+#include "core/graph/losses.h"
 #include "core/job/job.h"
 
 namespace shardrun::workload {
@@ -49,8 +50,8 @@ struct Model {
 
   /// Training: the losses of `rows` samples, the same number for each, from inputs that it names. Random layers act
   /// only in training. Empty for a model that cannot be trained.
-  std::function<graph::ValueId(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
-                               bool training)>
+  std::function<graph::Losses(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows,
+                              bool training)>
       losses;
 
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.

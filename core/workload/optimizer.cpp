@@ -24,7 +24,17 @@ StateId moment(Graph& graph, StateId parameter, const char* what) {
                                  .of_parameter = parameter});
 }
 
-/// One optimizer step of one parameter.
+/// 1 by the count, or 0 if that is 0.
+ValueId inverse_of(FunctionBuilder& builder, ValueId count) {
+  const auto call = [&](const char* op, ValueId a, ValueId b) {
+    return builder.call(op, {a, b}, {}, fmt::format("inverse_count/{}", op));
+  };
+  const ValueId zero = call("subtract", count, count);
+  const ValueId at_least_one = call("add", count, call("equal", count, zero));  // 1 in place of 0
+  return call("divide", call("not_equal", count, zero), at_least_one);
+}
+
+/// One optimizer step of one parameter. `scale`: of the gradient; none: 1.
 void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, StateId parameter, StateId gradient,
               ValueId scale) {
   Graph& graph = builder.graph();
@@ -47,8 +57,8 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
     operands.push_back(builder.state(state));
   }
   operands.push_back(builder.state(gradient));
-  if (optimizer.clip > 0) {
-    operands.push_back(scale);  // it depends on all gradients, so every update follows them
+  if (scale.exists()) {
+    operands.push_back(scale);
   }
   const char* op = optimizer.kind == OptimizerSettings::Kind::adamw ? "adamw" : "sgd";
   const std::string name = "step/" + graph.states[parameter].name;
@@ -81,13 +91,24 @@ ValueId add_norm_squared(FunctionBuilder& builder, const std::vector<StateId>& g
 }
 
 void add_steps(FunctionBuilder& builder, const OptimizerSettings& optimizer, const std::vector<StateId>& gradients,
-               ValueId norm_squared) {
+               ValueId norm_squared, ValueId factor) {
   Graph& graph = builder.graph();
+  const auto multiply = [&](ValueId a, ValueId b, const char* name) {
+    return builder.call("multiply", {a, b}, {}, name);
+  };
+  if (factor.exists()) {
+    norm_squared = multiply(norm_squared, multiply(factor, factor, "factor_squared"), "norm_squared_of_mean");
+  }
   const std::vector<ValueId> clip = builder.call_all("clip_scale", {norm_squared}, {{"limit", optimizer.clip}}, "clip");
   builder.write(graph.find_state("gradient_norm"), clip[1], StateWrite::Mode::assign);
+  // With clipping it depends on all gradients, so every update follows them.
+  const ValueId clipping = optimizer.clip > 0 ? clip[0] : ValueId();
+  const ValueId scale = !factor.exists()     ? clipping
+                        : !clipping.exists() ? factor
+                                             : multiply(clipping, factor, "clipped_factor");
   for (const StateId gradient : gradients) {
     builder.set_layer(graph.states[gradient].layer);
-    add_step(builder, optimizer, graph.states[gradient].of_parameter, gradient, clip[0]);
+    add_step(builder, optimizer, graph.states[gradient].of_parameter, gradient, scale);
   }
 }
 
@@ -96,7 +117,9 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
   builder.set_phase(graph::Phase::update);
   const std::vector<StateId> gradients = gradients_of(graph);
   const ValueId norm_squared = add_norm_squared(builder, gradients);
-  add_steps(builder, optimizer, gradients, norm_squared);
+  const StateId count = graph.find_state(loss_count_state);
+  add_steps(builder, optimizer, gradients, norm_squared,
+            count.exists() ? inverse_of(builder, builder.state(count)) : ValueId());
   builder.finish();
 }
 

@@ -17,11 +17,11 @@ namespace shardrun::workload {
 [[nodiscard]] graph::ValueId add_norm_squared(graph::FunctionBuilder& builder,
                                               const std::vector<graph::StateId>& gradients);
 
-/// One optimizer step of all parameters.
+/// One optimizer step of all parameters. `factor`: a scalar by which the gradients are to be multiplied; none: 1.
 void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimizer,
-               const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared);
+               const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared, graph::ValueId factor = {});
 
-/// Adds the function: the norm is that of all gradients.
+/// Adds the function: the norm is that of all gradients. If there is a state `loss_count`, they are divided by it.
 void add_update(graph::Graph& graph, const OptimizerSettings& optimizer);
 
 }  // namespace shardrun::workload

@@ -51,13 +51,37 @@ void add_gradients(FunctionBuilder& builder, ValueId loss) {
   }
 }
 
-/// The mean loss over `samples` is summed up in state `loss` call by call.
+/// The state that sums up counts, which the first function that has some adds. Throws Error{plugin} unless all
+/// functions have some, or none.
+StateId count_state(Graph& graph, bool has_counts) {
+  const StateId known = graph.find_state(loss_count_state);
+  const bool is_first = graph.functions.empty();
+  if (has_counts && is_first) {
+    return metric(graph, loss_count_state.data());
+  }
+  const bool had_counts = known.exists() && graph.states[known].kind == StateKind::metric;
+  if (has_counts != had_counts && !is_first) {
+    throw Error(
+        ErrorCode::plugin,
+        fmt::format("model {}: its loss has counts for some numbers of rows and for others none: set them always",
+                    graph.model));
+  }
+  return has_counts ? known : StateId();
+}
+
+/// The mean loss over `samples` is summed up in state `loss` call by call; of a loss with counts, its sum and its
+/// counts.
 ValueId add_loss(FunctionBuilder& builder, const Model& model, const ModelSettings& settings, std::int64_t rows,
                  std::int64_t samples, bool training) {
-  const ValueId losses = model.losses(builder, settings, rows, training);
+  const auto [losses, counts] = model.losses(builder, settings, rows, training);
   builder.set_layer(builder.graph().layers);
   const std::int64_t of_sample = graph::element_count(builder.type(losses)) / rows;
-  const double count = static_cast<double>(samples) * static_cast<double>(of_sample);
+  const StateId count_of_all = count_state(builder.graph(), counts.exists());
+  if (count_of_all.exists()) {
+    const ValueId sum = builder.call("sum_all", {counts}, {{"scale", 1.0}}, "loss_count");
+    builder.write(count_of_all, sum, StateWrite::Mode::accumulate);
+  }
+  const double count = counts.exists() ? 1 : static_cast<double>(samples) * static_cast<double>(of_sample);
   const ValueId loss = builder.call("sum_all", {losses}, {{"scale", 1.0 / count}}, "loss");
   builder.write(builder.graph().find_state("loss"), loss, StateWrite::Mode::accumulate);
   return loss;

@@ -44,14 +44,18 @@ struct TrainingSettings {
 inline constexpr std::string_view evaluate_function = "evaluate";
 inline constexpr std::string_view predict_function = "predict";
 
+/// The metric that sums up a loss's counts.
+inline constexpr std::string_view loss_count_state = "loss_count";
+
 /// The functions of training:
 /// - `micro`, one for each number of rows that occurs, adds loss and gradients;
 /// - `update` clips and steps the optimizer;
 /// - `evaluate` adds to the loss;
 /// - `predict` gives logits.
 /// The loss is Σ losses / (batch · losses per sample): nothing is divided by ranks or microbatches. States `loss` and
-/// `gradient_norm` are scalars for the host to read. Throws Error{job} if the model cannot be trained, or its options
-/// disagree.
+/// `gradient_norm` are scalars for the host to read. Of a loss with counts, `loss` and the gradients are sums over the
+/// samples, which the host and the update divide by the state `loss_count`. Throws Error{job} if the model cannot be
+/// trained, or its options disagree.
 [[nodiscard]] graph::Graph build_training(const Model& model, const ModelSettings& model_settings,
                                           const TrainingSettings& settings);
 

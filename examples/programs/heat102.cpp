@@ -11,7 +11,7 @@ class Heat {
   static constexpr const char* help = "the heat equation on a line with two fixed ends";
 
   static std::vector<Option> options() {
-    return {integer_option("points", 100, 1, 1 << 30, "points between the ends")};
+    return {integer_option("points", 100, 1, (1 << 24) - 1, "points between the ends")};
   }
 
   void declare(const ModelJob& job, States& states) const {

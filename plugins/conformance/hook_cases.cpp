@@ -160,7 +160,8 @@ void call(const Hooks& hooks, const GroupCase& group, const HookTables& tables, 
   made.elements = elements.data();
   made.step = step;
   made.samples = group.members;
-  made.own_samples = member == 0                   ? 2
+  made.own_samples = group.members == 1            ? 1
+                     : member == 0                 ? 2
                      : member + 1 == group.members ? 0
                                                    : 1;  // the sum is as many; one member may have none
   hooks.run(tables, made);
@@ -253,13 +254,11 @@ void hooks_of_plans(StrategyMember& member) {
         for (const Hook& hook : answer.plan ? answer.plan->hooks : std::vector<Hook>{}) {
           const auto axis = std::ranges::find(answer.plan->mesh, hook.mesh_axis, &plan::MeshAxis::name);
           for (const std::uint64_t elements : group_sizes) {
-            if (axis->size > 1) {
-              try {
-                check_group(member, job, *answer.plan, {hook, elements, axis->size, varies(*answer.plan, hook)});
-              } catch (const std::exception& problem) {
-                throw Failure(fmt::format("{} over {} with {}, {} elements: {}", program, ranks, job.mesh, elements,
-                                          problem.what()));
-              }
+            try {
+              check_group(member, job, *answer.plan, {hook, elements, axis->size, varies(*answer.plan, hook)});
+            } catch (const std::exception& problem) {
+              throw Failure(fmt::format("{} over {} with {}, {} elements: {}", program, ranks, job.mesh, elements,
+                                        problem.what()));
             }
           }
         }

@@ -40,11 +40,15 @@ std::vector<workload::DataShape> shapes_of(std::uint32_t data) {
   return shapes;
 }
 
-workload::TrainingSettings training(const plugins::Model& model) {
-  return {.batch = 5,
-          .microbatches = 2,
-          .eval_rows = 2,
-          .eval_samples = 3,
+std::int64_t microbatches(const ModelJob& job) { return std::min<std::int64_t>(job.batch, 2); }
+std::int64_t eval_rows(const ModelJob& job) { return std::min<std::int64_t>(job.batch, 2); }
+std::int64_t eval_samples(const ModelJob& job) { return std::min<std::int64_t>(job.batch, 3); }
+
+workload::TrainingSettings training(const plugins::Model& model, const ModelJob& job) {
+  return {.batch = job.batch,
+          .microbatches = microbatches(job),
+          .eval_rows = eval_rows(job),
+          .eval_samples = eval_samples(job),
           .predict = model.has("predict"),
           .optimizer = {.weight_decay = 0.1, .clip = 1}};
 }
@@ -71,6 +75,25 @@ workload::DataShape with_settings(workload::DataShape shape, const std::vector<s
     }
   }
   return shape;
+}
+
+/// The job with every size 1 that is not given: those of rows, and options that are integers, as far as they go down.
+ModelJob of_ones(ModelJob job, const std::vector<OptionSpec>& specs, const OptionValues& given,
+                 const std::vector<std::string>& settings) {
+  for (std::int64_t* const size : {&job.settings.data.vocab, &job.settings.data.features, &job.settings.data.outputs}) {
+    *size = std::min<std::int64_t>(*size, 1);
+  }
+  job.settings.data = with_settings(job.settings.data, settings);
+  for (const OptionSpec& option : specs) {
+    if (option.type == OptionType::integer && !given.has(option.name)) {
+      job.settings.options.set(
+          option.name,
+          static_cast<std::int64_t>(std::min(std::max(1.0, option.minimum.value_or(1)), option.maximum.value_or(1))));
+    }
+  }
+  job.name += ", every size 1";
+  job.batch = 1;
+  return job;
 }
 
 /// "hidden = 8, mistake = 3": the options that do not have their defaults.
@@ -127,7 +150,7 @@ bool is_data_setting(const std::string& setting) {
 graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
   try {
     const workload::Model asked = compile::model_of(model);
-    return job.trains ? workload::build_training(asked, job.settings, training(model))
+    return job.trains ? workload::build_training(asked, job.settings, training(model, job))
                       : workload::build_iteration(asked, job.settings);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
@@ -141,11 +164,11 @@ graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
 }
 
 std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job) {
-  return job.trains ? workload::microbatch_rows(5, 2) : std::vector<std::int64_t>();
+  return job.trains ? workload::microbatch_rows(job.batch, microbatches(job)) : std::vector<std::int64_t>();
 }
 
 std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
-  return job.trains ? workload::evaluation_rows(3, 2) : std::vector<std::int64_t>();
+  return job.trains ? workload::evaluation_rows(eval_samples(job), eval_rows(job)) : std::vector<std::int64_t>();
 }
 
 ModelMember::ModelMember(Store& store, const plugins::Directories& directories, std::string model, std::uint32_t rank,
@@ -170,13 +193,30 @@ std::filesystem::path ModelMember::file() const {
   return plugins::find_plugin(directories_, plugins::PluginKind::model, name_);
 }
 
+void ModelMember::add_jobs(ModelJob job, std::uint32_t data, const OptionValues& given) {
+  const ModelJob usual = accepted(model(), std::move(job), data, given, settings_);
+  jobs_.push_back(usual);
+  if (usual.trains) {
+    jobs_.push_back(usual);
+    jobs_.back().name += ", a batch of 1";
+    jobs_.back().batch = 1;
+  }
+  ModelJob ones = of_ones(usual, model().options(), given, settings_);
+  try {
+    (void)build_graph(model(), ones);
+    jobs_.push_back(std::move(ones));
+  } catch (const Error& refusal) {
+    note(fmt::format("not checked, {}: {}", ones.name, refusal.message()));
+  }
+}
+
 const std::vector<ModelJob>& ModelMember::jobs() {
   if (!jobs_.empty()) {
     return jobs_;
   }
   const OptionValues given = given_options(model().options(), settings_);
   const auto add = [&](const char* name, bool trains, std::uint32_t data) {
-    jobs_.push_back(accepted(model(), {name, trains, {}}, data, given, settings_));
+    add_jobs({.name = name, .trains = trains, .settings = {}}, data, given);
   };
   if (model().has("loss")) {
     const std::uint32_t data = model().data();

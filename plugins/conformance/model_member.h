@@ -20,6 +20,7 @@ struct ModelJob {
   std::string name;  ///< "trained on tokens", "iterated"
   bool trains = true;
   workload::ModelSettings settings;
+  std::int64_t batch = 5;  ///< samples of a step; more than one in two microbatches
 };
 
 /// The job's graph with every function that a run calls: several microbatches, evaluation, prediction. A refusal throws
@@ -44,10 +45,13 @@ class ModelMember final : public Peer {
   [[nodiscard]] const plugins::Directories& directories() const noexcept { return directories_; }
 
   /// A job for each kind of data that the model is trained on, and one that is iterated. Options that have no default
-  /// get a value that the model accepts. Throws Failure where it accepts none.
+  /// get a value that the model accepts. Throws Failure where it accepts none. Each comes again with a batch of one
+  /// sample, and with every size 1 where the model accepts that: then dimensions cannot be told apart by their sizes.
   [[nodiscard]] const std::vector<ModelJob>& jobs();
 
  private:
+  void add_jobs(ModelJob job, std::uint32_t data, const OptionValues& given);
+
   const plugins::Directories& directories_;
   std::string name_;
   std::vector<std::string> settings_;

@@ -101,6 +101,7 @@ void FunctionRecorder::take_calls_only() {
   writer_.write = refuse_function;
   writer_.output = refuse_function;
   writer_.set_losses = refuse_function;
+  writer_.set_loss_counts = refuse_function;
 }
 
 void FunctionRecorder::set_functions() {
@@ -146,6 +147,9 @@ void FunctionRecorder::set_functions() {
   };
   writer_.set_losses = [](void* self, std::uint32_t losses, sr_error* error) {
     return record_in<Self>(self, error, "set_losses", nullptr, [&](Self& to) { to.set_losses(losses); });
+  };
+  writer_.set_loss_counts = [](void* self, std::uint32_t counts, sr_error* error) {
+    return record_in<Self>(self, error, "set_loss_counts", nullptr, [&](Self& to) { to.set_loss_counts(counts); });
   };
 }
 
@@ -282,7 +286,15 @@ void FunctionRecorder::set_losses(std::uint32_t losses) {
     refuse_with(fmt::format("the losses are {}, expected f32[batch {}, ...], of which the host takes the mean",
                             to_string(type), rows_));
   }
-  losses_ = id;
+  losses_.values = id;
+}
+
+void FunctionRecorder::set_loss_counts(std::uint32_t counts) {
+  const ValueId id = value(counts);
+  if (builder_.type(id).dtype != graph::DType::f32) {
+    refuse_with(fmt::format("the counts are {}, expected f32", to_string(builder_.type(id))));
+  }
+  losses_.counts = id;
 }
 
 }  // namespace shardrun::plugins

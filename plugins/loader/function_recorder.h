@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/graph/builder.h"
+#include "core/graph/losses.h"
 #include "plugins/loader/graph_recorder.h"
 
 namespace shardrun::plugins {
@@ -29,8 +30,8 @@ class FunctionRecorder final : public GraphRecorder {
   /// From now on the table refuses all but `call` and `type_of`.
   void take_calls_only();
 
-  /// No value if set_losses was not called.
-  [[nodiscard]] graph::ValueId losses() const noexcept { return losses_; }
+  /// No values of which the model has said nothing.
+  [[nodiscard]] const graph::Losses& losses() const noexcept { return losses_; }
 
   std::uint32_t input(const char* name, const sr_tensor_type* type);
   std::uint32_t state(const char* name);
@@ -44,6 +45,7 @@ class FunctionRecorder final : public GraphRecorder {
   void write(const char* state, std::uint32_t value);
   void output(const char* name, std::uint32_t value);
   void set_losses(std::uint32_t losses);
+  void set_loss_counts(std::uint32_t counts);
 
  private:
   struct HeldType;
@@ -58,7 +60,7 @@ class FunctionRecorder final : public GraphRecorder {
   std::int64_t rows_;
   std::string model_;
   sr_function_writer writer_{};
-  graph::ValueId losses_;
+  graph::Losses losses_;
   std::set<graph::StateId> written_;
   std::map<std::uint32_t, std::unique_ptr<HeldType>> types_;  ///< that the model has asked for
 };

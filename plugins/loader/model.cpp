@@ -138,8 +138,8 @@ void Model::declare(graph::Graph& graph, const ModelRequest& request) const {
   }
 }
 
-graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const ModelRequest& request,
-                                     std::string_view function, std::int64_t rows, bool training) const {
+graph::Losses Model::write_function(graph::FunctionBuilder& builder, const ModelRequest& request,
+                                    std::string_view function, std::int64_t rows, bool training) const {
   const auto index = std::ranges::find(functions_, function) - functions_.begin();
   sr_function_request raw{};
   raw.struct_size = sizeof(raw);
@@ -151,16 +151,21 @@ graph::ValueId Model::write_function(graph::FunctionBuilder& builder, const Mode
              [&](const sr_model& table, const sr_model_job& job, sr_error* error) {
                return table.write_function(plugin_.table().self, &job, &raw, &recorder.writer(), error);
              });
-  if ((known_role(function) == SR_FUNCTION_REPEATED) != recorder.losses().exists()) {
+  const graph::Losses& losses = recorder.losses();
+  if ((known_role(function) == SR_FUNCTION_REPEATED) != losses.values.exists()) {
     refuse_with(fmt::format("model '{}' ({}): the function '{}' {} set_losses", manifest().name,
-                            plugin_.path().string(), function, recorder.losses().exists() ? "calls" : "does not call"));
+                            plugin_.path().string(), function, losses.values.exists() ? "calls" : "does not call"));
+  }
+  if (losses.counts.exists() && !losses.values.exists()) {
+    refuse_with(fmt::format("model '{}' ({}): the function '{}' calls set_loss_counts, which is for 'loss'",
+                            manifest().name, plugin_.path().string(), function));
   }
   try {
     check_ports(builder.function(), function, request.data != 0 ? request.data & data_ : data_, request, rows);
   } catch (const Error& refused) {
     refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }
-  return recorder.losses();
+  return losses;
 }
 
 }  // namespace shardrun::plugins

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/graph/builder.h"
+#include "core/graph/losses.h"
 #include "core/options/options.h"
 #include "plugins/loader/model_op.h"
 #include "plugins/loader/plugin.h"
@@ -45,8 +46,8 @@ class Model {
   /// Adds the model's states to the graph.
   void declare(graph::Graph& graph, const ModelRequest& request) const;
   /// Writes a function. Returns the losses of the function `loss`, no value for others. REQUIRES: has(function).
-  graph::ValueId write_function(graph::FunctionBuilder& builder, const ModelRequest& request, std::string_view function,
-                                std::int64_t rows, bool training) const;
+  graph::Losses write_function(graph::FunctionBuilder& builder, const ModelRequest& request, std::string_view function,
+                               std::int64_t rows, bool training) const;
 
  private:
   explicit Model(Plugin plugin);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <shardrun/strategy.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "core/base/error.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
@@ -14,6 +17,23 @@
 
 namespace shardrun::plugins {
 namespace {
+
+/// The first minor whose hooks may have a single member.
+constexpr std::uint32_t minor_of_single_members = 8;
+
+/// Leaves out hooks along mesh axes of one rank, which the plugin's headers say are never called.
+void leave_out_single_members(plan::Plan& plan, const Manifest& manifest) {
+  std::erase_if(plan.hooks, [&](const plan::Hook& hook) {
+    const bool is_single = std::ranges::find(plan.mesh, hook.mesh_axis, &plan::MeshAxis::name)->size == 1;
+    if (is_single) {
+      plan.notices.push_back(fmt::format(
+          "strategy {} was built for plugin interface {}.{}: its hook {} is left out, because mesh axis '{}' "
+          "has one rank; built again, it is called there, too",
+          manifest.name, manifest.abi_major, manifest.abi_minor, to_string(hook.kind), hook.mesh_axis));
+    }
+    return is_single;
+  });
+}
 
 /// Returns what `step` returns. Prefixes the message of an Error that it throws.
 template <class Step>
@@ -62,6 +82,9 @@ plan::Plan Strategy::make_plan(const StrategyRequest& request) const {
   plan::Plan plan = naming(fmt::format("{} ({}) wrote a plan that cannot be", name, plugin_.path().string()),
                            [&] { return recorder.finish(); });
   plan.strategy = manifest().name;
+  if (manifest().abi_minor < minor_of_single_members) {
+    leave_out_single_members(plan, manifest());
+  }
   return plan;
 }
 

@@ -149,10 +149,10 @@ TEST_CASE("a model built from the headers of a release reads all it could, and i
     graph::Graph graph;
     frozen.declare(graph, request);
     graph::FunctionBuilder builder(graph, "loss", graph::Role::repeated, 6);
-    CHECK(frozen.write_function(builder, request, "loss", 6, true).exists());
+    CHECK(frozen.write_function(builder, request, "loss", 6, true).values.exists());
     builder.finish();
     graph::FunctionBuilder iterate(graph, "iterate", graph::Role::once, 0);
-    CHECK_FALSE(frozen.write_function(iterate, request, "iterate", 0, false).exists());
+    CHECK_FALSE(frozen.write_function(iterate, request, "iterate", 0, false).values.exists());
     iterate.finish();
 
     CHECK(lines == std::vector<std::string>{"job: data 4, vocab 3, features 5, outputs 7", "option width 2 4",

@@ -77,6 +77,11 @@ TEST_CASE("a wrong gradient of an op is found, by itself and in the loss", "[con
                  Contains("a gradient is made of ops: it may use call and type_of only"));
 }
 
+TEST_CASE("what is wrong with one sample alone is found", "[conformance]") {
+  CHECK_THAT(model_problem("wrong_gradient_of_one", "the gradient of the loss"),
+             Contains("trained on arrays, a batch of 1: the gradient of w: element"));
+}
+
 TEST_CASE("a wrong rule of an op is found", "[conformance]") {
   CHECK(model_problem("wrong_rule", kernels) == "");
   CHECK_THAT(model_problem("wrong_rule", cut),

@@ -118,7 +118,7 @@ TEST_CASE("what hooks do wrong is found", "[conformance]") {
   CHECK_THAT(problem("hook_changing", "hooks"),
              Contains("hook sync_gradients, asked again for 1 elements, plans other"));
   CHECK_THAT(problem("hook_differs", "hooks"), Contains("leaves members 0 and 1 with other tensors"));
-  CHECK_THAT(problem("hook_failing", "hooks"), Contains("gpt over 2 with") && Contains("it will not"));
+  CHECK_THAT(problem("hook_failing", "hooks"), Contains("gpt over 1 with") && Contains("it will not"));
   CHECK_THAT(problem("hook_illegal", "hooks"), Contains("sends and receives buffer 0") && Contains("7 elements"));
   CHECK_THAT(problem("hook_missing", "hooks"), Contains("plans the hook sync_gradients, but has no sync_gradients"));
   CHECK_THAT(problem("hook_outside", "hooks"), Contains("it wrote outside of its buffers"));

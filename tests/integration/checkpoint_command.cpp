@@ -58,6 +58,13 @@ TEST_CASE("checkpoints are listed, shown, checked, exported, sampled from and im
   CHECK_THAT(checkpoint({"export", "run", "-o", "x.safetensors", "--max-bytes", "8K"}).err,
              Contains("--max-bytes has no effect on the one file 'x.safetensors'"));
 
+  for (const char* output : {"run/checkpoints/step-000004/rank-1.safetensors", "run/checkpoints/step-000002"}) {
+    const Ended refused = checkpoint({"export", "run", "-o", output});
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, Contains("it is a checkpoint, and would be damaged: choose another folder"));
+  }
+  CHECK_THAT(checkpoint({"verify", "run"}).out, Contains(": whole\n"));
+
   // imported, and exported again
   const Ended imported = checkpoint({"import", "some", "--job", "job.ini", "-o", "made", "--step", "4"});
   CHECK(imported.code == 0);

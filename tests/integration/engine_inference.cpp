@@ -171,6 +171,14 @@ TEST_CASE("what infer reads has to be there, and is not overwritten", "[engines]
   CHECK(refusal("infer.from=none.npy").find("none.npy: it cannot be read: No such file") != std::string::npos);
   CHECK(refusal("infer.to=records.npy").find("records.npy is a file that the job reads") != std::string::npos);
   CHECK(refusal("infer.to=infer.ini").find("infer.ini is a file that the job reads") != std::string::npos);
+  const std::string job = read_file(folder.path() / "infer.ini");
+  write_file(folder.path() / "infer.ini", "include = base.ini\n" + job);
+  write_file(folder.path() / "base.ini", "[job]\nseed = 3\n");
+  std::filesystem::create_hard_link(folder.path() / "base.ini", folder.path() / "link.npy");
+  CHECK(refusal("infer.to=link.npy").find("link.npy is a file that the job reads, as include says") !=
+        std::string::npos);
+  CHECK(read_file(folder.path() / "base.ini") == "[job]\nseed = 3\n");
+  CHECK(refusal("infer.to=infer/summary.json").find("that the run itself writes") != std::string::npos);
   CHECK(refusal("job.output=engine").find("which [job] checkpoint names") != std::string::npos);
   CHECK(read_file(folder.path() / "records.npy") == record(1));
 }
@@ -265,4 +273,17 @@ TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer w
   CHECK(of_model.code == 2);
   CHECK(of_model.err.find("[job] task = infer is for engines, and [job] engine is not set; set it") !=
         std::string::npos);
+}
+
+TEST_CASE("the job files of the example engines run as they stand", "[engines]") {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::string& job, std::vector<std::string> settings) {
+    settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_ENGINES);
+    const Ended ended = run_program(folder.path(), with_settings({SHARDRUN_EXAMPLE_JOBS "/engines/" + job}, settings));
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+  };
+  run("train.ini", {"train.steps=1"});
+  run("infer.ini", {"job.checkpoint=runs/train/weights.safetensors", "infer.to=predictions.npy"});
+  CHECK(std::filesystem::file_size(folder / "predictions.npy") > 0);
 }

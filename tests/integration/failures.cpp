@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <vector>
+
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/npy.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
@@ -102,14 +106,78 @@ TEST_CASE("a run never removes the data that it reads", "[program]") {
   CHECK(read_file(job.path() / "run/summary.json") == summary);
 }
 
+TEST_CASE("a run never removes the files that its job file includes or an option names", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string settings = "[job]\nseed = 3\n";
+  write_file(job.path() / "run/sample.txt", settings);
+  const std::string text = read_file(job.path() / "job.ini");
+  write_file(job.path() / "job.ini", "include = run/sample.txt\n" + text);
+  const Ended including = job.run({"train.steps=1"});
+  CHECK(including.code == 2);
+  CHECK_THAT(including.err, Contains("sample.txt', which include names and which this run would replace or remove"));
+  CHECK(read_file(job.path() / "run/sample.txt") == settings);
+
+  write_file(job.path() / "job.ini", text);
+  const std::string schedule = "0F0,0B0\n1F0,1B0\n";
+  write_file(job.path() / "run/sample.txt", schedule);
+  const Ended named = job.run(
+      {"train.steps=1", "job.ranks=2", "job.strategy=pp", "data.microbatches=1", "strategy.schedule=run/sample.txt"});
+  CHECK(named.code == 2);
+  CHECK_THAT(named.err, Contains("sample.txt', which [strategy] schedule names and which this run would replace"));
+  CHECK(read_file(job.path() / "run/sample.txt") == schedule);
+}
+
 TEST_CASE("more ranks than the border can count are refused", "[program]") {
   const JobFolder job;
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));
 }
 
-TEST_CASE("a validation loss that is not finite fails the job", "[program]") {
+TEST_CASE("a validation loss that is not finite fails the job at once where a parameter is not finite", "[program]") {
   const JobFolder job;
-  const Ended ended = job.run({"train.steps=1", "train.learning_rate=1e300"});
+  const Ended ended = job.run({"train.steps=1", "train.learning_rate=1e300", "checkpoint.every=1"});
   CHECK(ended.code == 1);
-  CHECK_THAT(ended.err, Contains("the validation loss is not finite"));
+  CHECK_THAT(ended.err, Contains("step 1: the validation loss is NaN; the first tensor that is not finite: ") &&
+                            Contains(" (a parameter). No weights are written"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run/checkpoints/step-000001"));
+}
+
+TEST_CASE("a validation loss that is not finite loses no finite parameters", "[program]") {
+  const int ranks = GENERATE(1, 2);
+  const JobFolder job;
+  // The last rows, which are validated with, are finite and too large to be squared.
+  std::vector<float> rows(40, 0.5F);
+  std::fill(rows.begin() + 36, rows.end(), 1e30F);
+  const auto write_rows = [&](const char* name) {
+    write_file(job.path() / name, npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (20, 2), }",
+                                           {reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float)}));
+  };
+  write_rows("x.npy");
+  write_rows("y.npy");
+  write_file(job.path() / "job.ini",
+             "[job]\noutput = run\nranks = " + std::to_string(ranks) +
+                 "\nstrategy = dp\n[model]\nname = mlp\nhidden = 3\nloss = squared_error\n[data]\narrays = x.npy, "
+                 "y.npy\nbatch = 4\nsplit = 0.9\n[train]\nsteps = 4\neval_every = 2\nlearning_rate = 0.01\n"
+                 "[checkpoint]\nevery = 1000\n");
+  const std::string told = "step 2: the validation loss is infinite; the first tensor that is not finite: ";
+
+  const Ended stopped = job.run({});
+  INFO(stopped.err);
+  CHECK(stopped.code == 1);
+  CHECK_THAT(stopped.err, Contains(told) && Contains("function evaluate)") && Contains("validation batch 1") &&
+                              Contains("All parameters are finite and were saved"));
+  CHECK((ranks == 1 || stopped.err.find(" of rank ") != std::string::npos));
+  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
+  CHECK(std::filesystem::exists(job.path() / "run/checkpoints/step-000002"));
+  CHECK(job.summary().at("saved") == "new");
+  CHECK(job.summary().at("steps") == 2);
+
+  const Ended on = run_program(job.path(), {"job.ini", "--resume", "--set", "train.on_nan=warn"});
+  INFO(on.err);
+  CHECK(on.code == 0);
+  CHECK_THAT(on.out, Contains("step 4: the validation loss is infinite") &&
+                         Contains("the run goes on ([train] on_nan = warn)"));
+  CHECK(job.metrics().size() == 4);
+  CHECK(job.metrics().back().at("val_loss").is_null());
 }

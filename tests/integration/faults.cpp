@@ -230,12 +230,12 @@ TEST_CASE("who waits for whom in which operation is told beside the root cause",
 
 TEST_CASE("a rank that ends by a signal is named with it", "[faults]") {
   for (const std::string& transport : transports) {
-    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGHUP}) {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGUSR2}) {
       const std::string name = std::string("SIG") + sigabbrev_np(signal);
       DYNAMIC_SECTION(name << " over " << transport) {
         Strike strike("training", 2, send(2, signal));
         const Ended ended = strike.run(settings(transport, {}));
-        if (sanitized && signal != SIGHUP) {
+        if (sanitized && signal != SIGUSR2) {
           CHECK(ended.code == 1);  // the sanitizer takes the signal and ends the process in its own way
         } else {
           strike.check_blamed(ended, 2, "(" + name + ")");
@@ -246,7 +246,7 @@ TEST_CASE("a rank that ends by a signal is named with it", "[faults]") {
 }
 
 TEST_CASE("what a batch system sends to every process of a job is left to the launcher", "[faults]") {
-  for (const int signal : {SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     DYNAMIC_SECTION("SIG" << sigabbrev_np(signal)) {
       Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
         for (const pid_t rank : all) {
@@ -262,6 +262,21 @@ TEST_CASE("what a batch system sends to every process of a job is left to the la
       CHECK(strike.job().summary().at("status") == "stopped");
       CHECK(strike.job().summary().at("steps").to_number<std::size_t>() == strike.job().metrics().size());
       CHECK(std::filesystem::exists(strike.job().path() / "run/weights.safetensors"));
+    }
+    DYNAMIC_SECTION("SIG" << sigabbrev_np(signal) << " with checkpoints") {
+      Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
+        for (const pid_t rank : all) {
+          kill(rank, signal);
+        }
+        kill(launcher, signal);
+      });
+
+      const Ended ended = strike.run(settings("shm", {"checkpoint.every=1000000"}));
+
+      INFO(ended.err);
+      CHECK(ended.code == 75);
+      const boost::json::object summary = strike.job().summary();
+      CHECK(summary.at("checkpoints").at("last_step") == summary.at("steps"));
     }
   }
 }

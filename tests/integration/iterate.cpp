@@ -157,6 +157,10 @@ TEST_CASE("states saved under way are those of their steps, and can be gone on f
         text_of_temperature(folder / "run/state-000010.safetensors"));
   CHECK(std::filesystem::exists(folder / "run/state-000004.safetensors"));
   CHECK_FALSE(std::filesystem::exists(folder / "run/state-000008.safetensors"));
+  std::filesystem::create_directory(folder / "links");
+  std::filesystem::create_symlink(folder / "run/state-000004.safetensors", folder / "links/state-000004.safetensors");
+  run({"job.output=run", "iterate.steps=6", "iterate.from=links/state-000004.safetensors"});
+  CHECK(std::filesystem::exists(folder / "run/state-000004.safetensors"));
   run({"job.output=ten", "iterate.steps=10"});
   CHECK(text_of_temperature(folder / "run/state.safetensors") == text_of_temperature(folder / "ten/state.safetensors"));
 }

@@ -26,7 +26,118 @@ void write_samples(const std::filesystem::path& folder) {
   write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (60, 1), }", targets));
 }
 
+constexpr int masked_features = 3;
+constexpr int masked_samples = 12;
+
+/// Of 12 samples the first values of `counted` are positive.
+void write_masked(const std::filesystem::path& folder, int counted) {
+  std::string features;
+  std::string targets;
+  for (int sample = 0; sample < masked_samples; ++sample) {
+    features += bytes_of({sample < counted ? 1.0F + static_cast<float>(sample) / 8.0F : -1.0F,
+                          static_cast<float>(sample % 5) / 4.0F, static_cast<float>(sample % 3)});
+    targets += bytes_of({static_cast<float>(sample % 4) - 1.0F});
+  }
+  write_file(folder / "x.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (12, 3), }", features));
+  write_file(folder / "y.npy", npy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (12, 1), }", targets));
+}
+
+/// The losses of plain gradient descent on all samples of write_masked() at once, by the formulas of masked.cpp. The
+/// four hidden values are always the same.
+std::vector<double> masked_losses(int counted, int steps, double rate) {
+  double w0[masked_features] = {0.1, 0.1, 0.1};
+  double w1 = 0.2;
+  std::vector<double> losses;
+  for (int step = 0; step < steps; ++step) {
+    double loss = 0;
+    double d0[masked_features] = {};
+    double d1 = 0;
+    for (int sample = 0; sample < counted; ++sample) {
+      const double x[masked_features] = {1.0 + sample / 8.0, (sample % 5) / 4.0, static_cast<double>(sample % 3)};
+      const double hidden = x[0] * w0[0] + x[1] * w0[1] + x[2] * w0[2];
+      const double off = 4 * hidden * w1 - (sample % 4 - 1.0);
+      loss += off * off / 2;
+      d1 += off * hidden;
+      for (int i = 0; i < masked_features; ++i) {
+        d0[i] += off * w1 * x[i];
+      }
+    }
+    const double count = std::max(counted, 1);
+    losses.push_back(loss / count);
+    w1 -= rate * d1 / count;
+    for (int i = 0; i < masked_features; ++i) {
+      w0[i] -= rate * d0[i] / count;
+    }
+  }
+  return losses;
+}
+
 }  // namespace
+
+TEST_CASE("a loss with counts is the sum over all samples by their count, however a step is divided", "[programs]") {
+  struct Division {
+    const char* microbatches;
+    const char* ranks;
+    const char* strategy;
+  };
+  for (const int counted : {7, 1, 0}) {
+    const TemporaryFolder folder;
+    write_masked(folder.path(), counted);
+    const std::vector<double> expected = masked_losses(counted, 5, 0.1);
+    for (const auto& [microbatches, ranks, strategy] :
+         {Division{"1", "1", "single"}, Division{"12", "1", "single"}, Division{"5", "1", "single"},
+          Division{"1", "3", "dp"}, Division{"5", "2", "dp"}, Division{"4", "2", "zero3"}, Division{"3", "2", "tp"},
+          Division{"4", "2", "pp"}}) {
+      INFO(counted << " count; " << microbatches << " microbatches, " << strategy << " over " << ranks);
+      const std::vector<std::string> settings = {
+          std::string("job.ranks=") + ranks,
+          std::string("job.strategy=") + strategy,
+          std::string("data.microbatches=") + microbatches,
+          "data.split=1",
+          "data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string(),
+          "train.steps=5",
+          "job.output=out"};
+      const std::vector<double> losses = losses_of(folder.path(), example("masked"), settings);
+      REQUIRE(losses.size() == 5);
+      for (std::size_t step = 0; step < losses.size(); ++step) {
+        CHECK(losses[step] == Approx(expected[step]).epsilon(1e-5));
+      }
+      run_job(folder.path(), "verify", example("masked"), settings);
+    }
+  }
+}
+
+TEST_CASE("a loss with counts is clipped and validated as what it is divided to", "[programs]") {
+  const TemporaryFolder folder;
+  write_masked(folder.path(), 7);
+  const auto settings_of = [&](const char* microbatches, const char* eval_batch) {
+    return std::vector<std::string>{
+        "data.arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string(),
+        "data.validation_arrays=" + (folder / "x.npy").string() + ", " + (folder / "y.npy").string(),
+        std::string("data.microbatches=") + microbatches,
+        std::string("data.eval_batch=") + eval_batch,
+        "train.clip=0.01",
+        "train.steps=2",
+        "train.optimizer=adamw",
+        "job.output=out"};
+  };
+  std::vector<double> seen;
+  for (const auto& [microbatches, eval_batch] : {std::pair{"1", "12"}, {"12", "1"}, {"5", "5"}}) {
+    const std::vector<std::string> settings = settings_of(microbatches, eval_batch);
+    run_job(folder.path(), "run", example("masked"), settings);
+    std::vector<double> now;
+    for (const boost::json::object& line : read_json_lines(folder / "out/metrics.jsonl")) {
+      now.push_back(line.at("grad_norm").to_number<double>());
+    }
+    now.push_back(read_json(folder / "out/summary.json").at("val_loss").to_number<double>());
+    seen = seen.empty() ? now : seen;
+    REQUIRE(now.size() == 3);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      CHECK(now[i] == Approx(seen[i]).epsilon(1e-5));
+    }
+    run_job(folder.path(), "verify", example("masked"), settings);
+  }
+}
 
 TEST_CASE("networks of the examples learn, under each strategy the same", "[programs]") {
   const TemporaryFolder folder;

@@ -30,9 +30,9 @@ struct Blow {
   Victim victim;
   int signal;
 
-  /// Ranks that shardrun started leave SIGTERM to their launcher.
+  /// Ranks that shardrun started leave requests to stop to their launcher.
   [[nodiscard]] bool is_ignored() const {
-    return signal == SIGTERM && transport != "mpi" && (victim == Victim::rank || victim == Victim::all_ranks);
+    return signal != SIGKILL && transport != "mpi" && (victim == Victim::rank || victim == Victim::all_ranks);
   }
 
   [[nodiscard]] std::string text() const {

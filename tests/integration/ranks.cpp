@@ -355,8 +355,10 @@ TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than a
     INFO(transport);
     const JobFolder job;
     const std::string program = run_script(job.path(), "printf %s \"$0\"").out;
-    std::vector<std::string> words = with_settings({"shardrun", (job.path() / "job.ini").string()},
-                                                   with(settings("dp", transport, 2, {"job.timeout=2"}), endless));
+    // As a rank it would ignore SIGINT.
+    std::vector<std::string> words =
+        with_settings({"env", "--default-signal=INT", program, (job.path() / "job.ini").string()},
+                      with(settings("dp", transport, 2, {"job.timeout=2"}), endless));
     words.insert(words.end(), {"--set", "job.output=" + (job.path() / "run").string()});
     const auto steps = [&job] {
       const std::string lines = read_file(job.path() / "run/metrics.jsonl");
@@ -364,7 +366,7 @@ TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than a
     };
     // In a process group of its own, which could be continued: an orphaned one would not stop.
     const shardrun::launch::StartedProcess launcher =
-        shardrun::launch::start_process({.program = program, .arguments = words, .environment = {}});
+        shardrun::launch::start_process({.program = "/usr/bin/env", .arguments = words, .environment = {}});
     const auto await_steps = [&](std::ptrdiff_t count) {
       while (steps() < count && !ends_within(launcher.pid, 0)) {
         sched_yield();

@@ -209,3 +209,31 @@ TEST_CASE("the simulations of the examples are verified as their job files have 
     run_job(folder.path(), "verify", example(name));
   }
 }
+
+TEST_CASE("the job files of the examples run as they stand, or say that they are for plan", "[programs]") {
+  std::size_t ran = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(SHARDRUN_EXAMPLE_JOBS)) {
+    const std::filesystem::path& file = entry.path();
+    const std::string folder_name = file.parent_path().filename().string();
+    // Those of plugins and engines run where these are built.
+    if (file.extension() != ".ini" || folder_name == "plugins" || folder_name == "engines") {
+      continue;
+    }
+    const std::string text = read_file(file);
+    const bool is_for_plan = text.find("can be planned and not trained") != std::string::npos;
+    const bool iterates = text.find("task = iterate") != std::string::npos;
+    const TemporaryFolder folder;
+    if (is_for_plan) {
+      continue;
+    }
+    INFO(file.native());
+    std::vector<std::string> settings = {"job.output=out", iterates ? "iterate.steps=1" : "train.steps=1"};
+    if (text.find("warmup = ") != std::string::npos) {
+      settings.emplace_back("train.warmup=0");
+    }
+    run_job(folder.path(), "run", file.string(), settings);
+    CHECK(std::filesystem::exists(folder / "out/summary.json"));
+    ++ran;
+  }
+  CHECK(ran >= 15);
+}

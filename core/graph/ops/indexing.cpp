@@ -20,8 +20,10 @@ std::string around(std::size_t before, const std::string& middle, std::size_t af
 }
 
 void set_rows(ShardingRule& rule, const char* factor, std::int64_t size, const std::string& axis) {
-  if (axis.empty()) {
-    throw Error(ErrorCode::shape_mismatch, "the attribute 'axis' is empty, expected the name of the new dimension");
+  if (axis.empty() || axis.find(' ') != std::string::npos) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("the attribute 'axis' is '{}', expected the name of the new dimension, without blanks", axis));
   }
   Factor& rows = rule.factors[rule.find(factor)];
   rows.size = size;
@@ -90,9 +92,19 @@ ShardingRule one_hot_rule(const Attributes& attributes, const Operands& inputs) 
   return rule;
 }
 
-/// y: [V] = 0, 1, …, V `rows` long, of axis `axis` and element type `dtype`
+/// y: [V] = 0, 1, …, V `rows` long, of axis `axis` and element type `dtype`, which holds each of them exactly
 ShardingRule iota_rule(const Attributes& attributes, const Operands&) {
   ShardingRule rule = parse_rule("-> v");
+  const bool is_integer = attributes.text("dtype") == "i32";
+  const std::int64_t most = is_integer ? std::int64_t{1} << 31U : (std::int64_t{1} << 24U) + 1;
+  if (attributes.integer("rows") > most) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("op iota: {} counts exactly to {}, and {} rows are asked for: {}take two smaller dimensions "
+                    "and reshape",
+                    attributes.text("dtype"), most - 1, attributes.integer("rows"),
+                    is_integer ? "" : "take i32 for indices, or "));
+  }
   set_rows(rule, "v", attributes.integer("rows"), attributes.text("axis"));
   rule.dtypes = {find_dtype(attributes.text("dtype"))};
   if (rule.dtypes[0] != DType::f32 && rule.dtypes[0] != DType::i32) {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
@@ -71,7 +70,8 @@ ValueId transpose_gradient(FunctionBuilder& builder, const GradientRequest& requ
   return builder.call("transpose", {request.output_gradients[0]}, {{"order", inverse}});
 }
 
-// reshape: the same elements in row-major order, as `shape`, whose axes are called `axes`: "batch heads head_dim".
+// reshape: the same elements in row-major order, as `shape`, whose axes are called `axes`: "batch heads head_dim". Two
+// may have one name, as in the product of a batch with itself; factors belong to dimensions, not to names.
 
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found;
@@ -111,9 +111,7 @@ ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) 
   const Dims& to = attributes.integers("shape");
   const std::vector<std::string> axes = words(attributes.text("axes"));
   const Dims from = inputs.empty() ? Dims{} : inputs[0].shape;
-  const bool named = axes.size() == to.size() &&
-                     std::set<std::string>(axes.begin(), axes.end()).size() == axes.size() &&
-                     std::ranges::find(axes, "") == axes.end();
+  const bool named = axes.size() == to.size() && std::ranges::find(axes, "") == axes.end();
   if (count_of(to) != element_count(from) || !named) {
     throw Error(ErrorCode::shape_mismatch, fmt::format("op reshape: {} cannot become [{}] with axes \"{}\"",
                                                        inputs.empty() ? "nothing" : to_string(inputs[0]),
@@ -144,7 +142,7 @@ ShardingRule reshape_rule(const Attributes& attributes, const Operands& inputs) 
           compound_window(product(from, group.from + 1, group.from_end), product(to, group.to + 1, group.to_end)),
           to[group.to]);
     }
-    for (std::size_t d = group.to; d < group.to_end && !group.is_kept(); ++d) {
+    for (std::size_t d = group.to; d < group.to_end; ++d) {
       set_size(rule, fmt::format("b{}", d), to[d], axes[d]);
     }
   }

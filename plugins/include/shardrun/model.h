@@ -177,6 +177,10 @@ typedef struct sr_function_writer {
   /// Of the function `loss`: the losses of its samples, [batch] or [batch, ...], the same number for each sample. The
   /// loss of a step is their mean over the whole batch.
   int32_t (*set_losses)(void* self, uint32_t losses, sr_error* error);
+  /// Since 1.8. Of the function `loss`, beside set_losses: what the losses are divided by in place of their number. f32
+  /// of any shape; their sum is what counts. The loss of a step is then the sum of the losses of the whole batch by the
+  /// sum of its counts, and 0 if that is 0. Nothing flows back into counts. Called for all numbers of rows, or for none.
+  int32_t (*set_loss_counts)(void* self, uint32_t counts, sr_error* error);
 } sr_function_writer;
 #define SR_FUNCTION_WRITER_SIZE_1_7 UINT32_C(104)
 

@@ -180,7 +180,7 @@ typedef struct sr_hook_group {
   uint32_t struct_size;
   uint32_t hook;     /* SR_HOOK_... */
   uint64_t elements; /* float32, of all of them, on this rank; at least 1, the same on every member */
-  uint32_t members;  /* ranks along the hook's mesh axis, at least 2 */
+  uint32_t members;  /* ranks along the hook's mesh axis; may be 1 since 1.8 */
   uint32_t states;   /* number of states that the hook has declared */
   const sr_hook_tensor* tensors;
   uint32_t tensor_count;
@@ -286,13 +286,15 @@ typedef struct sr_plan_writer {
   /// receives. It refuses lists that leave something out or wait for each other.
   int32_t (*set_actions)(void* self, uint32_t stage, const sr_action* actions, uint32_t action_count,
                          uint32_t action_stride, sr_error* error);
-  /// Since 1.1. Each hook is set once, for one mesh axis, along which no pipeline goes. Where that axis has a single
-  /// rank, hooks are left out.
+  /// Since 1.1. Each hook is set once, for one mesh axis, along which no pipeline goes. Since 1.8 a hook also runs
+  /// where that axis has a single rank; an exchange is then a copy. For a plugin of an earlier minor it is left out
+  /// there.
   ///
   /// The hook sync_gradients replaces the all_reduce over the mesh axis of the gradients of the tensors that `glob`
   /// matches, or stands at the same point where they vary over the axis and are not summed. It runs once a step for each
   /// group of gradients, as soon as they are complete and summed over all other axes. Its result is used as the
-  /// gradients. It must be the same on every member, unless the tensors vary over the axis.
+  /// gradients. It must be the same on every member, unless the tensors vary over the axis. Gradients of a loss with
+  /// counts (set_loss_counts) are sums here, which the update divides.
   int32_t (*sync_gradients)(void* self, const char* glob, const char* mesh_axis, sr_error* error);
   /// Since 1.1. The hook after_step gets the tensors that `glob` matches, which are stored whole along the mesh axis.
   /// It runs after every `every` steps and after the last one, also where a signal made it the last. Tensors that do

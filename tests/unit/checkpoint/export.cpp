@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <string>
@@ -164,4 +165,54 @@ TEST_CASE("an index that leads elsewhere or names what is not there is refused",
   CHECK_THAT(error_with(R"({"weight_map":{"w":"model-00003-of-00003.safetensors"}})"), Contains("No such file"));
   CHECK_THAT(error_with("{}"), Contains("it has no object 'weight_map'"));
   CHECK_THAT(error_with("{"), Contains("not valid JSON"));
+}
+
+TEST_CASE("an export that would replace a file of a checkpoint is refused", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const OpenCheckpoint checkpoint(save_small_checkpoint(folder / "saved"));
+  const std::filesystem::path other = save_small_checkpoint(folder / "other");
+  const std::filesystem::path file = checkpoint.path() / rank_file_name(1);
+  std::filesystem::create_directory_symlink(checkpoint.path(), folder / "way");
+  std::filesystem::create_symlink(file, folder / "link.safetensors");
+  std::filesystem::create_hard_link(file, folder / "name.safetensors");
+  std::filesystem::create_directory(folder / "hub");
+  std::filesystem::create_hard_link(file, folder / "hub" / one_file_name);
+  const auto refusal_of_file = [&](const std::filesystem::path& path) {
+    return error_of([&] { static_cast<void>(export_file(weights_of(checkpoint), path, {})); });
+  };
+  const auto refusal_of_folder = [&](const std::filesystem::path& path) {
+    return error_of([&] { static_cast<void>(export_folder(weights_of(checkpoint), path, {.max_bytes = 1 << 20})); });
+  };
+
+  for (const std::filesystem::path& path :
+       {file, folder / "way/rank-0.safetensors", folder / "way/new.safetensors", other / rank_file_name(0)}) {
+    CHECK_THAT(refusal_of_file(path), Contains("it is a checkpoint, and would be damaged"));
+  }
+  for (const char* name : {"link.safetensors", "name.safetensors"}) {
+    CHECK_THAT(refusal_of_file(folder / name), Contains("rank-1.safetensors', which is read for it"));
+  }
+  CHECK_THAT(refusal_of_folder(folder / "way"), Contains("it is a checkpoint, and would be damaged"));
+  CHECK_THAT(refusal_of_folder(folder / "hub"), Contains("rank-1.safetensors', which is read for it"));
+  checkpoint.check_all_files();
+  OpenCheckpoint(other).check_all_files();
+}
+
+TEST_CASE("an export refuses a number that its type cannot hold, with its place", "[checkpoint]") {
+  const TemporaryFolder folder;
+  TensorSource source;
+  source.path = "saved";
+  source.tensors = {{"w", DType::f32, {2, 2}}};
+  std::vector<float> values = {1, INFINITY, 3.4e38F, 0};
+  source.read = [&values](std::size_t, std::int64_t, std::span<std::byte> to) {
+    std::ranges::copy(std::as_bytes(std::span(values)), to.begin());
+  };
+  const auto error = [&](DType type) {
+    return error_of([&] { static_cast<void>(export_file(source, folder / "w.safetensors", type)); });
+  };
+  CHECK_THAT(error(DType::bf16),
+             Contains("'saved': tensor w has 3.39") && Contains("at [1, 0] (counted from 0), which BF16 cannot hold"));
+  CHECK_FALSE(std::filesystem::exists(folder / "w.safetensors"));
+  CHECK(error(DType::f32) == "nothing");
+  values[2] = 3.3e38F;
+  CHECK(error(DType::bf16) == "nothing");
 }

@@ -122,6 +122,22 @@ TEST_CASE("a label outside the classes is named with its row when a batch is fil
   CHECK(ArraySet(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0).classes() == 5);
 }
 
+TEST_CASE("a label that 32 bits do not count is named with its row, as the number that it is", "[data]") {
+  const TemporaryFolder folder;
+  write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
+  const auto error = [&](const std::string& labels) {
+    write_file(folder / "y.npy", labels);
+    const ArraySet set(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0);
+    return error_of([&] { (void)set.classes(); });
+  };
+  CHECK_THAT(error(npy_file<std::int64_t>("<i8", "(2,)", {0, (std::int64_t{1} << 32U) + 1})),
+             Contains("the label of row 1 (counted from 0) is 4294967297: labels count classes from 0"));
+  CHECK_THAT(error(npy_file<std::uint64_t>("<u8", "(2,)", {UINT64_MAX, 0})),
+             Contains("the label of row 0 (counted from 0) is 18446744073709551615: labels count classes from 0"));
+  CHECK_THAT(error(npy_file<std::uint32_t>("<u4", "(2,)", {UINT32_MAX, 0})), Contains("is 4294967295: labels"));
+  CHECK(error(npy_file<std::uint64_t>("<u8", "(2,)", {INT32_MAX - 1, 0})) == "nothing");
+}
+
 TEST_CASE("rows that follow each other are read as the others are", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(5,)", {10, 11, 12, 13, 14}));

@@ -107,7 +107,12 @@ TEST_CASE("values that are not as many as the shape says are refused", "[data]")
 TEST_CASE("types and orders that are not supported say what to save instead", "[data]") {
   CHECK_THAT(error_in_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"),
              Contains("it holds Python objects (dtype object); save numbers"));
-  CHECK_THAT(error_in_header("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }"), Contains("big-endian"));
+  CHECK_THAT(error_in_header("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }"),
+             Contains("big-endian (dtype '>f4'); save array.astype('<f4')"));
+  CHECK_THAT(error_in_header("{'descr': '>i8', 'fortran_order': False, 'shape': (1,), }"),
+             Contains("big-endian (dtype '>i8'); save array.astype('<i8')"));
+  CHECK_THAT(error_in_header("{'descr': '>c8', 'fortran_order': False, 'shape': (1,), }"),
+             Contains("its dtype '>c8' is not supported"));
   CHECK_THAT(error_in_header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }"),
              Contains("its dtype '<c8' is not supported"));
   CHECK_THAT(error_in_header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }"),

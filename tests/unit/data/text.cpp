@@ -220,7 +220,19 @@ TEST_CASE("what is no memory of tokens is not taken for it", "[data]") {
   CHECK_THAT(error_of([&] { (void)read_tokenised(SteadyFile(folder / "file")); }), Contains("is something else"));
 }
 
-TEST_CASE("the split is nanoGPT's", "[data]") {
+TEST_CASE("the split is of the decimal fraction that was written", "[data]") {
+  CHECK(training_count(100, 0.29, "text") == 29);  // 0.29 * 100 is 28.999999999999996 in float64
+  CHECK(training_count(1000, 0.579, "text") == 579);
+  CHECK(training_count(99, 0.29, "text") == 28);
+  CHECK(training_count(1'000'000, 1e-5, "text") == 10);
+  CHECK(training_count(INT64_MAX, 1.0, "text") == INT64_MAX);
+  CHECK(training_count(INT64_MAX, 0.5, "text") == INT64_MAX / 2);
+  CHECK(training_count(1'000'000'000'000'000'000, 0.1234567890123456, "text") == 123'456'789'012'345'600);
+  CHECK_THAT(error_of([] { (void)training_count(INT64_MAX, 5e-324, "text"); }), Contains("leaves none to train on"));
+  for (std::int64_t percent = 1; percent <= 100; ++percent) {
+    CHECK(training_count(100, static_cast<double>(percent) / 100, "text") == percent);
+  }
+
   CHECK(training_count(1115394, 0.9, "tinyshakespeare") == 1003854);
   CHECK(1115394 - training_count(1115394, 0.9, "tinyshakespeare") == 111540);
   CHECK(training_count(10, 1.0, "text") == 10);

@@ -153,6 +153,16 @@ TEST_CASE("a link in the temporary file's place is not followed", "[files]") {
   CHECK(read_file(folder / "victim") == "untouched");
 }
 
+TEST_CASE("a file that has another name in the temporary file's place keeps its bytes", "[files]") {
+  const TemporaryFolder folder;
+  write_file(folder / "victim", "untouched");
+  std::filesystem::create_hard_link(folder / "victim", folder / ".file.tmp");
+
+  write_file_atomically(folder / "file", "text");
+  CHECK(read_file(folder / "file") == "text");
+  CHECK(read_file(folder / "victim") == "untouched");
+}
+
 TEST_CASE("another writer puts its part into an unfinished file, which is there once it is committed", "[files]") {
   const TemporaryFolder folder;
   AtomicFile whole(folder / "w");

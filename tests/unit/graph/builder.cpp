@@ -1,5 +1,7 @@
 #include "core/graph/builder.h"
 
+#include <fmt/ranges.h>
+
 #include <map>
 #include <set>
 
@@ -187,6 +189,61 @@ TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
           static_cast<void>(builder.call("layer_norm", {x, builder.input("g", type_of({5}))}, {{"epsilon", 1e-5}}));
         }) == "1: op layer_norm has 3 results where one is taken");
   CHECK(error_of([&] { differentiate(builder, x); }) == "1: the loss of function f is not a scalar: f32[a0 2, a1 5]");
+}
+
+TEST_CASE("a reshape's dimensions have the names that the caller gives, and its gradient those of the operand",
+          "[graph]") {
+  struct Reshape {
+    TensorType from;
+    std::vector<std::int64_t> shape;
+    std::string axes;
+  };
+  const auto named = [](std::vector<std::int64_t> shape, std::vector<std::string> axes) {
+    return TensorType{.dtype = DType::f32, .shape = std::move(shape), .axes = std::move(axes)};
+  };
+  for (const auto& [from, shape, axes] : {
+           Reshape{named({1, 6}, {"batch", "features"}), {1, 1, 6}, "channel batch features"},
+           Reshape{named({1, 1, 6}, {"channel", "batch", "features"}), {1, 6}, "batch features"},
+           Reshape{named({4, 6}, {"batch", "features"}), {4, 6}, "rows values"},
+           Reshape{named({1, 1, 1}, {"a", "b", "c"}), {1, 1}, "c a"},
+           Reshape{named({3, 3}, {"batch", "batch"}), {9}, "pair"},
+           Reshape{named({9}, {"pair"}), {3, 3}, "batch batch"},
+       }) {
+    Graph graph;
+    FunctionBuilder builder(graph, "f", Role::on_demand, 1);
+    const ValueId x = builder.input("x", from);
+    const Attributes attributes = {{"shape", shape}, {"axes", axes}};
+    const ValueId y = builder.call("reshape", {x}, attributes);
+    CHECK(fmt::format("{}", fmt::join(builder.type(y).axes, " ")) == axes);
+    const ValueId gradient = find_op("reshape").gradient(builder, {attributes, {x}, {y}, {y}, 0});
+    CHECK(to_string(builder.type(gradient)) == to_string(from));
+  }
+}
+
+TEST_CASE("an iota of numbers that its type cannot tell apart is refused", "[graph]") {
+  Graph graph;
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
+  const auto refused = [&](std::int64_t rows, const char* dtype) {
+    return error_of([&] {
+      static_cast<void>(builder.call("iota", {}, {{"rows", rows}, {"axis", "x"}, {"dtype", dtype}}));
+    });
+  };
+  CHECK(refused((1 << 24) + 1, "f32") == "nothing");
+  CHECK_THAT(refused((1 << 24) + 2, "f32"), Contains("op iota: f32 counts exactly to 16777216, and 16777218 rows"));
+  CHECK(refused(std::int64_t{1} << 31U, "i32") == "nothing");
+  CHECK_THAT(refused((std::int64_t{1} << 31U) + 1, "i32"), Contains("i32 counts exactly to 2147483647"));
+}
+
+TEST_CASE("a name that no reshape could give back is refused where a dimension is made", "[graph]") {
+  Graph graph;
+  FunctionBuilder builder(graph, "f", Role::on_demand, 1);
+  for (const char* axis : {"", "two words"}) {
+    CHECK_THAT(
+        error_of([&] {
+          static_cast<void>(builder.call("iota", {}, {{"rows", std::int64_t{3}}, {"axis", axis}, {"dtype", "f32"}}));
+        }),
+        Contains("expected the name of the new dimension, without blanks"));
+  }
 }
 
 TEST_CASE("shapes that do not fit together are refused", "[graph]") {

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/launch/launch.h"
 #include "core/launch/rank.h"
+#include "core/launch/signals.h"
 #include "tests/unit/launch/attacks.h"
 
 namespace {
@@ -294,6 +295,9 @@ int hang_up(const RankContext& context) {
 /// processes; `orphaned`: in a session of its own, where no shell could continue it; `few`: with few descriptors, which
 /// no stranger gives back by itself.
 int parent(const Arguments& arguments) {
+  for (const int request : shardrun::launch::stop_signals) {
+    std::signal(request, SIG_DFL);  // what starts this process lets it ignore them, as a rank
+  }
   const std::string how = arguments.size() > 2 ? arguments.at(2) : "";
   if (how == "orphaned") {
     if (const pid_t child = ::fork(); child != 0) {

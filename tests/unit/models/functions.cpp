@@ -104,7 +104,7 @@ workload::Model scaling(const std::string& op, graph::Attributes attributes = {}
   model.losses = [=](graph::FunctionBuilder& builder, const workload::ModelSettings&, std::int64_t rows, bool) {
     const graph::ValueId x = builder.input("inputs", {graph::DType::f32, {rows}, {"batch"}});
     const graph::ValueId w = builder.call("broadcast_scalar", {builder.state("w"), x}, {{"scale", 1.0}});
-    return builder.call(op, {w, x}, attributes, "result");
+    return graph::Losses{.values = builder.call(op, {w, x}, attributes, "result")};
   };
   return model;
 }

@@ -52,7 +52,7 @@ TEST_CASE("a model in C writes a graph", "[plugins]") {
   graph::Graph graph;
   fading.declare(graph, request);
   graph::FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
-  CHECK_FALSE(fading.write_function(builder, request, "iterate", 0, false).exists());
+  CHECK_FALSE(fading.write_function(builder, request, "iterate", 0, false).values.exists());
   builder.finish();
 
   REQUIRE(graph.states.size() == 1);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 
+#include "core/compile/describe.h"
 #include "core/runtime/interpreter.h"
 #include "core/verify/verify.h"
 #include "tests/support/catch.h"
@@ -46,7 +47,7 @@ const workload::OptimizerSettings plain_sgd{.kind = workload::OptimizerSettings:
 TEST_CASE("hooks that sum gradients in ways of their own agree with the reference", "[strategies]") {
   for (const char* mode : {"sum", "scatter", "swap"}) {
     for (const VerifyCase& model : {plain_gpt(), mlp_of_numbers()}) {
-      for (const std::uint32_t data : {2U, 3U, 8U}) {
+      for (const std::uint32_t data : {1U, 2U, 3U, 8U}) {
         check_agrees(model, hooked({{"data", data}}, mode));
       }
     }
@@ -109,8 +110,10 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
   });
 }
 
-TEST_CASE("what top-k has not sent goes out later", "[strategies]") {
-  const Split split(sgd_case(6, 1, plain_sgd), {"topk", ranks(2), {{"ratio", 0.01}}});
+TEST_CASE("what top-k has not sent goes out later, also on one rank", "[strategies]") {
+  const std::uint32_t members = GENERATE(1U, 2U);
+  const Split split(sgd_case(6, 1, plain_sgd), {"topk", ranks(members), {{"ratio", 0.01}}});
+  CHECK(states_of(split, StateKind::hook_state).size() == states_of(split, StateKind::parameter).size());
   std::map<StateId, std::vector<float>> begun;
   split.interpret(30, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(split, StateKind::parameter)) {
@@ -119,6 +122,11 @@ TEST_CASE("what top-k has not sent goes out later", "[strategies]") {
       } else if (step == 29 && moment == verify::Moment::end) {
         INFO(split.checked.model.graph.states[state].name);
         CHECK(values_of(ranks, first_rank, state) != begun[state]);
+      } else if (step == 0 && moment == verify::Moment::end) {
+        const std::vector<float> after = values_of(ranks, first_rank, state);
+        const auto kept = std::inner_product(after.begin(), after.end(), begun[state].begin(), 0, std::plus<>(),
+                                             [](float a, float b) { return a == b ? 1 : 0; });
+        CHECK(kept > 0);  // the step is not that of plain gradients, which have no zeros here
       }
     }
   });
@@ -212,6 +220,24 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
   }
 }
 
+TEST_CASE("hooks of an earlier interface are left out along an axis of one rank, and a person is told",
+          "[strategies]") {
+  const plugins::Strategy earlier = plugins::Strategy::open({SHARDRUN_HOOKED_PLUGINS "/earlier"}, "hooked");
+  const VerifyCase model = plain_gpt();
+  plugins::StrategyRequest request = compile::describe(model.model.graph, model.model.microbatch_rows);
+  const auto plan_over = [&](std::uint32_t data) {
+    request.ranks = data;
+    request.mesh = {{"data", data}};
+    return earlier.make_plan(request);
+  };
+  CHECK(plan_over(2).hooks.size() == 1);
+  CHECK(plan_over(2).notices.empty());
+  CHECK(plan_over(1).hooks.empty());
+  REQUIRE(plan_over(1).notices.size() == 1);
+  CHECK_THAT(plan_over(1).notices.front(),
+             Contains("was built for plugin interface 1.7: its hook sync_gradients is left out"));
+}
+
 TEST_CASE("what varies says so", "[strategies]") {
   const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
   for (const StateId state : states_of(split, StateKind::gradient)) {
@@ -220,8 +246,9 @@ TEST_CASE("what varies says so", "[strategies]") {
   }
 }
 
-TEST_CASE("a hook after a step is called every so many, with what it keeps", "[strategies]") {
-  const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
+TEST_CASE("a hook after a step is called every so many, with what it keeps, also on one rank", "[strategies]") {
+  const std::uint32_t data = GENERATE(1U, 2U);
+  const Split split(plain_gpt(), hooked({{"data", data}, {"model", 2}}, "count"));
   const std::vector<StateId> kept = states_of(split, StateKind::hook_state);
   REQUIRE(kept.size() == 2 * states_of(split, StateKind::parameter).size());
   split.interpret(5, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
@@ -349,8 +376,9 @@ TEST_CASE("a hook that fails says why", "[strategies]") {
       Contains("hook sync_gradients of ") && Contains("call 3: strategy 'hooked': these gradients are not to my"));
 }
 
-TEST_CASE("hooks over an axis of one rank are left out", "[strategies]") {
-  const Split split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "throws"));
-  CHECK(split.partition.placements.hooks.empty());
-  CHECK(states_of(Split(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "count")), StateKind::hook_state).empty());
+TEST_CASE("hooks over an axis of one rank are asked and called as others", "[strategies]") {
+  CHECK_THAT(refusal(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "throws")), Contains("no hook today"));
+  const Split split(plain_gpt(), hooked({{"data", 1}}, "fails"));
+  CHECK_THAT(error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
+             Contains("strategy 'hooked': these gradients are not to my"));
 }

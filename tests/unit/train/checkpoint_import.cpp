@@ -1,6 +1,7 @@
 #include "core/checkpoint/import.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -109,4 +110,40 @@ TEST_CASE("every difference between weights and a job is named", "[checkpoint]")
                         Contains("\n  the job has no tensor norm [16]"));
   CHECK(std::ranges::count(error, '\n') == 4);
   CHECK(checkpoint::list_checkpoints(importing.folder / "made").empty());
+}
+
+TEST_CASE("an import does not remove the unfinished checkpoint that it reads", "[checkpoint]") {
+  Importing importing;
+  const std::filesystem::path unfinished = checkpoint::unfinished_path(importing.folder / "made", 7);
+  std::filesystem::create_directories(unfinished);
+  write_file(unfinished / "w.safetensors", "read");
+  importing.source.files = {unfinished / "w.safetensors"};
+  CHECK_THAT(importing.error(), Contains("lies in a checkpoint that was never complete"));
+  CHECK(read_file(unfinished / "w.safetensors") == "read");
+}
+
+TEST_CASE("an import refuses numbers that a job could not compute with, with their place", "[checkpoint]") {
+  Importing importing;
+  double value = 0;
+  importing.tensor("final_norm/gain").dtype = checkpoint::DType::f64;
+  const std::size_t gain = importing.source.index_of("final_norm/gain");
+  importing.source.read = [&value, gain, ones = importing.source.read](std::size_t tensor, std::int64_t first,
+                                                                       std::span<std::byte> to) {
+    if (tensor != gain) {
+      return ones(tensor, first, to);
+    }
+    std::ranges::fill(to, std::byte{0});
+    std::memcpy(to.data() + 3 * sizeof value, &value, sizeof value);
+  };
+  const auto error = [&](double number) {
+    value = number;
+    return importing.error();
+  };
+  CHECK_THAT(error(1e300), Contains("'weights': tensor final_norm/gain has 1e+300 at [3] (counted from 0), which F32 "
+                                    "cannot hold: it would be infinite"));
+  CHECK_THAT(error(std::nan("")),
+             Contains("tensor final_norm/gain has NaN at [3] (counted from 0), and what a job loads"));
+  CHECK_THAT(error(-INFINITY), Contains("tensor final_norm/gain has -Inf at [3]"));
+  CHECK(checkpoint::list_checkpoints(importing.folder / "made").empty());
+  CHECK(error(3e38) == "nothing");
 }

@@ -213,8 +213,8 @@ void declare_blind(graph::Graph& graph, const workload::ModelSettings& settings)
   add_parameter(graph, "w", {1, data.vocab}, {"one", "vocab"}, of_v == Gradient::zero ? ones : small);
 }
 
-graph::ValueId blind_losses(graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
-                            bool) {
+graph::Losses blind_losses(graph::FunctionBuilder& builder, const workload::ModelSettings& settings, std::int64_t rows,
+                           bool) {
   const graph::Attributes product{{"contract", std::int64_t{1}}, {"transpose", std::int64_t{0}}};
   const graph::ValueId x =
       builder.input("inputs", {graph::DType::f32, {rows, settings.data.features}, {"batch", "features"}});
@@ -226,7 +226,7 @@ graph::ValueId blind_losses(graph::FunctionBuilder& builder, const workload::Mod
   const graph::ValueId highest = builder.call("row_max", {logits}, {}, "highest_logit");
   const std::vector<graph::ValueId> terms =
       builder.call_all("softmax_terms", {logits, highest, targets}, {}, "softmax_terms");
-  return builder.call("token_loss", {highest, terms[0], terms[1]}, {}, "losses");
+  return {.values = builder.call("token_loss", {highest, terms[0], terms[1]}, {}, "losses")};
 }
 
 template <Gradient of_v>

@@ -277,6 +277,14 @@ class Function {
     detail::call_host([&](sr_error* error) { return writer_.set_losses(writer_.self, number, error); });
   }
 
+  void set_loss_counts(const Value& counts) {
+    if (writer_.struct_size < offsetof(sr_function_writer, set_loss_counts) + sizeof(writer_.set_loss_counts)) {
+      throw std::runtime_error("a loss with counts needs a host of plugin interface 1.8 or later");
+    }
+    const std::uint32_t number = number_of(counts);
+    detail::call_host([&](sr_error* error) { return writer_.set_loss_counts(writer_.self, number, error); });
+  }
+
  private:
   friend class Value;
   friend struct detail::ValueNumbers;

@@ -16,6 +16,7 @@
 ///     Value loss(const ModelJob& job, Function& f) const;    // trained; the class declares the kinds of data that it
 ///     takes:
 ///                                                            // static constexpr std::uint32_t data = SR_DATA_TOKENS;
+///     Loss loss(const ModelJob& job, Function& f) const;     // the same, with a denominator of its own
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
 ///     void predict(const ModelJob& job, Function& f) const;  // sampled
 ///
@@ -29,6 +30,7 @@
 #include <shardrun/sdk/plugin.hpp>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -42,6 +44,14 @@ struct ModelJob {
   std::int64_t vocab = 0;     ///< this and the next two: what the data says; 0: nothing
   std::int64_t features = 0;  ///< values in a row of `inputs`
   std::int64_t outputs = 0;   ///< values in a row of `targets`
+};
+
+/// The losses of samples, [batch] or [batch, ...], and what their sum is divided by: the loss of a step is the sum of
+/// the losses of the whole batch by the sum of its counts, whatever microbatches and ranks it has. A batch whose counts
+/// are all 0 has the loss 0 and no gradient. Nothing flows back into counts.
+struct Loss {
+  Value sums;
+  Value counts;  ///< f32 of any shape
 };
 
 /// The first values of a state.
@@ -98,7 +108,11 @@ class States {
 namespace detail {
 
 template <class Class>
-concept IsTrained = requires(const Class& model, const ModelJob& job, Function& f) {
+concept HasCounts = requires(const Class& model, const ModelJob& job, Function& f) {
+  { model.loss(job, f) } -> std::same_as<Loss>;
+};
+template <class Class>
+concept IsTrained = HasCounts<Class> || requires(const Class& model, const ModelJob& job, Function& f) {
   { model.loss(job, f) } -> std::convertible_to<Value>;
 };
 template <class Class>
@@ -127,8 +141,15 @@ template <class Class>
   std::vector<ModelFunction<Class>> functions;
   if constexpr (IsTrained<Class>) {
     functions.push_back(
-        {{sizeof(sr_function), SR_FUNCTION_REPEATED, "loss"},
-         [](const Class& model, const ModelJob& job, Function& f) { f.set_losses(model.loss(job, f)); }});
+        {{sizeof(sr_function), SR_FUNCTION_REPEATED, "loss"}, [](const Class& model, const ModelJob& job, Function& f) {
+           if constexpr (HasCounts<Class>) {
+             const Loss loss = model.loss(job, f);
+             f.set_losses(loss.sums);
+             f.set_loss_counts(loss.counts);
+           } else {
+             f.set_losses(model.loss(job, f));
+           }
+         }});
   }
   if constexpr (IsIterated<Class>) {
     functions.push_back({{sizeof(sr_function), SR_FUNCTION_ONCE, "iterate"},

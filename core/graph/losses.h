@@ -1,0 +1,13 @@
+#pragma once
+
+#include "core/graph/graph.h"
+
+namespace shardrun::graph {
+
+/// What a model's loss is made of.
+struct Losses {
+  ValueId values = {};  ///< of the samples, the same number for each
+  ValueId counts = {};  ///< whose sum divides that of the values; none: their number does
+};
+
+}  // namespace shardrun::graph
