@@ -38,14 +38,15 @@ def metrics_of(folder):
 def run_shardrun(
     machine, contest, seconds, measured, settings=(), least=WARM + LEAST_MEASURED, reserve=8, variables=None
 ):
-    """One run of the job, stopped when its steps have taken `measured` seconds; its steps and its memory. Fails below
-    `least` steps. `reserve`: seconds that it may take to end, its weights apart."""
+    """One run of the job; its steps and its memory. It is killed when its steps have taken `measured` seconds, before it
+    writes weights, and asked to stop in time before `seconds` have passed. Fails below `least` steps. `reserve`: seconds
+    that it may take to end when it is asked, its weights apart."""
     folder = machine.results / "run"
     shutil.rmtree(folder, ignore_errors=True)
     command = [machine.shardrun, contest.path, "--set", f"job.output={folder}"]
     for setting in settings:
         command += ["--set", setting]
-    begin, asked, log = time.monotonic(), None, machine.scratch / "run.log"
+    begin, asked, is_measured, log = time.monotonic(), None, False, machine.scratch / "run.log"
     to_end = reserve + contest.plan["disk"]["result_bytes"] / 1e9  # it writes its weights first
     environment = {**machine.environment, **(variables or {})}
     with open(log, "w", encoding="utf-8") as file, Watch() as watch:
@@ -61,13 +62,11 @@ def run_shardrun(
             while process.poll() is None:
                 now = time.monotonic()
                 lines = metrics_of(folder)
-                if asked is None and (
-                    (len(lines) > WARM + 1 and sum(line["step_s"] for line in lines[WARM:]) >= measured)
-                    or now - begin > seconds - to_end
-                ):
+                is_measured = len(lines) >= max(least, WARM + 2) and sum(line["step_s"] for line in lines[WARM:]) >= measured
+                if asked is None and now - begin > seconds - to_end:
                     process.send_signal(signal.SIGTERM)  # it ends after the step, with its summary
                     asked = now
-                if now - begin > seconds:
+                if is_measured or now - begin > seconds:
                     break
                 time.sleep(0.05)
         finally:
@@ -75,16 +74,14 @@ def run_shardrun(
     lines = metrics_of(folder)
     said = log.read_text(errors="replace")
     record_process(command, environment, process.returncode, time.monotonic() - begin, said=said)
-    # Killed while it wrote its weights: its steps count, and there is no summary.
-    ended = (0, 128 + signal.SIGTERM, -signal.SIGKILL) if asked else (0,)
+    # Killed: its steps count, and there is no summary.
+    ended = (0, 128 + signal.SIGTERM, -signal.SIGKILL) if asked or is_measured else (0,)
     if process.returncode not in ended or len(lines) < 2:
         record_files(folder)
         raise Failed(
             f"shardrun, batch {contest.batch}: ended with {process.returncode} after {len(lines)} steps: "
             + " | ".join(said.strip().splitlines()[-3:])[-500:]
         )
-    summary = folder / "summary.json"
-    memory_of_rank = json.loads(summary.read_text())["ranks"][0] if summary.exists() else {}
     if len(lines) < least:
         raise Failed(f"shardrun, batch {contest.batch}: {len(lines)} steps in {seconds:.0f} s, expected {least} or more")
     times = [line["step_s"] for line in lines]
@@ -92,8 +89,7 @@ def run_shardrun(
         "losses": [line["loss"] for line in lines],
         "step_ms": 1000 * statistics.median(times[min(WARM, len(times) // 3) :]),
         "steps": len(lines),
-        "planned_bytes": memory_of_rank.get("planned_bytes"),
-        "peak_bytes": memory_of_rank.get("peak_bytes"),
+        "peak_bytes": contest.plan["ranks"][0]["bytes"]["peak"],
         "gpu_mib": watch.most_mib,
         "gpu": watch.said(),
         "seconds": time.monotonic() - begin,

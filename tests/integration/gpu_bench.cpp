@@ -133,7 +133,6 @@ TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", 
   const json::value& ours = training.at("contestants").at("shardrun");
   CHECK(ours.at("tokens_per_s").to_number<double>() > 0);
   CHECK(ours.at("share_of_peak").to_number<double>() > 0);
-  CHECK(ours.at("peak_bytes") == training.at("planned_bytes"));
   // N without the positions: 6 * (28320 - 16 * 32) + 6 * 2 * 16 * 32 a token, 4 x 16 tokens.
   CHECK(training.at("parameters").as_int64() == 28'320);
   CHECK(training.at("model_flops_per_step").as_int64() == 64 * (6 * (28'320 - 512) + 6'144));

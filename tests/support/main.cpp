@@ -1,2 +1,12 @@
-#define CATCH_CONFIG_MAIN
+#include <csignal>
+
+#define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
+
+int main(int argc, char** argv) {
+  // A shell lets programs in the background ignore some of these, and what tests start would inherit that.
+  for (const int signal : {SIGINT, SIGQUIT, SIGHUP, SIGTERM}) {
+    std::signal(signal, SIG_DFL);
+  }
+  return Catch::Session().run(argc, argv);
+}
