@@ -371,6 +371,29 @@ TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
   check_losses(job, losses_over_shm(2));
 }
 
+TEST_CASE("a launcher within a launcher starts as many ranks as it says", "[worlds]") {
+  const std::string outer = GENERATE("SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$((r / 2)) ",
+                                     "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$((r / 2)) ");
+  const std::string ranks = GENERATE("4", "auto");
+  const JobFolder job;
+  const std::string run =
+      exported(loopback_world(4)) + "for r in 0 1 2 3; do " + outer +
+      "RANK=$r LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=2 \"$0\" job.ini --set job.ranks=" + ranks +
+      " --set job.strategy=dp --set job.transport=gloo --set train.steps=2 & pids=\"$pids $!\"; done; "
+      "for p in $pids; do wait $p || exit 1; done";
+  const Ended ended = run_script(job.path(), run);
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(job.summary().at("ranks").as_array().size() == 4);
+
+  const JobFolder other;
+  const Ended refused = run_script(other.path(), exported(loopback_world(4)) + "r=1; RANK=1 WORLD_SIZE=3 " + outer +
+                                                     "\"$0\" job.ini --set job.ranks=" + ranks +
+                                                     " --set job.strategy=dp --set job.transport=gloo");
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("started this process as rank 0 of 2, and RANK and WORLD_SIZE say rank 1 of 3"));
+}
+
 TEST_CASE("a world that is not the job's is refused before anything starts", "[worlds]") {
   const JobFolder job;
   const std::string run = "\"$0\" job.ini";

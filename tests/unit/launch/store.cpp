@@ -66,6 +66,15 @@ TEST_CASE("an answer that comes after a wait has ended is there for the next", "
   CHECK(rank.get("far", in(a_minute)) == "away");
 }
 
+TEST_CASE("of several addresses a rank finds the one at which its job listens", "[launch]") {
+  Store store(1);
+  RankContext context = store.context(0);
+  context.address = "127.0.0.9,::1," + context.address;
+  Rank rank(context, Store::job, in(30'000));
+  rank.set("a", "1");
+  CHECK(rank.get("a", in(30'000)) == "1");
+}
+
 TEST_CASE("get() says which key nobody has set when its deadline passes, and works on", "[launch]") {
   Store store(1);
   Rank rank(store.context(0), Store::job, in(a_minute));
