@@ -167,7 +167,6 @@ metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed) {
   if (resumed != nullptr && std::filesystem::equivalent(resumed->path().parent_path(), checkpoint_folder(job), none)) {
     return {.file = {},
             .step = resumed->manifest().step,
-            .evaluates_again = !resumed->manifest().evaluated,
             .metrics = true};
   }
   if (job.task != job::Task::iterate || job.iterate.from.empty() ||
