@@ -21,6 +21,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/train/checkpointing.h"
+#include "core/train/earlier_run.h"
 #include "core/train/local_display.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
@@ -86,7 +87,10 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   });
   std::vector<std::string> notices;
   begin_from(open_resumed(job, notices), compiled);
-  std::ranges::move(require_runnable(job, compiled, ranks_here(world)), std::back_inserter(notices));
+  std::ranges::move(require_runnable(job, compiled, ranks_here(world), 0), std::back_inserter(notices));
+  if (world.rank == 0 && !settings.replaces) {
+    require_same_job(job, compiled);
+  }
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (job.restarts > 0) {
     notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));

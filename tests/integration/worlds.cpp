@@ -371,6 +371,18 @@ TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
   check_losses(job, losses_over_shm(2));
 }
 
+TEST_CASE("ranks of one machine whose loopback is down are refused at once, with the reason", "[worlds]") {
+  const JobFolder job;
+  if (run_script(job.path(), "unshare -Urn true").code != 0) {
+    WARN("skipped: no network namespaces here");
+    return;
+  }
+  const Ended down = run_script(job.path(), "unshare -Urn " + with_sets("\"$0\" job.ini", dp("shm", 2)));
+  CHECK(down.code == 2);
+  CHECK_THAT(down.err, Contains("loopback interface is down") && Contains("ip link set lo up"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
 TEST_CASE("a launcher within a launcher starts as many ranks as it says", "[worlds]") {
   const std::string outer = GENERATE("SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$((r / 2)) ",
                                      "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$((r / 2)) ");
