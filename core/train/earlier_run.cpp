@@ -40,7 +40,7 @@ Parts parts_of(std::string_view text) {
   return {text.substr(name_comment.size(), end - name_comment.size()), text.substr(end + 1)};
 }
 
-/// "[model] name = mlp, here gpt"; "" if the texts are of one job.
+/// "[data] text = a.txt, here b.txt"; "" if the texts are of one job.
 std::string difference(const std::string& older, const std::string& own) {
   const Parts before = parts_of(older);
   const Parts now = parts_of(own);

@@ -88,7 +88,7 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   std::vector<std::string> notices;
   begin_from(open_resumed(job, notices), compiled);
   std::ranges::move(require_runnable(job, compiled, ranks_here(world), 0), std::back_inserter(notices));
-  if (world.rank == 0 && !settings.replaces) {
+  if (!settings.replaces) {
     require_same_job(job, compiled);
   }
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));

@@ -107,16 +107,20 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
             metrics::human_bytes(need.processes), of_text, text_of(*limits.memory),
             limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  // Transports map memory of their own and of other ranks.
-  const std::uint64_t reserved = limits.addresses && job.ranks > 1 ? limits.addresses->limit / 4 : 0;
-  if (const std::uint64_t arena = fullest_of(forecast, *compiled.device);
-      limits.addresses && arena + reserved > limits.addresses->bytes) {
+  // Transports map memory of their own, and those within a machine that of all ranks.
+  const bool maps_others = std::ranges::any_of(
+      compiled.transports.transports, [](const plugins::Transport& each) { return each.props().same_host_only; });
+  const std::uint64_t arena = fullest_of(forecast, *compiled.device);
+  const std::uint64_t others =
+      maps_others ? arena * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1) - 1) : 0;
+  const std::uint64_t reserved = limits.addresses && job.ranks > 1 ? limits.addresses->limit / 4 + others : 0;
+  if (limits.addresses && arena + reserved > limits.addresses->bytes) {
     throw Error(
         ErrorCode::job,
         fmt::format("{}: a rank needs {} ({} bytes){} and {}: raise that limit (ulimit -v unlimited), or make the "
                     "model, [data] batch or context smaller",
                     job.file, metrics::human_bytes(arena), arena,
-                    reserved == 0 ? "" : ", and a quarter of the limit for what transports map,",
+                    reserved == 0 ? "" : fmt::format(" and {} for what transports map", metrics::human_bytes(reserved)),
                     text_of(*limits.addresses)));
   }
 }

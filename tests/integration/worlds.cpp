@@ -305,7 +305,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
                "y.npy\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
     told = "x.npy";
   }
-  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::string settings = with_sets(" --replace", dp("gloo", 2));
 
   static_cast<void>(run_script(
       job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n"));
