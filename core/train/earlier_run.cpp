@@ -52,8 +52,8 @@ std::string difference(const std::string& older, const std::string& own) {
   }
   const job::RawJob raw_older = job::read_job_text(older, "job.ini");
   const job::RawJob raw_own = job::read_job_text(own, "job.ini");
-  constexpr std::pair<const char*, const char*> identity[] = {{"job", "task"},  {"job", "engine"},  {"model", "name"},
-                                                              {"data", "text"}, {"data", "tokens"}, {"data", "arrays"}};
+  constexpr std::pair<const char*, const char*> identity[] = {
+      {"job", "task"}, {"model", "name"}, {"data", "text"}, {"data", "tokens"}, {"data", "arrays"}};
   for (const auto& [section, key] : identity) {
     const std::string value_before = value_in(raw_older, section, key);
     const std::string value_now = value_in(raw_own, section, key);
