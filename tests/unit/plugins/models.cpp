@@ -105,6 +105,11 @@ TEST_CASE("a model's refusal has its reason and the setting at fault", "[plugins
   CHECK(model_fault("invalid") == "2: model 'muddled': [model] fault is a fault");
 }
 
+TEST_CASE("a plugin's text is cut at the beginning of a character, and its length told", "[plugins]") {
+  CHECK(excerpt(std::string(4096, 'a')) == std::string(4096, 'a'));
+  CHECK(excerpt(std::string(4095, 'a') + "\xc3\xa9 and more") == std::string(4095, 'a') + "… (4106 bytes)");
+}
+
 TEST_CASE("a model that writes what no graph may hold is refused in words", "[plugins]") {
   CHECK(model_fault("none") == "nothing");
   CHECK(model_fault("state_twice") == wrote("add_state('u'): there is a state of that name already"));
