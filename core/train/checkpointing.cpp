@@ -344,8 +344,8 @@ void Checkpointing::remove_old(const std::filesystem::path& root) {
         return whole_.contains(step) || (checkpoint::can_be_opened(saved) && whole_.insert(step).second);
       });
   std::error_code none;
-  std::erase_if(whole_,
-                [&](std::int64_t step) { return !std::filesystem::exists(root / checkpoint::folder_name(step), none); });
+  std::erase_if(
+      whole_, [&](std::int64_t step) { return !std::filesystem::exists(root / checkpoint::folder_name(step), none); });
 }
 
 void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,

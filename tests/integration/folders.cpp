@@ -248,7 +248,8 @@ TEST_CASE("address space that the arena does not fit into is named", "[folders]"
   CHECK_THAT(ended.err, Contains("(ulimit -v) leaves") && Contains("raise that limit"));
 }
 
-TEST_CASE("ranks share memory under a limit of their address space, and what cannot fit is refused before", "[folders]") {
+TEST_CASE("ranks share memory under a limit of their address space, and what cannot fit is refused before",
+          "[folders]") {
   if (sanitized) {
     return;
   }
