@@ -17,6 +17,7 @@
 #include "core/files/descriptor.h"
 #include "core/files/folder.h"
 #include "core/files/sequential_file.h"
+#include "core/files/trust.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -123,8 +124,9 @@ std::vector<Listed> checkpoints_at(const std::filesystem::path& given) {
 }
 
 files::Folder lock_checkpoints(const std::filesystem::path& root) {
-  files::create_folders(root, "the folder of checkpoints");
+  files::create_folders(root, "the folder of checkpoints", files::unwritable);
   files::Folder opened(root);
+  files::require_no_links_of_others(opened.root());
   if (::flock(opened.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw Error(ErrorCode::io,
                 fmt::format("another run writes to the checkpoints in '{}' now: wait for its end, or choose "

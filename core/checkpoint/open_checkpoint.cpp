@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <compare>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "core/base/error.h"
@@ -168,9 +169,22 @@ std::string manifest_text(const std::filesystem::path& folder) {
   return text;
 }
 
-Manifest read_manifest(const std::filesystem::path& folder) {
-  return parse_manifest(manifest_text(folder), files::shown(folder / manifest_name).native());
+namespace {
+
+/// The manifest of a text that the folder has.
+Manifest manifest_of(const std::string& text, const std::filesystem::path& folder) {
+  Manifest manifest = parse_manifest(text, files::shown(folder / manifest_name).native());
+  const std::optional<std::int64_t> named = step_of_folder(folder.filename().native());
+  if (named && *named != manifest.step) {
+    refuse(fmt::format("'{}' has the checkpoint of step {}: it was renamed or replaced", files::shown(folder).native(),
+                       manifest.step));
+  }
+  return manifest;
 }
+
+}  // namespace
+
+Manifest read_manifest(const std::filesystem::path& folder) { return manifest_of(manifest_text(folder), folder); }
 
 void check_hash(const files::SteadyFile& file, const files::Hash& expected) {
   files::Hasher hasher;
@@ -205,13 +219,8 @@ void check_pieces(const files::SteadyFile& file, const Manifest& manifest, std::
 OpenCheckpoint::OpenCheckpoint(std::filesystem::path folder) : path_(std::move(folder)) {
   advised([&] {
     const std::string text = manifest_text(path_);
-    manifest_ = parse_manifest(text, files::shown(path_ / manifest_name).native());
+    manifest_ = manifest_of(text, path_);
     hash_ = files::hash_of(text);
-    const std::optional<std::int64_t> named = step_of_folder(path_.filename().native());
-    if (named && *named != manifest_.step) {
-      refuse(fmt::format("'{}' has the checkpoint of step {}: it was renamed or replaced", files::shown(path_).native(),
-                         manifest_.step));
-    }
     for (std::size_t number = 0; number < manifest_.files.size(); ++number) {
       static_cast<void>(file(number));
     }

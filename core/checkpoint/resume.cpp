@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -230,6 +231,31 @@ class StateCheck {
   std::set<std::string> begun_;
 };
 
+/// The name of a model, from its section of a job file.
+std::string_view name_in(std::string_view section) {
+  constexpr std::string_view key = "name = ";
+  const std::size_t begin = section.find(key);
+  return begin == std::string_view::npos ? "" : section.substr(begin, section.find('\n', begin) - begin);
+}
+
+/// Whether a checkpoint has the parameters and fields of a graph, in their shapes, and no others.
+bool has_values_of(const OpenCheckpoint& checkpoint, const graph::Graph& graph) {
+  std::map<std::string, std::vector<std::int64_t>> saved;
+  for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
+    if (tensor.role == TensorRole::parameter || tensor.role == TensorRole::field) {
+      saved.emplace(tensor.name.substr(0, tensor.name.find('@')), tensor.shape);
+    }
+  }
+  std::map<std::string, std::vector<std::int64_t>> needed;
+  for (const graph::StateId id : graph.states.ids()) {
+    const std::optional<TensorRole> role = role_of(graph, id);
+    if (role == TensorRole::parameter || role == TensorRole::field) {
+      needed.emplace(graph.states[id].name, graph.states[id].type.shape);
+    }
+  }
+  return saved == needed;
+}
+
 std::string optimizer_of(const job::Job& job) {
   if (job.task != job::Task::train) {
     return "";
@@ -347,12 +373,19 @@ std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint
     }
   };
   require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
+  std::vector<std::string> notices;
   if (saved.model != run.model) {
-    refuse_other(job, checkpoint, "model", lines_without(saved.model, run.model), lines_without(run.model, saved.model),
-                 "go on with the same model and options");
+    const std::string before = lines_without(saved.model, run.model);
+    const std::string now = lines_without(run.model, saved.model);
+    if (name_in(saved.model) != name_in(run.model) || !has_values_of(checkpoint, graph)) {
+      refuse_other(job, checkpoint, "model", before, now, "go on with the same model and options");
+    }
+    notices.push_back(
+        fmt::format("warning: {}: it has the same parameters, and the steps that follow are computed "
+                    "with the new options",
+                    difference_text(checkpoint, "model", before, now)));
   }
   require_same("optimizer", saved.optimizer, run.optimizer, "its states would be missing");
-  std::vector<std::string> notices;
   const auto compare_data = [&](std::string_view what, bool is_same, const std::string& before,
                                 const std::string& now) {
     if (is_same) {

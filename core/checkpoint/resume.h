@@ -60,8 +60,9 @@ void require_newest(const job::Job& job, std::int64_t step);
                                       const workload::ModelSettings& settings, const data::Dataset* dataset);
 
 /// Compares a checkpoint with the job that is to go on from it. Throws Error{job} that names both values of what must
-/// be the same and is not: model, data, seed, and the states and their shapes. Returns a line for each thing that does
-/// not go along: states of hooks of another strategy.
+/// be the same and is not: model, data, seed, and the states and their shapes. Returns a line for each thing that is
+/// new or does not go along: options of the model that leave its parameters as they are, and states of hooks of another
+/// strategy.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);

@@ -165,10 +165,7 @@ std::filesystem::path result_path(const job::Job& job) {
 metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed) {
   std::error_code none;
   if (resumed != nullptr && std::filesystem::equivalent(resumed->path().parent_path(), checkpoint_folder(job), none)) {
-    return {.file = {},
-            .step = resumed->manifest().step,
-            .evaluates_again = !resumed->manifest().evaluated,
-            .metrics = true};
+    return {.file = {}, .step = resumed->manifest().step, .metrics = true};
   }
   if (job.task != job::Task::iterate || job.iterate.from.empty()) {
     return {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -10,8 +11,10 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
@@ -52,6 +55,42 @@ const Command* find(std::string_view name) {
   return found == commands().end() ? nullptr : &*found;
 }
 
+struct OtherName {
+  std::vector<std::string_view> names;
+  std::string_view meaning;
+};
+
+/// What to write for a command of other programs; "" if none is known.
+std::string_view meaning_of(std::string_view word) {
+  static const std::vector<OtherName> all = {
+      {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
+      {{"resume", "continue", "restart"}, "'shardrun JOB.ini --resume' goes on from a job's newest checkpoint"},
+      {{"eval", "evaluate", "validate", "test"},
+       "'shardrun JOB.ini --set train.steps=0' evaluates a job's model as it begins; with 'checkpoint.resume' and as "
+       "many "
+       "steps as the checkpoint, a trained one"},
+      {{"sample", "complete", "chat"}, "'shardrun generate RUN' samples from a trained model"},
+      {{"infer", "inference", "predict", "serve"},
+       "a job with [job] task = infer predicts, and 'shardrun JOB.ini' runs it"},
+      {{"iterate", "simulate"}, "a job with [job] task = iterate simulates, and 'shardrun JOB.ini' runs it"},
+      {{"export", "convert"}, "'shardrun checkpoint export' writes a checkpoint's weights"},
+      {{"import"}, "'shardrun checkpoint import' makes a checkpoint of weights"},
+      {{"list", "ls", "checkpoints"}, "'shardrun checkpoint list' shows checkpoints, 'shardrun plugins' plugins"},
+      {{"show", "info", "inspect"}, "'shardrun checkpoint show' shows a checkpoint, 'shardrun plan' a job"},
+      {{"check"},
+       "'shardrun plan JOB.ini' checks a job, 'shardrun verify JOB.ini' its numbers, 'shardrun plugins check' a "
+       "plugin"},
+      {{"estimate", "dry-run", "dryrun"}, "'shardrun plan JOB.ini' says what a job needs"},
+      {{"version"}, "'shardrun --version' prints the version"},
+  };
+  for (const OtherName& other : all) {
+    if (std::ranges::find(other.names, word) != other.names.end()) {
+      return other.meaning;
+    }
+  }
+  return "";
+}
+
 /// A word that is no command is a job file if it looks like one.
 bool looks_like_job(const std::string& word) {
   std::error_code ignored;
@@ -77,6 +116,26 @@ void set_call_limit_of_plugins() {
   plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
+/// What every command needs of the system.
+void require_surroundings() {
+  std::error_code failed;
+  static_cast<void>(std::filesystem::read_symlink("/proc/self/exe", failed));
+  if (failed) {
+    throw Error(ErrorCode::usage,
+                fmt::format("/proc/self/exe cannot be read ({}): shardrun needs /proc, so mount it (mount -t proc proc "
+                            "/proc)",
+                            failed.message()));
+  }
+  static_cast<void>(std::filesystem::current_path(failed));
+  if (failed) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("the working directory cannot be found ({}): it was removed, or a folder above it may not be "
+                    "read; change to another one",
+                    failed.message()));
+  }
+}
+
 int dispatch(std::span<const std::string> words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h") {
     fmt::print("{}", usage());
@@ -86,11 +145,15 @@ int dispatch(std::span<const std::string> words) {
     fmt::print("shardrun {}\n", SHARDRUN_VERSION);
     return 0;
   }
+  require_surroundings();
   if (const Command* command = find(words[0])) {
     return command->run(words.subspan(1));
   }
   if (words[0].starts_with("-") || looks_like_job(words[0])) {
     return find("run")->run(words);
+  }
+  if (const std::string_view meaning = meaning_of(words[0]); !meaning.empty()) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is no command: {}", words[0], meaning));
   }
   std::vector<std::string> names;
   for (const Command& command : commands()) {
@@ -115,7 +178,18 @@ const Command* command_of_two(std::string_view first, std::span<const std::strin
   return words.empty() ? nullptr : find(fmt::format("{} {}", first, words[0]));
 }
 
+int tell_error(const std::string& message, int exit_code, bool json) {
+  if (json) {
+    const boost::json::object object{{"status", "failed"}, {"exit_code", exit_code}, {"error", message}};
+    fmt::print("{}\n", boost::json::serialize(object));
+    std::fflush(stdout);
+  }
+  write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(message)));
+  return exit_code;
+}
+
 int main(std::span<const std::string> words) {
+  const bool json = std::ranges::find(words, "--json") != words.end();
   try {
     set_call_limit_of_plugins();
     const int code = dispatch(words);
@@ -124,17 +198,13 @@ int main(std::span<const std::string> words) {
     }
     return code;
   } catch (const Stopped& stopped) {
-    write_to_standard_error(fmt::format("shardrun: stopped by SIG{}\n", sigabbrev_np(stopped.signal())));
-    return 128 + stopped.signal();
+    return tell_error(fmt::format("stopped by SIG{}", sigabbrev_np(stopped.signal())), 128 + stopped.signal(), json);
   } catch (const Error& error) {
-    write_to_standard_error(fmt::format("shardrun: {}\n", error.message()));
-    return exit_code(error.code());
+    return tell_error(error.message(), exit_code(error.code()), json);
   } catch (const std::bad_alloc&) {
-    write_to_standard_error("shardrun: out of memory\n");
-    return 1;
+    return tell_error("out of memory", 1, json);
   } catch (const std::exception& error) {
-    write_to_standard_error(fmt::format("shardrun: unexpected error: {}\n", error.what()));
-    return 1;
+    return tell_error(fmt::format("unexpected error: {}", error.what()), 1, json);
   }
 }
 

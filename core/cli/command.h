@@ -27,6 +27,10 @@ class RegisterCommand {
 /// The command of two words, such as 'plugins check', whose second one is the first of `words`. Null if there is none.
 [[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
 
+/// Tells the user of an error: in a line on standard error and, for a program that wants JSON, in an object on standard
+/// output. Returns `exit_code`.
+int tell_error(const std::string& message, int exit_code, bool json);
+
 /// Runs the subcommand that the words name. Turns errors into a message and an exit code.
 [[nodiscard]] int main(std::span<const std::string> words);
 

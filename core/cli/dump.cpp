@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace shardrun::cli {
 namespace {
@@ -37,12 +38,14 @@ bool wants_dump(const Parsed& parsed, const job::Job& job) {
 void dump(const Parsed& parsed, const job::Job& job, const compile::Compiled& compiled) {
   const std::string what = parsed.get("dump").value_or("");
   if (what == "graph") {
-    fmt::print("{}", graph::to_string(compiled.graph));
+    fmt::print("{}", printable_lines(graph::to_string(compiled.graph)));
   } else if (what == "plan") {
-    fmt::print("{}{}", to_string(compiled.plan),
-               partition::to_string(compiled.partition.sharded, compiled.graph, compiled.partition.placements.mesh));
+    fmt::print("{}", printable_lines(to_string(compiled.plan) +
+                                     partition::to_string(compiled.partition.sharded, compiled.graph,
+                                                          compiled.partition.placements.mesh)));
   } else {
-    fmt::print("{}", partition::to_string(compile::programs_of_rank(job, compiled, rank_of(parsed, job))));
+    fmt::print("{}",
+               printable_lines(partition::to_string(compile::programs_of_rank(job, compiled, rank_of(parsed, job)))));
   }
 }
 

@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
@@ -119,30 +122,55 @@ void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t t
   std::fflush(stdout);
 }
 
-std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer, const std::string& prompt) {
-  if (!tokenizer) {
-    if (!prompt.empty()) {
-      throw Error(ErrorCode::usage,
-                  "--prompt: the model was trained on numbered tokens and has no tokenizer: leave the prompt out");
+/// The tokens of a prompt such as "17 4 250", for a model without a tokenizer; token 0 for an empty one.
+std::vector<std::int32_t> numbers_of(const std::string& prompt, std::int64_t vocab) {
+  std::vector<std::int32_t> tokens;
+  const char* const end = prompt.data() + prompt.size();
+  for (const char* at = prompt.data(); at != end;) {
+    if (*at == ' ' || *at == ',' || *at == '\n' || *at == '\t') {
+      ++at;
+      continue;
     }
-    return {0};
+    std::int32_t token = 0;
+    const auto [rest, fault] = std::from_chars(at, end, token);
+    if (fault != std::errc() || token < 0 || token >= vocab ||
+        (rest != end && std::string_view(" ,\n\t").find(*rest) == std::string_view::npos)) {
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("--prompt: the model was trained on numbered tokens and has no tokenizer: expected numbers "
+                      "from 0 to {}, such as \"17 4 250\", found '{}' at byte {}",
+                      vocab - 1, std::string_view(at, std::min<std::size_t>(static_cast<std::size_t>(end - at), 20)),
+                      at - prompt.data()));
+    }
+    tokens.push_back(token);
+    at = rest;
+  }
+  return tokens.empty() ? std::vector<std::int32_t>{0} : tokens;
+}
+
+std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer, const std::string& prompt,
+                                 std::int64_t vocab) {
+  if (!tokenizer) {
+    return numbers_of(prompt, vocab);
   }
   const std::vector<std::uint16_t> tokens = tokenizer->encode(prompt);
   return {tokens.begin(), tokens.end()};
 }
 
 int generate(std::span<const std::string> words) {
-  const Parsed parsed =
-      parse("generate", words,
-            {{.name = "prompt", .value = "TEXT", .help = "text to continue (default: the end of a line)"},
-             {.name = "tokens", .value = "N", .help = "number of tokens to sample (default 500)"},
-             {.name = "temperature",
-              .value = "T",
-              .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
-             {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
-             {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
-             {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
-            1, 1);
+  const Parsed parsed = parse(
+      "generate", words,
+      {{.name = "prompt",
+        .value = "TEXT",
+        .help = "text to continue (default: the end of a line); of a model without a tokenizer, numbers of tokens"},
+       {.name = "tokens", .value = "N", .help = "number of tokens to sample (default 500)"},
+       {.name = "temperature",
+        .value = "T",
+        .help = "0: always the likeliest token; 1: the model's own distribution (default 0.8)"},
+       {.name = "top-k", .value = "K", .help = "draw only from the K likeliest tokens (default 0: all)"},
+       {.name = "seed", .value = "S", .help = "seed of the random draws (default 1337)"},
+       {.name = "threads", .value = "N", .help = "threads to compute with (default 1)"}},
+      1, 1);
   if (parsed.help_shown) {
     return 0;
   }
@@ -157,12 +185,12 @@ int generate(std::span<const std::string> words) {
       checkpoint::read_model(given.source(), compile::models_in(given.directories()));
   const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
-  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
-  const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt);
-
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(given.source(), graph, executor);
+  const std::int64_t vocab = executor.output(executor.find(workload::predict_function, 1), "logits").elements();
+  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt, vocab);
   for (const std::int32_t token : tokens) {
     print_token(trained.tokenizer, token);
   }

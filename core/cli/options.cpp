@@ -1,7 +1,9 @@
 #include "core/cli/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <charconv>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/compile/plugins.h"
+#include "core/job/hints.h"
 #include "core/job/output.h"
 #include "core/launch/world.h"
 
@@ -54,6 +57,29 @@ std::vector<po::option> split(const std::string& command, std::span<const std::s
   } catch (const po::error& error) {
     refuse(command, error.what());
   }
+}
+
+/// " (it is a setting of the job file: --set job.ranks=VALUE)", for a command with --set; "" if no setting has the
+/// name.
+std::string as_setting(const std::string& name, const std::vector<OptionSyntax>& syntax) {
+  if (std::ranges::find(syntax, "set", &OptionSyntax::name) == syntax.end()) {
+    return "";
+  }
+  std::vector<std::string> found;
+  for (const bool of_others : {false, true}) {
+    for (const job::KnownKeys& known : job::known_keys()) {
+      for (const OptionSpec& spec : known.specs) {
+        const auto is_alike = [&](std::string_view other) { return folded(other) == folded(name); };
+        if (of_others ? std::ranges::any_of(spec.aliases, is_alike, &Alias::name) : is_alike(spec.name)) {
+          found.push_back(fmt::format("--set {}.{}=VALUE", known.section, spec.name));
+        }
+      }
+    }
+    if (!found.empty()) {
+      return fmt::format(" (a setting of the job file: {})", fmt::join(found, ", or "));
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -120,10 +146,13 @@ Parsed parse(const std::string& command, std::span<const std::string> words, con
       continue;
     }
     if (option.unregistered) {
+      const std::string setting = as_setting(option.string_key, syntax);
       const std::string_view near = nearest_name(option.string_key, names);
       refuse(command, fmt::format("unknown option '{}'{}",
                                   option.original_tokens.empty() ? option.string_key : option.original_tokens[0],
-                                  near.empty() ? "" : fmt::format(" (did you mean '--{}'?)", near)));
+                                  !setting.empty() ? setting
+                                  : near.empty()   ? ""
+                                                   : fmt::format(" (did you mean '--{}'?)", near)));
     }
     if (option.string_key == "help") {
       parsed.help_shown = true;

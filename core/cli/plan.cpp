@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/compile/device.h"
@@ -92,11 +93,12 @@ std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
 
 /// The search for settings that fit takes longest. Everything else is printed before it.
 void print_plan(const Planned& planned, bool every_rank) {
-  fmt::print("{}", plan_text(planned, screen_width(), every_rank));
+  fmt::print("{}", printable_lines(plan_text(planned, screen_width(), every_rank)));
   if (planned.fit && !planned.fit->fits()) {
     fmt::print("\nit does not fit; planning it with other settings\n");
     std::fflush(stdout);
-    fmt::print("{}", forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast)));
+    fmt::print("{}", printable_lines(
+                         forecast::to_string(forecast::find_fitting(planned.job, planned.compiled, planned.forecast))));
   }
 }
 
@@ -136,16 +138,18 @@ int plan(std::span<const std::string> words) {
                   .compiled = compiled,
                   .forecast = forecast::forecast(job, compiled),
                   .idle = {},
+                  .without = {},
                   .fit = {},
                   .disk = forecast::disk_use(job, compiled),
                   .beginning = train::beginning_of(job, compiled),
                   .ranks_here = ranks_here(job, *compiled.device)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
+  planned.without = forecast::ranks_without(compiled, planned.idle);
   planned.fit = forecast::memory_fit(job, *compiled.device, planned.forecast);
   if (parsed.has("json")) {
     print_json(planned);
   } else if (!ranks.empty()) {
-    fmt::print("{}", ranks_text(planned, ranks));
+    fmt::print("{}", printable_lines(ranks_text(planned, ranks)));
   } else {
     print_plan(planned, parsed.has("all"));
   }

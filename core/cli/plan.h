@@ -21,6 +21,7 @@ struct Planned {
   const compile::Compiled& compiled;
   forecast::Forecast forecast;
   std::optional<forecast::IdleRanks> idle;
+  std::vector<forecast::RanksWithout> without;
   std::optional<forecast::MemoryFit> fit;
   forecast::DiskUse disk;
   train::Beginning beginning;

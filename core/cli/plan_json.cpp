@@ -80,6 +80,12 @@ boost::json::object json_of(const forecast::Timeline& timeline, const char* cost
   return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
 }
 
+boost::json::object json_of(const forecast::RanksWithout& without) {
+  return {{"axis", without.axis},
+          {"size", without.size},
+          {"ranks", boost::json::array(without.ranks.begin(), without.ranks.end())}};
+}
+
 boost::json::object json_of(const forecast::IdleRanks& idle) {
   return {{"ranks", boost::json::array(idle.ranks.begin(), idle.ranks.end())},
           {"most_flops", whole_number(idle.most_idle)},
@@ -177,6 +183,12 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   }
   if (planned.idle) {
     plan["idle"] = json_of(*planned.idle);
+  }
+  if (!planned.without.empty()) {
+    json::array& without = plan["without"].emplace_array();
+    for (const forecast::RanksWithout& each : planned.without) {
+      without.push_back(json_of(each));
+    }
   }
   if (planned.fit) {
     plan["memory"] = json_of(*planned.fit, search);

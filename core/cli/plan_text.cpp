@@ -328,10 +328,16 @@ std::string head_text(const Planned& planned) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
                         metrics::human_bytes(bytes));
   }
+  for (const std::string& notice : data::name_notices(planned.job.data)) {
+    text += notice + "\n";
+  }
   if (const std::string untrained = workload::untrained_notice(compiled.graph); !untrained.empty()) {
     text += untrained + "\n";
   }
   text += planned.idle ? forecast::to_string(*planned.idle) + "\n" : "";
+  for (const forecast::RanksWithout& without : planned.without) {
+    text += forecast::to_string(without) + "\n";
+  }
   if (planned.machines() > 1) {
     text += fmt::format(
         "{} ranks need {} machines: [job] device = {} has units for {} on each; a run on this machine "

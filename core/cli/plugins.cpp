@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <boost/json.hpp>
 #include <cstdio>
 
 #include "core/base/printable.h"
@@ -57,23 +59,82 @@ std::string describe(const plugins::PluginInfo& plugin) {
   return text;
 }
 
+/// Whole numbers as such.
+boost::json::value json_of(double number) {
+  const auto whole = static_cast<std::int64_t>(std::clamp(number, -1e15, 1e15));
+  return static_cast<double>(whole) == number ? boost::json::value(whole) : boost::json::value(number);
+}
+
+boost::json::object json_of(const OptionSpec& option) {
+  boost::json::object json = {
+      {"name", option.name}, {"type", type_name(option.type)}, {"help", printable(option.help)}};
+  if (option.default_value) {
+    json["default"] = *option.default_value;
+  }
+  json["required"] = !option.default_value && !option.optional;
+  if (option.minimum) {
+    json["minimum"] = json_of(*option.minimum);
+  }
+  if (option.maximum) {
+    json["maximum"] = json_of(*option.maximum);
+  }
+  if (!option.choices.empty()) {
+    json["choices"] = boost::json::array(option.choices.begin(), option.choices.end());
+    json["or_a_file"] = option.type == OptionType::choice_or_path;
+  }
+  return json;
+}
+
+boost::json::object json_of(const plugins::PluginInfo& plugin) {
+  boost::json::object json = {{"kind", plugin.kind}, {"name", printable(plugin.name)}, {"file", plugin.path.string()}};
+  if (!plugin.error.empty()) {
+    json["error"] = printable(plugin.error);
+    return json;
+  }
+  json["version"] = printable(plugin.version);
+  json["abi"] = plugin.abi;
+  if (!plugin.shadowed_by.empty()) {
+    json["shadowed_by"] = plugin.shadowed_by.string();
+  }
+  json["reads_sharding"] = plugin.reads_sharding;
+  boost::json::array options;
+  for (const OptionSpec& option : plugin.options) {
+    options.push_back(json_of(option));
+  }
+  json["options"] = std::move(options);
+  boost::json::array ops;
+  for (const auto& [name, help] : plugin.ops) {
+    ops.push_back({{"name", printable(name)}, {"help", printable(help)}});
+  }
+  json["ops"] = std::move(ops);
+  return json;
+}
+
 int list(std::span<const std::string> words) {
   if (const Command* two_words = command_of_two("plugins", words)) {
     return two_words->run(words.subspan(1));
   }
-  const Parsed parsed = parse("plugins", words, {set_option()}, 0, 1);
+  const Parsed parsed = parse("plugins", words, {set_option(), {.name = "json", .help = "print JSON"}}, 0, 1);
   if (parsed.help_shown) {
     return 0;
   }
   const plugins::Directories directories = directories_of(parsed, 0);
   const std::vector<plugins::PluginInfo> found = plugins::list_plugins(directories);
+  if (parsed.has("json")) {
+    boost::json::array all;
+    for (const plugins::PluginInfo& plugin : found) {
+      all.push_back(json_of(plugin));
+    }
+    fmt::print("{}\n", boost::json::serialize(all));
+    return 0;
+  }
   for (const plugins::PluginInfo& plugin : found) {
     fmt::print("{}", printable_lines(describe(plugin)));
   }
   if (found.empty()) {
     fmt::print("no plugin in\n");
     for (const std::filesystem::path& directory : directories) {
-      fmt::print("    {}\n", directory.string());
+      fmt::print("    {}\n", printable(directory.string()));
     }
   }
   return 0;

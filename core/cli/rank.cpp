@@ -19,6 +19,7 @@ int rank(std::span<const std::string> words) {
                               {{.name = "folder", .value = "PATH", .help = "a path into the open output folder"},
                                {.name = "profile", .help = "as of run"},
                                {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
+                               {.name = train::declared_option, .value = "HASH", .help = "of what the model declares"},
                                {.name = train::resume_option, .value = "PATH", .help = "the checkpoint to go on from"},
                                {.name = train::ends_by_option, .value = "TIME", .help = "when the run has to end"},
                                {.name = train::standard_option, .value = "HANDLES", .help = "as data"},
@@ -37,6 +38,7 @@ int rank(std::span<const std::string> words) {
   job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
   job.checkpoints.resume = parsed.get(train::resume_option).value_or("never");
   train::RankInputs inputs = {.folder = folder,
+                              .declared = parsed.get(train::declared_option).value_or(""),
                               .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
   if (const auto standard = train::data_handles(parsed.get(train::standard_option).value_or("")); !standard.empty()) {
     inputs.standard_input = std::stoi(standard.at(0));

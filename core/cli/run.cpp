@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/base/printable.h"
 #include "core/base/standard_error.h"
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
@@ -18,6 +19,7 @@
 #include "core/job/output.h"
 #include "core/launch/world.h"
 #include "core/metrics/human.h"
+#include "core/metrics/locked_run_folder.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
@@ -59,10 +61,26 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
                      is_unsaved ? ", without a checkpoint of it" : "",
                      metrics::human_path(job.task != job::Task::infer ? output : job.infer.to));
   if (has_predictions(job)) {
-    write_to_standard_error(text);
+    write_to_standard_error(printable_lines(text));
   } else {
-    show(text, summary.exit_code);
+    show(printable_lines(text), summary.exit_code);
   }
+}
+
+/// A run whose results could not be told has failed: its summary says so, too. Returns the exit code.
+int untold(metrics::Summary summary, const std::filesystem::path& output, const Error& error) {
+  summary.exit_code = exit_code(error.code());
+  summary.error = error.message();
+  if (!summary.origin.ended.empty()) {  // else no summary was written
+    try {
+      const metrics::LockedRunFolder folder(output);
+      metrics::write_summary(metrics::summary_path(folder.root()), summary);
+    } catch (const Error&) {
+      // The folder is another run's by now.
+    }
+  }
+  write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(summary.error)));
+  return summary.exit_code;
 }
 
 /// How many words from this one on say where the run begins: 0, 1 or 2.
@@ -144,6 +162,7 @@ int run(std::span<const std::string> words) {
   std::vector<OptionSyntax> options = {
       set_option(),
       {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
+      {.name = "replace", .help = "replace the run in the output folder, even if it is of a different job"},
       {.name = "profile", .help = "print where the time went, by op"},
       {.name = "launch",
        .value = "HOW",
@@ -173,6 +192,7 @@ int run(std::span<const std::string> words) {
       .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
+      .replaces = parsed.has("replace"),
       .on_stop = listen_for_stop,
       .origin = origin_of(words, started),
       .ends_by = job.time_limit == 0 ? std::nullopt
@@ -181,14 +201,18 @@ int run(std::span<const std::string> words) {
       .output = job::resolved_output(job, started)};
   const bool has_new_folder = job::has_placeholder(job) && job.checkpoints.folder.empty();
   const auto tell = [&](const metrics::Summary& summary) {
-    if (json) {
-      show(metrics::to_json(summary), summary.exit_code);
-    } else if (summary.error.empty()) {
-      print_results(summary, job, settings.output);
+    try {
+      if (json) {
+        show(metrics::to_json(summary), summary.exit_code);
+      } else if (summary.error.empty()) {
+        print_results(summary, job, settings.output);
+      }
+    } catch (const Error& error) {
+      return untold(summary, settings.output, error);
     }
     if (!summary.error.empty()) {
       std::fflush(stdout);
-      write_to_standard_error(fmt::format("shardrun: {}\n", summary.error));
+      write_to_standard_error(fmt::format("shardrun: {}\n", printable_lines(summary.error)));
     }
     if (summary.status == "stopped" && job.checkpoints.used) {
       const bool has_saved = summary.checkpoints && summary.checkpoints->last_step >= 0;

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "core/base/printable.h"
 #include "core/cli/options.h"
 #include "core/cli/sharding.h"
 #include "core/metrics/progress.h"
@@ -31,7 +32,7 @@ int show_sharding(std::span<const std::string> words) {
     return 0;
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    fmt::print("{}{}", t == 0 ? "" : "\n", sharding_text(tensors[t], compiled, terminal_width()));
+    fmt::print("{}{}", t == 0 ? "" : "\n", printable_lines(sharding_text(tensors[t], compiled, terminal_width())));
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/base/standard_error.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
@@ -58,14 +59,13 @@ int verify(std::span<const std::string> words) {
   settings.run.stop_signal = stop_signal;
   const verify::JobOutcome outcome = verify::verify_job(job, settings);
   if (!outcome.summary.error.empty()) {
-    write_to_standard_error(fmt::format("shardrun: {}\n", outcome.summary.error));
-    return outcome.summary.exit_code;
+    return tell_error(outcome.summary.error, outcome.summary.exit_code, json);
   }
   if (outcome.summary.exit_code != 0) {
-    write_to_standard_error("shardrun: stopped before everything was compared\n");
-    return outcome.summary.exit_code;
+    return tell_error("stopped before everything was compared", outcome.summary.exit_code, json);
   }
-  fmt::print("{}", json ? verify::to_json(outcome.report, rows) : verify::to_text(outcome.report, rows));
+  fmt::print("{}",
+             json ? verify::to_json(outcome.report, rows) : printable_lines(verify::to_text(outcome.report, rows)));
   return outcome.report.passed() ? 0 : 1;
 }
 

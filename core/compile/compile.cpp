@@ -50,12 +50,26 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
+/// Each call is planned on its own.
+void require_few_evaluation_calls(const job::Job& job, std::int64_t samples, std::int64_t rows) {
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  if (samples / rows >= most) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: an evaluation of {} samples, {} at once, has {} calls, expected fewer than {}: set "
+                            "[data] eval_batch to more, split closer to 1, or validation data of its own",
+                            job.where("data", "eval_batch"), samples, rows, samples / rows, most));
+  }
+}
+
 workload::TrainingSettings training_settings(const job::Job& job, const data::Dataset* dataset) {
   const std::int64_t first = workload::microbatch_rows(job.data.batch, job.data.microbatches).front();
+  const std::int64_t eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first;
+  const std::int64_t eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples();
+  require_few_evaluation_calls(job, eval_samples, eval_rows);
   return {.batch = job.data.batch,
           .microbatches = job.data.microbatches,
-          .eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first,
-          .eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples(),
+          .eval_rows = eval_rows,
+          .eval_samples = eval_samples,
           .predict = job.train.sample > 0,
           .remat = remat_of(job.train.remat),
           .mixed = mixed_gradients(job.train),
@@ -74,7 +88,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   } catch (const workload::Refusal&) {
     throw;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::job) {
+    if (error.code() != ErrorCode::job && error.code() != ErrorCode::shape_mismatch) {
       throw;
     }
     throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("model", ""), error.message()));

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <shardrun/model.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
@@ -133,8 +135,35 @@ job::SchemaProviders schema_providers() {
   };
 }
 
+namespace {
+
+/// A job sets the length of samples and the number of distinct tokens by options that the model's author declares.
+void require_options_for_tokens(const job::Job& job, const plugins::Model& model) {
+  const auto require = [&](const char* option, const char* key, const char* meaning) {
+    if (std::ranges::find(model.options(), option, &OptionSpec::name) == model.options().end()) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [data] {}: model {} is trained on tokens and has no option '{}', by which a job says "
+                      "{}: its author has to declare that, as integer_option(\"{}\", …)",
+                      job.where("data", key), key, job.model.name, option, meaning, option));
+    }
+  };
+  const bool is_text = !job.data.text.empty();
+  if (job.task != job::Task::train || (!is_text && job.data.tokens.empty()) || (model.data() & SR_DATA_TOKENS) == 0) {
+    return;
+  }
+  require("context", is_text ? "text" : "tokens", "how many tokens a sample has");
+  if (!is_text) {
+    require("vocab", "tokens", "how many distinct tokens there are");
+  }
+}
+
+}  // namespace
+
 workload::Model open_model(const job::Job& job) {
-  return model_of(plugins::Model::open(directories_of(job.plugins.path), job.model.name));
+  plugins::Model model = plugins::Model::open(directories_of(job.plugins.path), job.model.name);
+  require_options_for_tokens(job, model);
+  return model_of(std::move(model));
 }
 
 plugins::Strategy open_strategy(const job::Job& job) {

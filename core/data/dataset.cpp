@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "core/data/data_files.h"
@@ -73,6 +75,31 @@ std::string batch_notice(const Dataset& dataset, std::int64_t batch) {
                    "[data] batch = {} is more than the {} training samples: a step takes some of them more than "
                    "once",
                    batch, samples);
+}
+
+std::vector<std::string> name_notices(const job::DataSettings& data) {
+  constexpr std::string_view packed[] = {".gz",  ".bz2",     ".xz",    ".zst", ".zip",
+                                         ".tar", ".parquet", ".arrow", ".pkl", ".pt"};
+  constexpr std::string_view of_records[] = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml", ".html"};
+  constexpr std::string_view of_numbers[] = {".npy", ".npz", ".bin", ".safetensors"};
+  constexpr std::string_view of_words[] = {".txt", ".md"};
+  std::vector<std::string> notices;
+  const auto look = [&](const char* key, const std::filesystem::path& file, bool is_text) {
+    const std::string extension = file.extension().string();
+    const auto is_in = [&](const auto& names) { return std::ranges::find(names, extension) != std::end(names); };
+    const bool is_other = is_in(packed) || is_in(of_records) ||
+                          (is_text ? is_in(of_numbers) : is_in(of_words) || (is_in(of_numbers) && extension != ".bin"));
+    if (is_other) {
+      notices.push_back(fmt::format("[data] {} = {}: is a file of that kind meant? {}", key, file.filename().native(),
+                                    is_text ? "All its bytes are taken for text, also the marks of its format"
+                                            : "All its bytes are taken for tokens, also a header"));
+    }
+  };
+  look("text", data.text, true);
+  look("validation_text", data.validation_text, true);
+  look("tokens", data.tokens, false);
+  look("validation_tokens", data.validation_tokens, false);
+  return notices;
 }
 
 std::unique_ptr<Dataset> no_data() {

@@ -71,6 +71,9 @@ class Dataset {
 /// One line about a batch that is larger than an epoch; empty if it is not.
 [[nodiscard]] std::string batch_notice(const Dataset& dataset, std::int64_t batch);
 
+/// A line for each file of [data] text and tokens whose name says that it is something else, such as x.jsonl.
+[[nodiscard]] std::vector<std::string> name_notices(const job::DataSettings& data);
+
 /// For models whose functions have no inputs.
 [[nodiscard]] std::unique_ptr<Dataset> no_data();
 

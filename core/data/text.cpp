@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/memory/machine.h"
 
 namespace shardrun::data {
 namespace {
@@ -64,6 +65,16 @@ std::string quoted(const files::SteadyFile& file) { return fmt::format("'{}'", f
 void require_text(const files::SteadyFile& file) {
   if (file.size() == 0) {
     throw Error(ErrorCode::data, fmt::format("{} is empty: it has no tokens", quoted(file)));
+  }
+  // A token has at least a byte, and a character at most four.
+  const std::optional<memory::MemoryRoom> room = memory::available_memory();
+  if (const std::uint64_t least = file.size() / widest_character; room && least > room->bytes) {
+    throw Error(
+        ErrorCode::data,
+        fmt::format("{} has {} bytes: its tokens take at least {} bytes of memory, and {}: give "
+                    "a smaller part, or a file of tokens, which is read from the disk",
+                    quoted(file), file.size(), least,
+                    to_string(*room, fmt::format("{} bytes", room->bytes), fmt::format("{} bytes", room->limit))));
   }
 }
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -61,6 +63,13 @@ Error unreadable(std::string_view attempted, const std::filesystem::path& path, 
   const Error error = system_error(attempted, path, error_number);
   const bool is_shortage = error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM;
   return is_shortage ? error : Error(ErrorCode::data, error.message());
+}
+
+Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number) {
+  constexpr int of_choice[] = {ENOENT, ENOTDIR, EACCES, EPERM, EROFS, ENAMETOOLONG, ELOOP, EINVAL, EEXIST};
+  const Error error = system_error(attempted, path, error_number);
+  return std::ranges::find(of_choice, error_number) == std::end(of_choice) ? error
+                                                                           : Error(ErrorCode::data, error.message());
 }
 
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path) {

@@ -32,6 +32,10 @@ class FileDescriptor {
 /// system is short of resources.
 [[nodiscard]] Error unreadable(std::string_view attempted, const std::filesystem::path& path, int error_number);
 
+/// As system_error(), for a folder that the user chose to be written to. Error{data} if the choice is at fault: there
+/// can be no such path, or it may not be written.
+[[nodiscard]] Error unwritable(std::string_view attempted, const std::filesystem::path& path, int error_number);
+
 /// Writes all of `bytes` at the descriptor's position, continuing after interrupts and short writes. Throws Error{io};
 /// bytes already written stay. `path` is for the message.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, const std::filesystem::path& path);

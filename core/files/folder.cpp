@@ -49,7 +49,7 @@ void sync_folder(const std::filesystem::path& folder) {
   }
 }
 
-void create_folders(const std::filesystem::path& path, std::string_view what) {
+void create_folders(const std::filesystem::path& path, std::string_view what, SystemError error) {
   std::error_code failed;
   std::vector<std::filesystem::path> missing;
   for (std::filesystem::path each = path; !each.empty() && !std::filesystem::exists(each, failed);
@@ -58,7 +58,7 @@ void create_folders(const std::filesystem::path& path, std::string_view what) {
   }
   std::filesystem::create_directories(path, failed);
   if (failed) {
-    throw system_error(fmt::format("create {}", what), path, failed.value());
+    throw error(fmt::format("create {}", what), path, failed.value());
   }
   for (const std::filesystem::path& created : missing) {
     const std::filesystem::path parent = created.has_parent_path() ? created.parent_path() : ".";

@@ -25,9 +25,13 @@ class Folder {
 /// Makes the names in a folder durable: those of new files, renamed ones and removed ones. Throws Error{io}.
 void sync_folder(const std::filesystem::path& folder);
 
+/// system_error() or unwritable().
+using SystemError = Error (*)(std::string_view attempted, const std::filesystem::path& path, int error_number);
+
 /// Creates a folder and those above it, where they are missing, and makes their names durable. `what`: "the output
-/// folder", for the message. Throws Error{io}.
-void create_folders(const std::filesystem::path& path, std::string_view what = "the folder");
+/// folder", for the message. Throws `error`, and Error{io}.
+void create_folders(const std::filesystem::path& path, std::string_view what = "the folder",
+                    SystemError error = system_error);
 
 /// A path for people. A path below the root of an open folder is shown by where that folder is now.
 [[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);

@@ -18,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/files/folder.h"
 
 namespace shardrun::files {
 namespace {
@@ -196,6 +197,25 @@ void require_trusted_search(const std::filesystem::path& directory) {
     distrust(existing, "it is a link that leads nowhere, and others may be able to create what it leads to");
   }
   require_trusted_directory(existing);
+}
+
+void require_no_links_of_others(const std::filesystem::path& folder) {
+  std::error_code failed;
+  std::filesystem::recursive_directory_iterator entries(folder, failed);
+  for (; !failed && entries != std::filesystem::recursive_directory_iterator(); entries.increment(failed)) {
+    if (entries.depth() == 1) {
+      entries.disable_recursion_pending();
+    }
+    struct stat status = {};
+    if (::lstat(entries->path().c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != ::geteuid() &&
+        status.st_uid != 0) {
+      throw Error(
+          ErrorCode::data,
+          fmt::format("'{}' is a link that another user (uid {}) has put there, and what is written would follow it: "
+                      "remove it, or choose another folder",
+                      printable(shown(entries->path()).string()), status.st_uid));
+    }
+  }
 }
 
 void require_trusted(const std::filesystem::path& file) {

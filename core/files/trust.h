@@ -24,4 +24,8 @@ void require_trusted_directory(const std::filesystem::path& directory);
 /// create it. A link that leads nowhere is not trusted.
 void require_trusted_search(const std::filesystem::path& directory);
 
+/// Checks that a folder which will be written to holds no link that another user than this process's or root has put
+/// there, itself or in a folder of it: files would be written, or removed, where that user cannot. Throws Error{data}.
+void require_no_links_of_others(const std::filesystem::path& folder);
+
 }  // namespace shardrun::files

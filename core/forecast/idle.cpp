@@ -181,6 +181,38 @@ std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled
   return idle;
 }
 
+std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const std::optional<IdleRanks>& idle) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  std::vector<RanksWithout> all;
+  for (const ShortDimension& dimension : short_dimensions(compiled)) {
+    if (dimension.is_rows || dimension.name.empty()) {
+      continue;
+    }
+    RanksWithout found{
+        .axis = dimension.name,
+        .ranks = {},
+        .size = dimension.size,
+        .split_over = fmt::format("{} ranks along {}", parts_of(mesh, dimension.axes), names_of(mesh, dimension.axes))};
+    for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+      const bool is_idle = idle && std::ranges::binary_search(idle->ranks, rank);
+      if (!is_idle && explained(dimension, {rank}, mesh) == 1) {
+        found.ranks.push_back(rank);
+      }
+    }
+    if (!found.ranks.empty()) {
+      all.push_back(std::move(found));
+    }
+  }
+  return all;
+}
+
+std::string to_string(const RanksWithout& without) {
+  const bool is_one = without.ranks.size() == 1;
+  return fmt::format("{} {} {} no {}: a dimension of {} is split over {}", is_one ? "rank" : "ranks",
+                     mesh::ranks_text(without.ranks), is_one ? "has" : "have", without.axis, without.size,
+                     without.split_over);
+}
+
 std::string to_string(const IdleRanks& idle) {
   const auto count = static_cast<std::int64_t>(idle.ranks.size());
   std::string text =

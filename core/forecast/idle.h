@@ -25,7 +25,20 @@ struct IdleRanks {
 [[nodiscard]] std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled,
                                                   const Forecast& forecast);
 
+/// Ranks that have work and yet no index of a dimension that is split among them, such as attention heads.
+struct RanksWithout {
+  std::string axis;                 ///< of the graph: "heads"
+  std::vector<std::int64_t> ranks;  ///< ascending
+  std::int64_t size = 0;            ///< of the dimension
+  std::string split_over;           ///< "4 ranks along model"
+};
+
+/// Sorted by axis. Ranks that are `idle` as a whole are left out, and so are rows of microbatches.
+[[nodiscard]] std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled,
+                                                      const std::optional<IdleRanks>& idle);
+
 /// One line without its line break.
 [[nodiscard]] std::string to_string(const IdleRanks& idle);
+[[nodiscard]] std::string to_string(const RanksWithout& without);
 
 }  // namespace shardrun::forecast

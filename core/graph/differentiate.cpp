@@ -184,7 +184,7 @@ class Differentiation {
                 .kind = StateKind::gradient,
                 .layer = owner.layer,
                 .of_parameter = parameter};
-    graph.states.push_back(std::move(state));
+    graph.add_state(std::move(state));
     return next;
   }
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "core/base/error.h"
 
 namespace shardrun::graph {
 
@@ -30,6 +33,28 @@ StateId Graph::find_state(std::string_view name) const noexcept {
 StateId Graph::master_of(StateId parameter) const noexcept {
   const StateId master = states[parameter].master;
   return master.exists() ? master : parameter;
+}
+
+namespace {
+
+/// "optimizer state of parameter 'w'"
+std::string described(const Graph& graph, const State& state) {
+  const std::string kind = to_string(state.kind);
+  return state.of_parameter.exists()
+             ? fmt::format("the {}{} of parameter '{}'", kind, state.kind == StateKind::optimizer ? " state" : "",
+                           graph.states[state.of_parameter].name)
+             : fmt::format("the {} '{}'", kind, state.name);
+}
+
+}  // namespace
+
+StateId Graph::add_state(State state) {
+  if (const StateId known = find_state(state.name); known.exists()) {
+    throw Error(ErrorCode::plugin,
+                fmt::format("model {}: {} and {} have one name, '{}': the model has to call its own otherwise", model,
+                            described(*this, states[known]), described(*this, state), state.name));
+  }
+  return states.push_back(std::move(state));
 }
 
 const char* to_string(StateKind kind) noexcept {

@@ -132,6 +132,8 @@ struct Graph {
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   /// The default id if there is none.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
+  /// Adds a state to those of the model. Throws Error{plugin}, naming both, if the graph has one of that name.
+  StateId add_state(State state);
   /// The float32 copy of a parameter that the optimizer updates (mixed precision); without one, the parameter.
   [[nodiscard]] StateId master_of(StateId parameter) const noexcept;
 };

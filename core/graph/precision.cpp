@@ -169,7 +169,7 @@ void add_master(Graph& graph, StateId id) {
   master.initializer.stream = graph.states[id].name;
   master.of_parameter = id;
   graph.states[id].type.dtype = DType::bf16;
-  graph.states[id].master = graph.states.push_back(std::move(master));
+  graph.states[id].master = graph.add_state(std::move(master));
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ Section train_section() {
       .settings = {{{.name = "steps",
                      .type = integer,
                      .minimum = 0,
-                     .help = "Optimizer steps.",
+                     .help = "Optimizer steps. 0: the model is only evaluated.",
                      .aliases = {"max_iters",
                                  "max_steps",
                                  "num_steps",

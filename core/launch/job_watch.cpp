@@ -3,14 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
+#include "core/base/host_name.h"
 #include "core/launch/status.h"
 
 namespace shardrun::launch {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// What the kernel says a process of this machine is doing, if that is why it is silent: ": it is stopped (…)".
+std::string state_text(const RankStatus& rank) {
+  if (rank.host != host_name()) {
+    return "";
+  }
+  std::ifstream file(fmt::format("/proc/{}/stat", rank.end.pid));
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t name_end = stat.rfind(") ");
+  const char state = name_end == std::string::npos || name_end + 2 >= stat.size() ? '?' : stat[name_end + 2];
+  return state == 'T'   ? ": its process is stopped (SIGSTOP, or by a terminal)"
+         : state == 't' ? ": a debugger has stopped its process"
+         : state == 'D' ? ": its process waits for a disk or a file system"
+                        : "";
+}
 
 /// Why a rank has been silent for too long, or nothing.
 std::optional<std::string> silence_reason(const RankStatus& rank, JobWatch::Clock::time_point now,
@@ -26,7 +44,7 @@ std::optional<std::string> silence_reason(const RankStatus& rank, JobWatch::Cloc
   if (!rank.joined) {
     return fmt::format("has not joined the job within {:.1f} s", seconds);
   }
-  return fmt::format("has not answered for {:.1f} s", seconds);
+  return fmt::format("has not answered for {:.1f} s{}", seconds, state_text(rank));
 }
 
 }  // namespace

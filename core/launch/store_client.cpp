@@ -104,25 +104,51 @@ void StoreClient::set(std::string_view key, std::string_view value) {
 std::string StoreClient::get(std::string_view key, Deadline deadline) {
   const auto began = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  const std::uint64_t request = next_request_++;
-  requests_[request] = std::nullopt;
-  lock.unlock();
-  post(FrameWriter(FrameType::get).u64(request).bytes(key).finish());
-  lock.lock();
+  const auto asked = unanswered_.find(key);
+  const bool is_new = asked == unanswered_.end();
+  const std::uint64_t request = is_new ? next_request_++ : asked->second;
+  if (is_new) {
+    requests_[request] = std::nullopt;
+    lock.unlock();
+    post(FrameWriter(FrameType::get).u64(request).bytes(key).finish());
+    lock.lock();
+  } else {
+    unanswered_.erase(asked);
+  }
   wait(lock, deadline, [&] { return requests_[request] || abort_reason_; });
-  const std::optional<std::string> value = std::move(requests_[request]);
-  requests_.erase(request);
-  lock.unlock();
-  if (value) {
+  if (const std::optional<std::string> value = std::move(requests_[request])) {
+    requests_.erase(request);
     return *value;
   }
-  if (aborted_) {
+  if (abort_reason_) {
+    requests_.erase(request);
+    lock.unlock();
     throw aborted_error(fmt::format("wait for the key '{}'", key));
   }
-  post(FrameWriter(FrameType::cancel_get).u64(request).finish());
+  const std::uint64_t cancelled = keep_request(key, request);
+  lock.unlock();
+  if (cancelled != no_request) {
+    post(FrameWriter(FrameType::cancel_get).u64(cancelled).finish());
+  }
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - began;
   throw Error(ErrorCode::timeout, fmt::format("rank {} waited {:.1f} s for the key '{}', which no rank has set",
                                               settings_.hello.rank, waited.count(), key));
+}
+
+/// Another wait for the key will take the answer, however far away the store is. Returns a request that is to be
+/// cancelled, or `no_request`.
+std::uint64_t StoreClient::keep_request(std::string_view key, std::uint64_t request) {
+  constexpr std::size_t most = 64;
+  std::uint64_t cancelled = no_request;
+  if (const auto [kept, is_new] = unanswered_.emplace(key, request); !is_new) {
+    cancelled = request;  // another thread has waited for it, too
+  } else if (unanswered_.size() > most) {
+    const auto oldest = std::ranges::min_element(unanswered_, {}, [](const auto& each) { return each.second; });
+    cancelled = oldest->second;
+    unanswered_.erase(oldest);
+  }
+  requests_.erase(cancelled);
+  return cancelled;
 }
 
 void StoreClient::message(std::string_view kind, std::string_view bytes) {

@@ -64,6 +64,9 @@ class StoreClient {
   [[nodiscard]] int stop_signal() const noexcept { return stop_signal_.load(std::memory_order_relaxed); }
 
  private:
+  static constexpr std::uint64_t no_request = UINT64_MAX;
+  /// REQUIRES: mutex_ is held.
+  std::uint64_t keep_request(std::string_view key, std::uint64_t request);
   // On the caller's thread.
   void start_thread();
   void end_thread();
@@ -110,6 +113,8 @@ class StoreClient {
   bool farewell_ = false;
   std::uint64_t next_request_ = 0;
   std::map<std::uint64_t, std::optional<std::string>> requests_;  ///< with the value once it has arrived
+  /// The requests for which nobody waits any more, by their keys. Their answers may be under way.
+  std::map<std::string, std::uint64_t, std::less<>> unanswered_;
   std::condition_variable changed_;
 
   std::mutex callback_mutex_;  ///< held while the callback runs

@@ -14,12 +14,28 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds longest_connect_pause{500};
 constexpr std::chrono::milliseconds longest_unproved_pause{2000};
+/// Of several addresses, one that does not answer by then makes way for the next.
+constexpr std::chrono::milliseconds longest_attempt_of_several{5000};
+
+std::vector<std::string> divided(std::string_view list) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    parts.emplace_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
 
 }  // namespace
 
 StoreConnector::StoreConnector(boost::asio::io_context& io, StoreConnectorSettings settings,
                                StoreConnectorEvents events)
-    : settings_(std::move(settings)), events_(std::move(events)), io_(io), timer_(io) {}
+    : settings_(std::move(settings)),
+      addresses_(divided(settings_.address)),
+      events_(std::move(events)),
+      io_(io),
+      timer_(io) {}
 
 StoreConnector::~StoreConnector() {
   if (connection_) {
@@ -30,7 +46,8 @@ StoreConnector::~StoreConnector() {
 void StoreConnector::connect() {
   auto socket = std::make_shared<tcp::socket>(io_);
   error_code error;
-  const tcp::endpoint store(boost::asio::ip::make_address(settings_.address, error), settings_.port);
+  const std::string& address = addresses_[attempts_++ % addresses_.size()];
+  const tcp::endpoint store(boost::asio::ip::make_address(address, error), settings_.port);
   if (!error) {
     socket->open(store.protocol(), error);
   }
@@ -38,9 +55,20 @@ void StoreConnector::connect() {
     return connect_later(error.message());
   }
   close_on_exec(socket->native_handle());
-  socket->async_connect(store, [this, socket](const error_code& failed) {
+  if (addresses_.size() > 1) {
+    timer_.expires_after(longest_attempt_of_several);
+    timer_.async_wait([socket](const error_code& cancelled) {
+      if (!cancelled) {
+        error_code ignored;
+        socket->close(ignored);
+      }
+    });
+  }
+  socket->async_connect(store, [this, socket, address](const error_code& failed) {
+    timer_.cancel();
     if (failed) {
-      return connect_later(failed.message());
+      return connect_later(addresses_.size() == 1 ? failed.message()
+                                                  : fmt::format("{}: {}", address, failed.message()));
     }
     error_code unknown;
     const tcp::endpoint own = socket->local_endpoint(unknown);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/launch/connection.h"
 #include "core/launch/handshake.h"
@@ -15,7 +16,7 @@
 namespace shardrun::launch {
 
 struct StoreConnectorSettings {
-  std::string address;
+  std::string address;  ///< numeric; or several, separated by commas, which are tried in turn
   std::uint16_t port = 0;
   Token token = {};                                ///< the secret that both ends prove to know; it is not sent
   std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the listener's proof
@@ -55,9 +56,11 @@ class StoreConnector {
   [[nodiscard]] std::string unproved(const std::string& why) const;
 
   const StoreConnectorSettings settings_;
+  const std::vector<std::string> addresses_;
   const StoreConnectorEvents events_;
   boost::asio::io_context& io_;
   boost::asio::steady_timer timer_;  ///< until the next attempt, or until the proof is late
+  std::size_t attempts_ = 0;
   std::chrono::milliseconds pause_{20};
   std::shared_ptr<FrameConnection> connection_;  ///< until the listener has proved itself
   std::string own_address_;                      ///< of `connection_`

@@ -46,7 +46,9 @@ void require_own(const files::FileDescriptor& opened, const fs::path& path) {
 
 files::FileDescriptor open_folder(const fs::path& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw files::system_error("make", path, errno);
+    throw Error(ErrorCode::usage, files::system_error("make", path, errno).message() +
+                                      "; it is for the secret of ranks that have no SHARDRUN_TOKEN: set that, or let "
+                                      "TMPDIR name a folder that may be written to");
   }
   files::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.is_open()) {

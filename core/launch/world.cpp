@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -25,10 +26,11 @@ namespace {
 constexpr int most_ranks = 1 << 20;
 
 Error senseless_world(const std::string& what) {
-  return Error(ErrorCode::usage,
-               fmt::format("this process was started as one of several ranks, but {}; '--launch here' starts all ranks "
-                           "of the job here, whatever these variables say",
-                           what));
+  return Error(
+      ErrorCode::usage,
+      fmt::format("this process was started as one of several ranks, but {}; a process that is started once, by "
+                  "itself, starts all ranks of the job with '--launch here', whatever these variables say",
+                  what));
 }
 
 /// Reads variables that belong together.
@@ -103,47 +105,99 @@ std::optional<World> world_without_master(const Reader& reader) {
   if (tasks_of_slurm_step(reader).value_or(1) > 1) {
     return reader.world("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", "");
   }
-  if (reader.has("RANK") && reader.has("WORLD_SIZE")) {
-    World world =
-        reader.world("whoever set RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
-    world.is_by_variables = true;
-    return world;
-  }
   return std::nullopt;
 }
 
-/// The local address of packets to other machines; "" if there is no route. Sends nothing.
-std::string address_of_default_route() {
-  const files::FileDescriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in elsewhere = {};
-  elsewhere.sin_family = AF_INET;
-  elsewhere.sin_port = htons(9);
-  elsewhere.sin_addr.s_addr = htonl(0xC6336401);  // 198.51.100.1, reserved for documentation
-  sockaddr_in own = {};
-  socklen_t size = sizeof(own);
-  std::array<char, INET_ADDRSTRLEN> text = {};
-  const bool known = socket.is_open() &&
-                     ::connect(socket.get(), reinterpret_cast<sockaddr*>(&elsewhere), sizeof(elsewhere)) == 0 &&
-                     ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-                     ::inet_ntop(AF_INET, &own.sin_addr, text.data(), text.size()) != nullptr;
+std::optional<World> world_by_variables(const Reader& reader) {
+  if (!reader.has("RANK") || !reader.has("WORLD_SIZE")) {
+    return std::nullopt;
+  }
+  World world = reader.world("whoever set RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+  world.is_by_variables = true;
+  return world;
+}
+
+/// Whether the processes of `inner` may be those of `outer`, or those that a launcher in each process of `outer` has
+/// started.
+bool fit_together(const World& outer, const World& inner) {
+  if (outer.size == inner.size) {
+    return outer.rank == inner.rank;
+  }
+  if (outer.size == 1) {
+    return true;
+  }
+  if (inner.local_size) {
+    return inner.size == outer.size * *inner.local_size;
+  }
+  return inner.size > outer.size && inner.size % outer.size == 0 &&
+         inner.rank / (inner.size / outer.size) == outer.rank;
+}
+
+/// Of a launcher and whoever has set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, the nearer: whoever set the place
+/// to meet was started by the other, as torchrun by srun on each machine. Both may mean the same ranks.
+World nearer(World outer, World inner) {
+  if (!fit_together(outer, inner)) {
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{} started this process as rank {} of {}, and RANK and WORLD_SIZE say rank {} of {}: unset "
+                    "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT if they are left over, or start the ranks by "
+                    "one launcher",
+                    outer.launcher, outer.rank, outer.size, inner.rank, inner.size));
+  }
+  return outer.size == inner.size ? std::move(outer) : std::move(inner);
+}
+
+std::string text_of(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> text = {};
+  const bool known = ::getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
   return known ? text.data() : "";
 }
 
-std::string address_of_first_interface() {
+/// The local address of packets to `elsewhere`; "" if there is no route. Sends nothing.
+std::string address_of_route(const sockaddr* elsewhere, socklen_t size) {
+  const files::FileDescriptor socket(::socket(elsewhere->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own = {};
+  socklen_t own_size = sizeof(own);
+  const bool known = socket.is_open() && ::connect(socket.get(), elsewhere, size) == 0 &&
+                     ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0;
+  return known ? text_of(reinterpret_cast<const sockaddr*>(&own), own_size) : "";
+}
+
+std::string address_of_route(const char* elsewhere) {
+  sockaddr_in four = {};
+  four.sin_family = AF_INET;
+  four.sin_port = htons(9);
+  if (::inet_pton(AF_INET, elsewhere, &four.sin_addr) == 1) {
+    return address_of_route(reinterpret_cast<const sockaddr*>(&four), sizeof(four));
+  }
+  sockaddr_in6 six = {};
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(9);
+  ::inet_pton(AF_INET6, elsewhere, &six.sin6_addr);
+  return address_of_route(reinterpret_cast<const sockaddr*>(&six), sizeof(six));
+}
+
+/// The addresses of this machine's interfaces that are up, IPv4 first. Not those that mean something only on a link.
+std::vector<std::string> own_addresses() {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) {
-    return "";
+    return {};
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
-  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr != nullptr && each->ifa_addr->sa_family == AF_INET && (each->ifa_flags & IFF_UP) != 0 &&
-        (each->ifa_flags & IFF_LOOPBACK) == 0) {
-      std::array<char, INET_ADDRSTRLEN> text = {};
-      const auto* const address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-      return ::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr ? text.data() : "";
+  std::vector<std::string> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family || (each->ifa_flags & IFF_UP) == 0) {
+        continue;
+      }
+      const auto* const six = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) {
+        continue;
+      }
+      addresses.push_back(text_of(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
     }
   }
-  return "";
+  return addresses;
 }
 
 int value_of_digit(char digit) {
@@ -185,6 +239,10 @@ std::optional<World> world_of(const Variables& variable) {
     return std::nullopt;
   }
   std::optional<World> world = world_without_master(reader);
+  if (std::optional<World> inner = world_by_variables(reader)) {
+    const bool have_place = reader.has("MASTER_ADDR") && reader.has("MASTER_PORT");
+    world = !world ? std::move(inner) : have_place ? nearer(*std::move(world), *std::move(inner)) : std::move(world);
+  }
   if (!world) {
     return std::nullopt;
   }
@@ -229,11 +287,16 @@ std::optional<Token> token_of(const Variables& variable) {
 std::string address_of_this_machine(const Variables& variable) {
   const char* const given = variable("SHARDRUN_ADDRESS");
   if (given != nullptr && *given != '\0') {
-    return resolve_for_others("SHARDRUN_ADDRESS", given);
+    return own_of("SHARDRUN_ADDRESS", given);
   }
-  std::string address = address_of_default_route();
+  std::string address = address_of_route("198.51.100.1");  // this and the next are reserved for documentation
   if (address.empty()) {
-    address = address_of_first_interface();
+    address = address_of_route("2001:db8::1");
+  }
+  if (address.empty()) {
+    std::vector<std::string> own = own_addresses();
+    std::erase_if(own, is_loopback);
+    address = own.empty() ? "" : own.front();
   }
   if (address.empty()) {
     throw Error(ErrorCode::usage,
@@ -243,7 +306,7 @@ std::string address_of_this_machine(const Variables& variable) {
   return address;
 }
 
-std::string resolve(const std::string& host) {
+std::vector<std::string> resolve(const std::string& host) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -252,28 +315,58 @@ std::string resolve(const std::string& host) {
     throw Error(ErrorCode::usage, fmt::format("the host '{}' has no address: {}", host, ::gai_strerror(failed)));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
-  const addrinfo* best = found;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    best = best->ai_family != AF_INET && each->ai_family == AF_INET ? each : best;
+  std::vector<std::string> addresses;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+      if (each->ai_family == family) {
+        addresses.push_back(text_of(each->ai_addr, each->ai_addrlen));
+      }
+    }
   }
-  std::array<char, NI_MAXHOST> text = {};
-  ::getnameinfo(best->ai_addr, best->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-  return text.data();
+  return addresses;
 }
 
-std::string resolve_for_others(std::string_view variable, const std::string& host) {
-  std::string address = resolve(host);
-  if (is_every_address(address)) {
+std::vector<std::string> resolve_for_others(std::string_view variable, const std::string& host) {
+  std::vector<std::string> addresses = resolve(host);
+  if (std::ranges::any_of(addresses, is_every_address)) {
     throw Error(ErrorCode::usage,
                 fmt::format("{} = {} stands for every address of a host: give the one that the other ranks reach, or "
                             "127.0.0.1 where all are in one network namespace",
                             variable, host));
   }
-  if (is_loopback(address) && !is_numeric(host) && host != "localhost") {
-    throw Error(ErrorCode::usage, fmt::format("{} = {} resolves to {} here: give the address that others reach",
-                                              variable, host, address));
+  const std::string first = addresses.front();
+  if (!is_numeric(host) && host != "localhost") {
+    std::erase_if(addresses, is_loopback);
   }
-  return address;
+  if (addresses.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("{} = {} resolves to {} here: give the address that others reach", variable, host, first));
+  }
+  return addresses;
+}
+
+bool is_own_address(const std::string& numeric_address) {
+  const std::vector<std::string> own = own_addresses();
+  return std::ranges::find(own, numeric_address) != own.end() || is_loopback(numeric_address);
+}
+
+std::string own_of(std::string_view variable, const std::string& host) {
+  const std::vector<std::string> addresses = resolve_for_others(variable, host);
+  const auto own = std::ranges::find_if(addresses, is_own_address);
+  if (own == addresses.end()) {
+    throw Error(ErrorCode::usage, fmt::format("{} = {} is no address of this machine, which has {}", variable, host,
+                                              fmt::join(own_addresses(), ", ")));
+  }
+  return *own;
+}
+
+void require_loopback() {
+  if (address_of_route("127.0.0.1").empty()) {
+    throw Error(
+        ErrorCode::usage,
+        "this machine's loopback interface is down, by which ranks of one machine meet: 'ip link set lo up' (as "
+        "root, in this network namespace) brings it up");
+  }
 }
 
 bool is_every_address(const std::string& numeric_address) {

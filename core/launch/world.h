@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/launch/protocol.h"
 
@@ -13,7 +14,7 @@ namespace shardrun::launch {
 
 /// Where rank 0 listens.
 struct Master {
-  std::string address;
+  std::string address;  ///< for other ranks perhaps several, separated by commas, to be tried in turn
   std::uint16_t port = 0;
 };
 
@@ -38,6 +39,8 @@ using Variables = std::function<const char*(const char* name)>;
 ///  - a step of Slurm with several tasks (SLURM_PROCID and SLURM_STEP_NUM_TASKS). A step with one task is none, even if
 ///    Slurm sets PMI_RANK and PMI_SIZE for it; a shell or a script in an allocation is such a step;
 ///  - RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+/// If the last are set beside those of another launcher, they say the same or were set by a launcher within each of its
+/// processes, and then count. Otherwise both are named and refused.
 /// A process that launch() started belongs to launch() only. Throws Error{usage} if variables are invalid.
 [[nodiscard]] std::optional<World> world_of(const Variables& variable = own_variable);
 
@@ -53,12 +56,17 @@ void require_whole_world(const Variables& variable = own_variable);
 /// there is none.
 [[nodiscard]] std::string address_of_this_machine(const Variables& variable = own_variable);
 
-/// A numeric address of a host, IPv4 if it has one. Throws Error{usage} if it has none.
-[[nodiscard]] std::string resolve(const std::string& host);
+/// The numeric addresses of a host, at least one, IPv4 first. Throws Error{usage} if it has none.
+[[nodiscard]] std::vector<std::string> resolve(const std::string& host);
 /// As resolve(), for a host that other machines must reach. `variable`: the variable that names the host, for messages.
-/// Throws Error{usage} also for 0.0.0.0 and ::, and for a name other than "localhost" that resolves to the loopback
-/// (many machines' own names do).
-[[nodiscard]] std::string resolve_for_others(std::string_view variable, const std::string& host);
+/// Addresses of the loopback are left out for a name other than "localhost" (many machines' own names have one). Throws
+/// Error{usage} if no other is left, and for 0.0.0.0 and ::.
+[[nodiscard]] std::vector<std::string> resolve_for_others(std::string_view variable, const std::string& host);
+/// The first address of resolve_for_others() that this machine has. Throws Error{usage} if it has none.
+[[nodiscard]] std::string own_of(std::string_view variable, const std::string& host);
+[[nodiscard]] bool is_own_address(const std::string& numeric_address);
+/// Throws Error{usage} if processes of this machine cannot reach each other at 127.0.0.1.
+void require_loopback();
 /// Whether the address stands for every address of a host: 0.0.0.0 or ::.
 [[nodiscard]] bool is_every_address(const std::string& numeric_address);
 [[nodiscard]] bool is_loopback(const std::string& numeric_address);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 #include <vector>
 
 #include "core/memory/cgroup.h"
@@ -12,13 +13,14 @@
 namespace shardrun::memory {
 namespace {
 
-std::optional<MemoryRoom> kernel_available(const std::filesystem::path& root) {
-  std::ifstream file(root / "proc/meminfo");
+/// Bytes that a file of /proc gives in kilobytes behind a word.
+std::optional<std::uint64_t> bytes_behind(const std::filesystem::path& path, std::string_view wanted) {
+  std::ifstream file(path);
   std::string word;
   while (file >> word) {
-    if (word == "MemAvailable:") {
+    if (word == wanted) {
       std::uint64_t kilobytes = 0;
-      return file >> kilobytes ? std::optional(MemoryRoom{.bytes = kilobytes * 1024}) : std::nullopt;
+      return file >> kilobytes ? std::optional(kilobytes * 1024) : std::nullopt;
     }
   }
   return std::nullopt;
@@ -33,14 +35,18 @@ std::optional<MemoryRoom> least(const std::vector<MemoryRoom>& rooms) {
 
 std::optional<MemoryRoom> available_memory(const std::filesystem::path& root) {
   std::vector<MemoryRoom> rooms = cgroup_rooms(root, CgroupLimit::hard);
-  if (std::optional<MemoryRoom> kernel = kernel_available(root)) {
-    rooms.insert(rooms.begin(), *std::move(kernel));
+  if (const std::optional<std::uint64_t> kernel = bytes_behind(root / "proc/meminfo", "MemAvailable:")) {
+    rooms.insert(rooms.begin(), MemoryRoom{.bytes = *kernel});
   }
   return least(rooms);
 }
 
 std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root) {
   return least(cgroup_rooms(root, CgroupLimit::slowing));
+}
+
+std::uint64_t process_bytes(const std::filesystem::path& root) {
+  return bytes_behind(root / "proc/self/status", "RssAnon:").value_or(0) + process_growth;
 }
 
 std::optional<MemoryRoom> address_space() {

@@ -22,6 +22,14 @@ struct MemoryRoom {
 /// How much such processes may take before a control group slows them down (memory.high); nothing if none does.
 [[nodiscard]] std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root = "/");
 
+/// Memory that a process like this one takes of its own as a rank: what this one has in private memory by now, and 3
+/// MiB for what a rank has besides: pages of libraries that were written to, stacks, sockets, page tables. `root`: as
+/// above.
+[[nodiscard]] std::uint64_t process_bytes(const std::filesystem::path& root = "/");
+
+/// The part of that which this process has not taken yet.
+inline constexpr std::uint64_t process_growth = std::uint64_t{3} << 20U;
+
 /// Address space that this process, and each process that it starts, may still take (ulimit -v); nothing if there is no
 /// limit. Other rlimits do not matter: the arena is shared memory, which RLIMIT_DATA does not count, and no memory is
 /// locked.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -13,6 +14,35 @@
 #include "core/metrics/json_text.h"
 
 namespace shardrun::metrics {
+namespace {
+
+/// The end of a file, from its last line on; empty if the file cannot be read.
+std::string last_line(const std::filesystem::path& path) {
+  constexpr off_t longest = 4096;
+  const files::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status = {};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return "";
+  }
+  std::string text(static_cast<std::size_t>(std::min(status.st_size, longest)), '\0');
+  const ssize_t bytes = ::pread(file.get(), text.data(), text.size(), status.st_size - static_cast<off_t>(text.size()));
+  if (bytes != static_cast<ssize_t>(text.size()) || text.size() < 2) {
+    return "";
+  }
+  const std::size_t before = text.rfind('\n', text.size() - 2);
+  return before == std::string::npos ? text : text.substr(before + 1);
+}
+
+/// The line without the field and its value, a number.
+std::string without(std::string line, std::string_view field) {
+  const std::size_t begin = line.find(field);
+  if (begin != std::string::npos) {
+    line.erase(begin, line.find_first_of(",}", begin + field.size()) - begin);
+  }
+  return line;
+}
+
+}  // namespace
 
 JsonlWriter::JsonlWriter(std::filesystem::path path)
     : path_(std::move(path)), file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
@@ -59,6 +89,37 @@ void JsonlWriter::write(const StepRecord& record) {
   fields[count++] = {"comm_exposed_s", record.comm_exposed_s};
   fields[count++] = {"comm_hidden_s", record.comm_hidden_s};
   write(std::span(fields).first(count));
+}
+
+void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
+  constexpr std::string_view field = ",\"val_loss\":";
+  const std::string last = last_line(path_);
+  std::string begin = "{";
+  append_json(begin, std::string_view("step"));
+  begin += ':';
+  append_json(begin, step);
+  if (!last.starts_with(begin + ',') && !last.starts_with(begin + '}')) {
+    return write(std::array<JsonField, 2>{{{"step", step}, {"val_loss", val_loss}}});
+  }
+  line_ = without(last, field);
+  line_.erase(line_.rfind('}'));
+  line_ += field;
+  append_json(line_, val_loss);
+  line_ += "}\n";
+  // Descriptors that append cannot write elsewhere.
+  const files::FileDescriptor file(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  struct stat before = {};
+  if (!file.is_open() || ::fstat(file.get(), &before) != 0) {
+    throw files::system_error("open", path_, errno);
+  }
+  const off_t at = before.st_size - static_cast<off_t>(last.size());
+  if (::lseek(file.get(), at, SEEK_SET) != at) {
+    throw files::system_error("write", path_, errno);
+  }
+  files::write_all(file, std::as_bytes(std::span(line_)), path_);
+  if (::ftruncate(file.get(), at + static_cast<off_t>(line_.size())) != 0) {
+    throw files::system_error("write", path_, errno);
+  }
 }
 
 }  // namespace shardrun::metrics

@@ -43,6 +43,10 @@ class JsonlWriter {
   void write(std::span<const JsonField> fields);
   void write(const StepRecord& record);
 
+  /// Sets the validation loss after a step that was recorded before: in its line, if that is the file's last, otherwise
+  /// in a line of its own. Throws Error{io}.
+  void add_validation(std::int64_t step, double val_loss);
+
  private:
   std::filesystem::path path_;
   files::FileDescriptor file_;

@@ -23,6 +23,7 @@
 #include "core/base/error.h"
 #include "core/base/host_name.h"
 #include "core/files/atomic_file.h"
+#include "core/files/trust.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::metrics {
@@ -45,12 +46,13 @@ std::string new_owner() {
 
 /// Not every file system can lock a folder: the lock in it is locked too.
 files::Folder lock_folder(const std::filesystem::path& output) {
-  files::create_folders(output, "the output folder");
+  files::create_folders(output, "the output folder", files::unwritable);
   files::Folder folder(output);
   if (::flock(folder.descriptor().get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     const files::FileDescriptor lock(::open(lock_path(folder.root()).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     refuse_held(output, lock.is_open() ? owner_in(lock) : "");
   }
+  files::require_no_links_of_others(folder.root());
   return folder;
 }
 
@@ -59,7 +61,7 @@ files::FileDescriptor take_lock(const files::Folder& folder, const std::filesyst
   const std::filesystem::path path = lock_path(folder.root());
   files::FileDescriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
   if (!lock.is_open()) {
-    throw files::system_error("open the lock", path, errno);
+    throw files::unwritable("open the lock", path, errno);
   }
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
@@ -119,7 +121,7 @@ std::string describe_older(const std::filesystem::path& output) {
   return text;
 }
 
-/// Removes the lines of later steps, one that was not written to its end, and one that will be written again.
+/// Removes the lines of later steps, and one that was not written to its end.
 void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
   std::ifstream file(path);
   std::string kept;
@@ -129,9 +131,7 @@ void keep_metrics(const std::filesystem::path& path, const Kept& kept_lines) {
     const boost::json::object* const fields = failed ? nullptr : json.if_object();
     const boost::json::value* const of = fields == nullptr ? nullptr : fields->if_contains("step");
     const bool is_of_step = of != nullptr && of->is_int64() && of->as_int64() <= kept_lines.step;
-    const bool comes_again = kept_lines.evaluates_again && is_of_step && of->as_int64() == kept_lines.step &&
-                             fields->contains("val_loss") && !fields->contains("loss");
-    if (is_of_step && !comes_again) {
+    if (is_of_step) {
       kept += line + "\n";
     }
   }

@@ -80,6 +80,13 @@ void Record::write(std::span<const JsonField> fields) {
   }
 }
 
+void Record::add_validation(std::int64_t step, double val_loss) {
+  if (lines_) {
+    folder_.require_owned();
+    lines_->add_validation(step, val_loss);
+  }
+}
+
 void Record::update(const ProgressUpdate& update) {
   if (is_first()) {
     display_.update(update);

@@ -58,6 +58,7 @@ class Record {
   /// run's.
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
+  void add_validation(std::int64_t step, double val_loss);
   void update(const ProgressUpdate& update);
   void results_are(Results results);
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);

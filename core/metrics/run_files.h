@@ -39,10 +39,9 @@ namespace shardrun::metrics {
 
 /// Files of an earlier run that stay in the folder of a run that starts from the earlier run's state.
 struct Kept {
-  std::filesystem::path file;    ///< the state that the new run starts from
-  std::int64_t step = -1;        ///< saved states up to this step are kept
-  bool evaluates_again = false;  ///< the evaluation after this step will be measured once more
-  bool metrics = false;          ///< whether the lines of metrics.jsonl up to this step are, too: the run goes on
+  std::filesystem::path file;  ///< the state that the new run starts from
+  std::int64_t step = -1;      ///< saved states up to this step are kept
+  bool metrics = false;        ///< whether the lines of metrics.jsonl up to this step are, too: the run goes on
 };
 
 /// Whether a run has ever held the folder.

@@ -36,7 +36,11 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, int rank) : path_(std
   if (!file_.is_open()) {
     throw files::system_error("create the flight record", path_, errno);
   }
-  if (const int failed = ::posix_fallocate(file_.get(), 0, sizeof(FlightFile)); failed != 0) {
+  int failed = EINTR;
+  while (failed == EINTR) {  // a signal interrupts it on a memory file system
+    failed = ::posix_fallocate(file_.get(), 0, sizeof(FlightFile));
+  }
+  if (failed != 0) {
     throw files::system_error("make room for the flight record", path_, failed);
   }
   void* const mapped = ::mmap(nullptr, sizeof(FlightFile), PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);

@@ -11,6 +11,7 @@
 #include "core/job/output.h"
 #include "core/metrics/human.h"
 #include "core/train/checkpointing.h"
+#include "core/train/earlier_run.h"
 #include "core/train/requirements.h"
 
 namespace shardrun::train {
@@ -21,6 +22,7 @@ Beginning beginning_of(const job::Job& job, compile::Compiled& compiled) {
   try {
     job::require_own_checkpoints(job);
     begin_from(open_resumed(job, beginning.notices), compiled);
+    require_same_job(job, compiled);
     if (job.checkpoints.used) {
       std::ranges::move(forecast::require_checkpoint_folder(job), std::back_inserter(beginning.notices));
     }

@@ -328,7 +328,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   outcome.bytes = bytes_of(files);
   const std::string made = std::exchange(outcome.failure, "");
   if (made.empty()) {
-    whole_.insert(root / checkpoint::folder_name(position.step));
+    whole_.insert(position.step);
     attempt([&] { remove_old(root); });
     outcome.notice = std::exchange(outcome.failure, "");  // the checkpoint is whole all the same
   }
@@ -336,12 +336,16 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   publish("end", outcome.failure);
 }
 
-/// One that was found whole is not opened again at each save.
+/// One that was found whole is not opened again at each save. Those that are gone are forgotten.
 void Checkpointing::remove_old(const std::filesystem::path& root) {
   checkpoint::remove_old_checkpoints(
       root, {job_.checkpoints.keep, job_.checkpoints.keep_every}, [this](const std::filesystem::path& saved) {
-        return whole_.contains(saved) || (checkpoint::can_be_opened(saved) && whole_.insert(saved).second);
+        const std::int64_t step = checkpoint::step_of_folder(saved.filename().native()).value_or(-1);
+        return whole_.contains(step) || (checkpoint::can_be_opened(saved) && whole_.insert(step).second);
       });
+  std::error_code none;
+  std::erase_if(
+      whole_, [&](std::int64_t step) { return !std::filesystem::exists(root / checkpoint::folder_name(step), none); });
 }
 
 void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,

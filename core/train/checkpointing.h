@@ -108,7 +108,7 @@ class Checkpointing {
   std::shared_ptr<const device::Memory> snapshot_;  ///< null: steps wait for each save
   std::int64_t saves_ = 0;                          ///< begun so far: part of the names in the store
   std::int64_t last_whole_ = -1;
-  std::set<std::filesystem::path> whole_;  ///< checkpoints that this run has saved or opened; the writer's
+  std::set<std::int64_t> whole_;  ///< steps of the checkpoints that this run has saved or opened; the writer's
   Clock::time_point last_begin_ = Clock::now();
   LeadTime lead_time_;
   double longest_save_ = 0;

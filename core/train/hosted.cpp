@@ -21,6 +21,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/train/checkpointing.h"
+#include "core/train/earlier_run.h"
 #include "core/train/local_display.h"
 #include "core/train/rank_process.h"
 #include "core/train/rank_reports.h"
@@ -35,16 +36,21 @@ namespace {
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 
+/// From connecting to a rank's hello, of a few round trips: a quarter of [job] timeout, and at least this.
+constexpr std::chrono::milliseconds shortest_hello{5000};
+
 /// Rank 0 must name a silent rank before that rank considers rank 0 lost.
 constexpr std::chrono::milliseconds silence_margin{3000};
 
 void require_whole_world(const job::Job& job, const launch::World& world) {
   if (job.ranks != world.size) {
-    throw Error(ErrorCode::usage,
-                fmt::format("{}: [job] ranks = {}, and {} started {}, of which this is rank {}: start as many "
-                            "as the job has ranks, or set ranks; '--launch here' starts them here instead",
-                            job.where("job", "ranks"), job.ranks, world.launcher,
-                            metrics::counted(world.size, "process", "processes"), world.rank));
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("{}: [job] ranks = {}, and {} started {}, of which this is rank {}: start as many "
+                    "as the job has ranks, or set ranks; a process that is started once, by itself, starts them all "
+                    "with '--launch here'",
+                    job.where("job", "ranks"), job.ranks, world.launcher,
+                    metrics::counted(world.size, "process", "processes"), world.rank));
   }
 }
 
@@ -53,8 +59,9 @@ std::int64_t ranks_here(const launch::World& world) {
   if (world.local_size) {
     return *world.local_size;
   }
-  const bool is_one_machine = world.is_by_variables && world.master &&
-                              launch::is_loopback(launch::resolve_for_others("MASTER_ADDR", world.master->address));
+  const bool is_one_machine =
+      world.is_by_variables && world.master &&
+      launch::is_loopback(launch::resolve_for_others("MASTER_ADDR", world.master->address).front());
   return is_one_machine ? world.size : 0;
 }
 
@@ -68,8 +75,7 @@ struct Prepared {
 Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
   require_whole_world(job, world);
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
-  std::string own_address =
-      given != nullptr && *given != '\0' ? launch::resolve_for_others("SHARDRUN_ADDRESS", given) : "";
+  std::string own_address = given != nullptr && *given != '\0' ? launch::own_of("SHARDRUN_ADDRESS", given) : "";
   std::optional<LocalDisplay> display;
   if (world.rank == 0) {
     display.emplace(job, settings);
@@ -81,7 +87,10 @@ Prepared check_before(const job::Job& job, const launch::World& world, const Run
   });
   std::vector<std::string> notices;
   begin_from(open_resumed(job, notices), compiled);
-  std::ranges::move(require_runnable(job, compiled, ranks_here(world)), std::back_inserter(notices));
+  std::ranges::move(require_runnable(job, compiled, ranks_here(world), 0), std::back_inserter(notices));
+  if (!settings.replaces) {
+    require_same_job(job, compiled);
+  }
   std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
   if (job.restarts > 0) {
     notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));
@@ -161,6 +170,7 @@ class First {
                              .run = name_of_run(),
                              .heartbeat_timeout = silence_of(common_),
                              .grace = grace_of_first,
+                             .stranger_timeout = std::max(shortest_hello, silence_of(common_) / 4),
                              .stop_signal = settings_.stop_signal,
                              .has_begun = [this] { return reports_->has_begun(); },
                              .on_message = [this](const launch::RankMessage& message) { reports_->take(message); },

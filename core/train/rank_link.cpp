@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -150,11 +153,27 @@ void RankLink::connect(runtime::Executor& executor) {
   }
 }
 
-std::int32_t RankLink::agree(std::int32_t value) {
+std::int32_t RankLink::agree(std::int32_t value, std::int32_t most) {
+  std::int32_t agreed = value;
   if (agreement_) {
-    executor_->agree(*agreement_, {&value, 1});
+    executor_->agree(*agreement_, {&agreed, 1});
   }
-  return value;
+  if (agreed < value || agreed > most) {
+    refuse_changed(agreed, fmt::format("{} to {}", value, most));
+  }
+  return agreed;
+}
+
+void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) const {
+  std::string names;
+  for (const job::Chosen& transport : job_.transports) {
+    names += (names.empty() ? "" : ", ") + transport.name;
+  }
+  throw Error(ErrorCode::transport,
+              fmt::format("a transport ({}) changed data: the largest of the ranks' numbers came out as {} on rank {}, "
+                          "and only {} is possible. Run the job again, and without this machine or link if it happens "
+                          "again",
+                          names, agreed, rank(), possible));
 }
 
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
@@ -164,16 +183,16 @@ std::int32_t RankLink::number_of(const Wish& wish) const {
   return 4 * heard + (wish.save ? 2 : 0) + (rank_.pause_asked() ? 1 : 0);
 }
 
-namespace {
-
-Wish wish_of(std::int32_t agreed) {
+Wish RankLink::wish_of(std::int32_t agreed) const {
+  constexpr int signals[] = {0, SIGHUP, SIGINT, SIGUSR1, SIGTERM, SIGPIPE, time_limit_signal};
+  if (agreed < 0 || std::ranges::find(signals, agreed / 4) == std::end(signals)) {
+    refuse_changed(agreed, "four times the number of a signal that stops a job, and up to 3 more,");
+  }
   return {.signal = agreed / 4, .save = agreed / 2 % 2 == 1, .pause = agreed < 4 && agreed % 2 == 1};
 }
 
-}  // namespace
-
 Wish RankLink::agree_on_stop(Wish wish) {
-  const Wish all = wish_of(agree(number_of(wish)));
+  const Wish all = wish_of(agree(number_of(wish), std::numeric_limits<std::int32_t>::max()));
   if (all.pause) {
     rank_.pause();
   }

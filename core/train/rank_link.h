@@ -70,8 +70,9 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
   /// Whether another launcher than shardrun started the ranks.
   [[nodiscard]] bool is_hosted() const noexcept { return rank_.context().is_hosted; }
-  /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point.
-  [[nodiscard]] std::int32_t agree(std::int32_t value);
+  /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point. Throws
+  /// Error{transport} for one that is less than this rank's, or more than `most`: it was changed on its way.
+  [[nodiscard]] std::int32_t agree(std::int32_t value, std::int32_t most);
   /// The first rank makes a text of all ranks' texts, in order of rank; all ranks get it. Every rank calls it at the
   /// same point, once per name. [job] timeout counts.
   [[nodiscard]] std::string made_of_all(
@@ -121,6 +122,9 @@ class RankLink final : private plugins::TransportHost {
   [[nodiscard]] launch::Rank::Deadline deadline() const;
   /// This rank's part in an agreement on stopping, as the number of which the largest holds.
   [[nodiscard]] std::int32_t number_of(const Wish& wish) const;
+  /// The reverse. Throws Error{transport} for a number that no rank gives.
+  [[nodiscard]] Wish wish_of(std::int32_t agreed) const;
+  [[noreturn]] void refuse_changed(std::int32_t agreed, std::string_view possible) const;
   /// An agreement that is read later.
   struct LateAgreement {
     RankLink* link = nullptr;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/philox.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
@@ -206,6 +207,19 @@ std::vector<std::string> data_handles(const std::string& option) {
   return handles;
 }
 
+std::string declared_in(const compile::Compiled& compiled) {
+  if (compiled.engine != nullptr) {
+    return "";
+  }
+  std::string text;
+  for (const graph::State& state : compiled.graph.states) {
+    if (state.kind == graph::StateKind::parameter || state.kind == graph::StateKind::field) {
+      text += fmt::format("{} {}\n", state.name, graph::to_string(state.type));
+    }
+  }
+  return fmt::format("{:016x}", hash_name(text));
+}
+
 int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell) {
   try {
     return attempt();
@@ -274,6 +288,12 @@ class RankProcess {
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();
     compiled_.emplace(compiled_for(*placed_, *rank_, inputs_));
+    if (!inputs_.declared.empty() && declared_in(*compiled_) != inputs_.declared) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("model {} declares other parameters or shapes here than it did before the ranks were "
+                              "started: what a model declares must follow from the job alone",
+                              job_.model.name));
+    }
     use_unit(*placed_, *compiled_->device, rank_->context().local_rank, rank_->context().local_world_size);
     if (!context_.is_hosted) {        // the launcher has compared the checkpoint with the job
       std::vector<std::string> told;  // by the launcher

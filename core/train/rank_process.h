@@ -33,11 +33,17 @@ using RankWork = std::function<int(compile::Compiled& compiled, RankLink& link, 
 inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
+/// The option of the command `rank` for what the model has declared in the launcher: a hash of the names and shapes of
+/// its parameters and fields. "" for an engine, which declares other ones on each rank.
+inline constexpr const char* declared_option = "declared";
+[[nodiscard]] std::string declared_in(const compile::Compiled& compiled);
+
 /// What the process that started a rank gave it. If another launcher started it, also what the rank does in addition.
 struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.
   std::filesystem::path folder = {};
+  std::string declared = {};                       ///< see declared_option; empty: not known
   std::vector<std::string> data = {};              ///< handles of the job's data, which the starting process holds open
   std::optional<compile::Compiled> compiled = {};  ///< the job, if this process has already compiled it
   std::function<void()> on_join = {};              ///< called when all ranks are there

@@ -1,6 +1,7 @@
 #include "core/train/rendezvous.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -70,8 +71,12 @@ Rendezvous rendezvous_of(const job::Job& job, const launch::World& world) {
     rendezvous.messengers = find_messengers(job);
   }
   if (world.master && rendezvous.messengers.empty()) {
-    const std::string address = launch::resolve_for_others("MASTER_ADDR", world.master->address);
-    if (token || launch::is_loopback(address)) {
+    const std::vector<std::string> addresses = launch::resolve_for_others("MASTER_ADDR", world.master->address);
+    if (token || std::ranges::all_of(addresses, launch::is_loopback)) {
+      const auto own = std::ranges::find_if(addresses, launch::is_own_address);
+      const std::string address = world.rank != 0          ? fmt::format("{}", fmt::join(addresses, ","))
+                                  : own != addresses.end() ? *own
+                                                           : addresses.front();
       return {.invitation = {.master = {.address = address, .port = world.master->port},
                              .token = token ? *token : launch::token_of_this_user()}};
     }

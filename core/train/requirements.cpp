@@ -23,6 +23,7 @@
 #include "core/forecast/fit.h"
 #include "core/forecast/forecast.h"
 #include "core/forecast/idle.h"
+#include "core/launch/world.h"
 #include "core/memory/machine.h"
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
@@ -68,46 +69,77 @@ std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
 
+/// What the job's ranks on this machine need of its memory.
+struct Need {
+  std::uint64_t text = 0;       ///< the tokens of the job's text
+  std::uint64_t processes = 0;  ///< what the ranks' processes take of their own
+  std::uint64_t bytes = 0;      ///< in all
+};
+
+/// `processes`: of the ranks, those that are yet to be started.
+Need need_of(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
+             std::int64_t ranks_here, std::int64_t processes) {
+  constexpr std::uint64_t page_tables = 256;  // of the memory that they describe, and more
+  const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
+  const std::uint64_t planned =
+      ranks_here == job.ranks ? all_of(forecast, *compiled.device) : fullest_of(forecast, *compiled.device) * ranks;
+  const std::uint64_t own =
+      processes > 0 ? static_cast<std::uint64_t>(processes) * memory::process_bytes() : ranks * memory::process_growth;
+  const std::uint64_t text = bytes_of_text(compiled);
+  return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
+}
+
 /// The arena is allocated page by page; without this check the kernel would kill a job that is too large in the middle
 /// of a step. With several hosts it is unknown which ranks are here: each rank then requires enough for itself.
 void require_memory(const job::Job& job, const compile::Compiled& compiled, const forecast::Forecast& forecast,
-                    std::int64_t ranks_here, const Limits& limits) {
-  const std::uint64_t text = bytes_of_text(compiled);
-  const std::uint64_t needed =
-      text + (ranks_here == job.ranks ? all_of(forecast, *compiled.device)
-                                      : fullest_of(forecast, *compiled.device) *
-                                            static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1)));
-  if (limits.memory && needed > limits.memory->bytes) {
+                    std::int64_t ranks_here, const Need& need, const Limits& limits) {
+  if (limits.memory && need.bytes > limits.memory->bytes) {
+    const std::string of_text =
+        need.text == 0 ? "" : fmt::format(" and {} for the tokens of its text", metrics::human_bytes(need.text));
     throw Error(
         ErrorCode::job,
         fmt::format(
-            "{}: {} needs {} ({} bytes){}{} and {}: make the model, [data] "
-            "batch or context smaller, use more microbatches, or {}; 'shardrun plan' shows what "
-            "takes it",
-            job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(needed), needed,
+            "{}: {} needs {} ({} bytes){}, {} of them for its processes themselves{}, and {}: make the model, [data] "
+            "batch or context smaller, use fewer ranks or more microbatches, or {}; 'shardrun plan' shows what takes "
+            "the rest",
+            job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(need.bytes), need.bytes,
             ranks_here == job.ranks || ranks_here == 0
                 ? ""
                 : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
-            text == 0 ? "" : fmt::format(", {} of them for the tokens of its text,", metrics::human_bytes(text)),
-            text_of(*limits.memory), limits.memory->name.empty() ? "free memory" : "raise that limit"));
+            metrics::human_bytes(need.processes), of_text, text_of(*limits.memory),
+            limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
-  if (const std::uint64_t arena = fullest_of(forecast, *compiled.device);
-      limits.addresses && arena > limits.addresses->bytes) {
+  // Transports map memory of their own, and those within a machine that of all ranks.
+  const bool maps_others = std::ranges::any_of(
+      compiled.transports.transports, [](const plugins::Transport& each) { return each.props().same_host_only; });
+  const std::uint64_t arena = fullest_of(forecast, *compiled.device);
+  const std::uint64_t others =
+      maps_others ? arena * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1) - 1) : 0;
+  const std::uint64_t reserved = limits.addresses && job.ranks > 1 ? limits.addresses->limit / 4 + others : 0;
+  if (limits.addresses && arena + reserved > limits.addresses->bytes) {
     throw Error(
         ErrorCode::job,
-        fmt::format("{}: a rank needs {} ({} bytes) and {}: raise that limit (ulimit -v unlimited), or make the "
+        fmt::format("{}: a rank needs {} ({} bytes){} and {}: raise that limit (ulimit -v unlimited), or make the "
                     "model, [data] batch or context smaller",
-                    job.file, metrics::human_bytes(arena), arena, text_of(*limits.addresses)));
+                    job.file, metrics::human_bytes(arena), arena,
+                    reserved == 0 ? "" : fmt::format(" and {} for what transports map", metrics::human_bytes(reserved)),
+                    text_of(*limits.addresses)));
   }
 }
 
 std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled& compiled,
-                                    const forecast::Forecast& forecast, std::int64_t ranks_here, const Limits& limits) {
+                                    const forecast::Forecast& forecast, std::int64_t ranks_here, const Need& need,
+                                    const Limits& limits) {
   std::vector<std::string> notices;
+  if (std::string narrow = limits.memory ? narrow_notice(need.bytes, need.processes, *limits.memory) : "";
+      !narrow.empty()) {
+    notices.push_back(std::move(narrow));
+  }
   if (std::string repeated = compiled.dataset == nullptr ? "" : data::batch_notice(*compiled.dataset, job.data.batch);
       !repeated.empty()) {
     notices.push_back(std::move(repeated));
   }
+  std::ranges::move(data::name_notices(job.data), std::back_inserter(notices));
   if (compiled.engine != nullptr) {
     return notices;  // what the ranks compute, and most of what they hold, is the engine's own
   }
@@ -115,20 +147,22 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
     notices.push_back(std::move(untrained));
   }
   std::ranges::copy(compiled.plan.notices, std::back_inserter(notices));
-  if (const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast)) {
+  const std::optional<forecast::IdleRanks> idle = forecast::idle_ranks(job, compiled, forecast);
+  if (idle) {
     notices.push_back(to_string(*idle));
   }
-  const std::uint64_t text = bytes_of_text(compiled);
+  for (const forecast::RanksWithout& without : forecast::ranks_without(compiled, idle)) {
+    notices.push_back(to_string(without));
+  }
   if (job.cluster.memory > 0) {  // what the units of this machine have was required
     const forecast::MemoryFit fit = forecast::memory_fit(job, *compiled.device, forecast).value();
     const std::uint64_t available = limits.memory && !compiled.device->has_units() ? limits.memory->bytes : 0;
-    std::ranges::move(forecast::memory_notices(fit, available - std::min(available, text), ranks_here),
+    std::ranges::move(forecast::memory_notices(fit, available - std::min(available, need.text), ranks_here),
                       std::back_inserter(notices));
   }
-  const std::uint64_t needed = all_of(forecast, *compiled.device) + text;
-  if (limits.slowing && ranks_here == job.ranks && needed > limits.slowing->bytes) {
+  if (limits.slowing && ranks_here == job.ranks && need.bytes > limits.slowing->bytes) {
     notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
-                                  metrics::human_bytes(needed), text_of(*limits.slowing)));
+                                  metrics::human_bytes(need.bytes), text_of(*limits.slowing)));
   }
   return notices;
 }
@@ -228,6 +262,15 @@ void require_own_folder(const job::Job& job) {
 
 }  // namespace
 
+std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes, const memory::MemoryRoom& room) {
+  return bytes + bytes / 32 <= room.bytes
+             ? ""
+             : fmt::format(
+                   "the job needs {}, {} of them for its processes themselves, and {}: that is just enough, and "
+                   "the kernel may end it",
+                   metrics::human_bytes(bytes), metrics::human_bytes(of_processes), text_of(room));
+}
+
 void require_device(const job::Job& job, const device::Device& device) {
   if (const graph::DType stored = device.stored(graph::DType::f32); stored != graph::DType::f32) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] device: {} stores real numbers as {}, for 'shardrun verify' to "
@@ -273,7 +316,7 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 }
 
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
-                                          std::int64_t ranks_here) {
+                                          std::int64_t ranks_here, std::int64_t processes) {
   require_device(job, *compiled.device);
   require_own_folder(job);
   if (job.task == job::Task::infer) {
@@ -282,18 +325,19 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_units(job, compiled, forecast, ranks_here);
-  require_memory(job, compiled, forecast, ranks_here, limits);
+  const Need need = need_of(job, compiled, forecast, ranks_here, processes);
+  require_memory(job, compiled, forecast, ranks_here, need, limits);
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job, fmt::format("{}: training this model needs data: set [data] text, tokens or arrays",
                                             job.where("data", "")));
   }
-  return notices_of(job, compiled, forecast, ranks_here, limits);
+  return notices_of(job, compiled, forecast, ranks_here, need, limits);
 }
 
 void require_memory_here(const job::Job& job, const compile::Compiled& compiled, std::int64_t ranks_here) {
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_units(job, compiled, forecast, ranks_here);
-  require_memory(job, compiled, forecast, ranks_here, {});
+  require_memory(job, compiled, forecast, ranks_here, need_of(job, compiled, forecast, ranks_here, 0), {});
 }
 
 void check_data(const compile::Compiled& compiled) {
@@ -310,6 +354,7 @@ void load_data(const compile::Compiled& compiled) {
 }
 
 void require_launchable(const job::Job& job, const compile::Compiled& compiled) {
+  launch::require_loopback();
   for (const plugins::Transport& transport : compiled.transports.transports) {
     if (transport.props().own_launcher_only) {
       throw Error(

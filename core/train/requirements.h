@@ -6,6 +6,7 @@
 
 #include "core/compile/compile.h"
 #include "core/job/job.h"
+#include "core/memory/machine.h"
 
 namespace shardrun::train {
 
@@ -17,10 +18,16 @@ void require_device(const job::Job& job, const device::Device& device);
 void use_unit(const job::Job& job, const device::Device& device, std::int64_t local_rank, std::int64_t local_ranks);
 
 /// Checks everything that must hold before a process starts or the output folder is touched. `ranks_here`: how many of
-/// the job's ranks share this machine; 0 if unknown. Throws Error{job}. Returns lines to show first: idle ranks, and
-/// how [cluster] memory differs from the need and from this machine.
+/// the job's ranks share this machine; 0 if unknown. `processes`: how many of them this process is to start; the others
+/// are there. Throws Error{job}. Returns lines to show first: idle ranks, memory that is just enough, and how [cluster]
+/// memory differs from the need and from this machine.
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
-                                          std::int64_t ranks_here);
+                                          std::int64_t ranks_here, std::int64_t processes);
+
+/// A line about a need that leaves less than a thirty-second of itself; "" if it leaves more. `of_processes`: the part
+/// that is not planned.
+[[nodiscard]] std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes,
+                                        const memory::MemoryRoom& room);
 
 /// The part of require_runnable about memory, of the host and of units, for ranks that learn only from each other how
 /// many share a machine. Throws Error{job}.
@@ -34,7 +41,8 @@ void check_data(const compile::Compiled& compiled);
 /// Prepares the job's data for training (Dataset::load), after check_data. Throws Error{io}.
 void load_data(const compile::Compiled& compiled);
 
-/// As require_runnable, for ranks that are started here. Throws Error{job} if a transport needs another launcher.
+/// As require_runnable, for ranks that are started here. Throws Error{job} if a transport needs another launcher, and
+/// Error{usage} if they cannot meet on this machine.
 void require_launchable(const job::Job& job, const compile::Compiled& compiled);
 
 }  // namespace shardrun::train

@@ -13,6 +13,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/log.h"
+#include "core/train/earlier_run.h"
 #include "core/train/tracer.h"
 
 namespace shardrun::train {
@@ -43,7 +44,7 @@ std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
 
 void Run::write_job() const {
   files::write_file_atomically(metrics::job_path(locked_folder_.root()),
-                               job::canonical_text(with_output(job_, locked_folder_.path())));
+                               text_of_run(with_output(job_, locked_folder_.path())));
 }
 
 void Run::begin_again(const job::Job& job, const checkpoint::OpenCheckpoint* resumed) {

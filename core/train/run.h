@@ -22,6 +22,7 @@ struct RunSettings {
   /// The signal that asked to stop, or 0. Any thread calls it at any time, so it does not wait and calls no device.
   std::function<int()> stop_signal;
   bool profile = false;
+  bool replaces = false;  ///< whether the run may take the place of one of a different job
   /// Registers a function to call with the first signal that asks to stop, at once, on another thread. An empty
   /// function unregisters. May be empty itself.
   std::function<void(std::function<void(int)>)> on_stop;

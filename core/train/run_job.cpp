@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -15,9 +16,11 @@
 #include "core/compile/compile.h"
 #include "core/forecast/disk.h"
 #include "core/train/checkpointing.h"
+#include "core/train/earlier_run.h"
 #include "core/train/elastic.h"
 #include "core/train/launched.h"
 #include "core/train/local_display.h"
+#include "core/train/rank_process.h"
 #include "core/train/requirements.h"
 #include "core/train/steps.h"
 
@@ -54,6 +57,9 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   return summary;
 }
 
+/// Whether this process is the only rank. A process cannot start itself again.
+bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.restarts == 0; }
+
 metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& settings) {
   const job::Job job = with_fitting_ranks(given, given.ranks);
   std::optional<LocalDisplay> display(std::in_place, job, settings);
@@ -64,7 +70,11 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   }
   std::vector<std::string> notices;
   begin_from(open_resumed(job, notices), *compiled);
-  std::ranges::move(require_runnable(job, *compiled, job.ranks), std::back_inserter(notices));
+  std::ranges::move(require_runnable(job, *compiled, job.ranks, runs_here(job) ? 0 : job.ranks),
+                    std::back_inserter(notices));
+  if (!settings.replaces) {
+    require_same_job(job, *compiled);
+  }
   std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
   check_data(*compiled);
@@ -87,7 +97,7 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   for (const std::string& notice : notices) {
     display->line(notice);
   }
-  if (job.ranks == 1 && job.restarts == 0) {  // a process cannot start itself again
+  if (runs_here(job)) {
     return run_here(job, *compiled, settings, *display);
   }
   const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
@@ -95,10 +105,14 @@ metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& setti
   if (resumed != nullptr) {
     resumed->release();
   }
+  std::vector<std::string> words;
+  if (const std::string declared = declared_in(*compiled); !declared.empty()) {
+    words = {fmt::format("--{}", declared_option), declared};
+  }
   compiled.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();
-  return run_ranks(job, settings, dataset.get(), resumed);
+  return run_ranks(job, settings, dataset.get(), resumed, std::move(words));
 }
 
 }  // namespace

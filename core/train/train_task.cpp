@@ -71,7 +71,7 @@ class TrainTask : private RankTask {
     if (settings_.link == nullptr) {
       return {};
     }
-    return [link = settings_.link](std::int32_t value) { return link->agree(value); };
+    return [link = settings_.link](std::int32_t value, std::int32_t most) { return link->agree(value, most); };
   }
 
   [[nodiscard]] MadeOfAll made_of_all() const {
@@ -92,7 +92,8 @@ class TrainTask : private RankTask {
       const StepResult result = training.end(under_way.step);
       record_step(under_way.step, result, std::nullopt, under_way.meter.end());
     };
-    int signal = first_.evaluated ? 0 : evaluate_first(training);
+    const bool has_no_steps = first_.step == last_step_;
+    int signal = first_.evaluated && !has_no_steps ? 0 : evaluate_first(training);
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0 && not_finite_.empty(); ++step) {
       now_at("training", step + 1, step == first_.step ? metrics::first_step_activity : "");
       if (training.is_late() && !evaluates(step) && !ends_at_once(step)) {
@@ -123,11 +124,12 @@ class TrainTask : private RankTask {
     return not_finite_.empty() ? between_steps(step, stop_heard_) : 0;
   }
 
-  /// The evaluation after the last step of the run that this one goes on from, which was asked to stop before it ended.
+  /// Evaluates what the run begins with: it has no steps, or the run that it goes on from was asked to stop before its
+  /// last evaluation had ended.
   int evaluate_first(Trainer& training) {
     record_.now_at(metrics::first_step_activity);
     if (const std::optional<double> validation = validate(training, first_.step - 1)) {
-      record_.write(std::vector<metrics::JsonField>{{"step", first_.step}, {"val_loss", *validation}});
+      record_.add_validation(first_.step, *validation);
       record_.summary.val_loss = validation;
     }
     return stop_heard_;

@@ -97,7 +97,7 @@ void Training::begin_at(const checkpoint::Position& first) {
     unmet_step_ = first.step - 1;
   }
   if (compiled_.device->can_hold_updates()) {
-    late_ = agreed(can_be_late() ? 0 : 1) == 0;
+    late_ = agreed(can_be_late() ? 0 : 1, 1) == 0;
   }
 }
 
@@ -280,7 +280,7 @@ const graph::State* Training::bad_state(graph::StateKind kind) const {
     }
   }
   const std::int32_t end = states.next().number();
-  first = graph::StateId(end - agreed(end - first.number()));
+  first = graph::StateId(end - agreed(end - first.number(), end));
   return states.contains(first) ? &states[first] : nullptr;
 }
 

@@ -18,7 +18,7 @@
 namespace shardrun::train {
 
 /// Returns the largest of all ranks' values to each rank. All ranks call it at the same point.
-using Agree = std::function<std::int32_t(std::int32_t)>;
+using Agree = std::function<std::int32_t(std::int32_t value, std::int32_t most)>;
 
 /// See RankLink::made_of_all.
 using MadeOfAll =
@@ -48,7 +48,7 @@ class Training final : public Trainer {
   /// Also runs the strategy's hook after_step if it is due, and always after the job's last step.
   [[nodiscard]] double update(std::int64_t step) override;
 
-  [[nodiscard]] bool anywhere(bool here) const override { return varies_ ? agreed(here ? 1 : 0) > 0 : here; }
+  [[nodiscard]] bool anywhere(bool here) const override { return varies_ ? agreed(here ? 1 : 0, 1) > 0 : here; }
 
   /// Ends the training: runs the hook after_step if steps were done since it last ran. Returns whether it ran.
   bool finish() override;
@@ -90,7 +90,9 @@ class Training final : public Trainer {
   /// of this search, the same on all ranks.
   [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, const std::string& key,
                                            std::string_view batch, std::size_t first) const;
-  [[nodiscard]] std::int32_t agreed(std::int32_t value) const { return agree_ ? agree_(value) : value; }
+  [[nodiscard]] std::int32_t agreed(std::int32_t value, std::int32_t most) const {
+    return agree_ ? agree_(value, most) : value;
+  }
   /// The first state of this kind that is not finite in any rank's part, or null.
   [[nodiscard]] const graph::State* bad_state(graph::StateKind kind) const;
 

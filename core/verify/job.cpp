@@ -37,10 +37,16 @@ namespace {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardrun-verify-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      throw Error(ErrorCode::io, fmt::format("no folder for the ranks' states in {}: {}",
-                                             std::filesystem::temp_directory_path().string(), std::strerror(errno)));
+    std::error_code failed;
+    const std::filesystem::path above = std::filesystem::temp_directory_path(failed);
+    std::string name = (above / "shardrun-verify-XXXXXX").string();
+    if (failed || mkdtemp(name.data()) == nullptr) {
+      const char* const given = std::getenv("TMPDIR");
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("no folder for the ranks' states can be made in '{}': {}: let TMPDIR name a folder that may "
+                      "be written to",
+                      given != nullptr ? given : "/tmp", failed ? failed.message() : std::strerror(errno)));
     }
     path_ = name;
   }
@@ -322,7 +328,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   if (const auto stopped = train::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
-  train::require_runnable(job, compiled, job.ranks);
+  train::require_runnable(job, compiled, job.ranks, verified.in_process ? 0 : job.ranks);
   train::require_launchable(job, compiled);
   require_one_model(job, compiled);
   if (verified.in_process) {

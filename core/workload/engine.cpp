@@ -94,17 +94,17 @@ Graph build_engine(const EngineProgram& engine) {
   graph.model = engine.name;
   std::vector<StateId> counted;
   for (const EngineProgram::Parameter& parameter : engine.parameters) {
-    const StateId id = graph.states.push_back(parameter.state);
-    const StateId gradient = graph.states.push_back({.name = fmt::format("gradients/{}", parameter.state.name),
-                                                     .type = parameter.state.type,
-                                                     .kind = StateKind::gradient,
-                                                     .of_parameter = id});
+    const StateId id = graph.add_state(parameter.state);
+    const StateId gradient = graph.add_state({.name = fmt::format("gradients/{}", parameter.state.name),
+                                              .type = parameter.state.type,
+                                              .kind = StateKind::gradient,
+                                              .of_parameter = id});
     if (parameter.counts) {
       counted.push_back(gradient);
     }
   }
   for (const char* const metric : {"loss", "gradient_norm", "norm_squared"}) {
-    graph.states.push_back({.name = metric, .type = {}, .kind = StateKind::metric});
+    graph.add_state({.name = metric, .type = {}, .kind = StateKind::metric});
   }
   for (const std::int64_t rows : std::set(engine.microbatch_rows.begin(), engine.microbatch_rows.end())) {
     add_loss_and_gradient(graph, engine, rows);

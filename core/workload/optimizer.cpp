@@ -17,11 +17,11 @@ using graph::ValueId;
 
 StateId moment(Graph& graph, StateId parameter, const char* what) {
   const State& owner = graph.states[parameter];
-  return graph.states.push_back({.name = fmt::format("{}/{}", what, owner.name),
-                                 .type = owner.type,
-                                 .kind = StateKind::optimizer,
-                                 .layer = owner.layer,
-                                 .of_parameter = parameter});
+  return graph.add_state({.name = fmt::format("{}/{}", what, owner.name),
+                          .type = owner.type,
+                          .kind = StateKind::optimizer,
+                          .layer = owner.layer,
+                          .of_parameter = parameter});
 }
 
 /// 1 by the count, or 0 if that is 0.

@@ -25,12 +25,7 @@ using graph::StateWrite;
 using graph::ValueId;
 
 StateId metric(Graph& graph, const char* name) {
-  if (graph.find_state(name).exists()) {
-    throw Error(ErrorCode::plugin, fmt::format("model {} has a state '{}': training has one of that name, so the "
-                                               "model's needs another",
-                                               graph.model, name));
-  }
-  return graph.states.push_back({.name = name, .type = {}, .kind = StateKind::metric});
+  return graph.add_state({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
 /// Until a function is finished, messages call it what the model calls it.

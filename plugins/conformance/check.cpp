@@ -83,7 +83,8 @@ class World {
     std::optional<std::string> why;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::string text = problem_of(i);
-      const std::size_t at = std::min(text.find(only_host_memory), text.find(only_own_launcher));
+      const std::size_t at =
+          std::min({text.find(only_host_memory), text.find(only_own_launcher), text.find(only_with_options)});
       if (at == std::string::npos) {
         return std::nullopt;
       }

@@ -32,6 +32,12 @@ inline constexpr const char* only_host_memory =
 inline constexpr const char* only_own_launcher =
     "it opens only in ranks that a launcher of its own (mpirun, srun) has started: nothing was checked";
 
+/// A model or engine that refuses all the small jobs that the cases try. Then follows its first refusal.
+inline constexpr const char* only_with_options =
+    "not checked, needs --set KEY=VALUE for its options, or --set data.features=N, data.outputs=N or data.vocab=N for "
+    "the "
+    "sizes of the data";
+
 /// Selects the cases whose names contain one of these words; all cases where there are none.
 using CaseWords = std::vector<std::string>;
 

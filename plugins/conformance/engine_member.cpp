@@ -73,11 +73,8 @@ void EngineMember::find_job() {
       return;
     }
   }
-  throw Failure(
-      fmt::format("it accepts none of the small jobs that this suite tries, the first one so: {}; set its "
-                  "options by --set KEY=VALUE, and sizes of the data by --set data.features=N or "
-                  "data.outputs=N",
-                  refusal));
+  throw Failure(fmt::format("{}; it accepts none of the small jobs that this suite tries, the first one so: {}",
+                            only_with_options, refusal));
 }
 
 const std::vector<std::uint32_t>& EngineMember::sizes() {

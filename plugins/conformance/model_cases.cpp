@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <shardrun/model.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,7 +30,19 @@ void declared_by_model(ModelMember& member) {
   if (member.model().help().empty()) {
     throw Failure("the model has no help: expected one line that says what it is");
   }
-  require_declared(member.model().options(), member.open_another().options());
+  const std::vector<OptionSpec> options = member.model().options();
+  require_declared(options, member.open_another().options());
+  for (const char* const name : {"context", "vocab"}) {
+    if ((member.model().data() & SR_DATA_TOKENS) != 0 &&
+        std::ranges::find(options, name, &OptionSpec::name) == options.end()) {
+      throw Failure(
+          fmt::format("it is trained on tokens and has no option '{}', by which a job says {}: declare it as an "
+                      "integer",
+                      name,
+                      std::string_view(name) == "vocab" ? "how many distinct tokens a file of tokens has"
+                                                        : "how many tokens a sample has"));
+    }
+  }
 }
 
 /// The graph, or the refusal.

@@ -110,8 +110,10 @@ std::string text_of(const OptionValues& options, const std::vector<OptionSpec>& 
 ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data, const OptionValues& given,
                   const std::vector<std::string>& settings) {
   std::string refusal;
-  const auto refused = [&](std::string_view why) {
+  bool is_of_model = false;
+  const auto refused = [&](std::string_view why, bool by_model) {
     if (refusal.empty()) {
+      is_of_model = by_model;
       refusal = fmt::format("({}): {}", text_of(job.settings.options, model.options()), why);
     }
   };
@@ -123,17 +125,14 @@ ModelJob accepted(const plugins::Model& model, ModelJob job, std::uint32_t data,
         (void)build_graph(model, job);
         return job;
       } catch (const Error& error) {
-        refused(error.message());
+        refused(error.message(), dynamic_cast<const workload::Refusal*>(&error) != nullptr);
       } catch (const Failure& failure) {
-        refused(failure.what());
+        refused(failure.what(), false);
       }
     }
   }
-  throw Failure(
-      fmt::format("{}: it accepts none of the small jobs that this suite tries, the first one {}; set its "
-                  "options by --set KEY=VALUE, and sizes of the data by --set data.features=N, data.outputs=N "
-                  "or data.vocab=N",
-                  job.name, refusal));
+  throw Failure(fmt::format("{}{}: it accepts none of the small jobs that this suite tries, the first one {}",
+                            is_of_model ? fmt::format("{}; ", only_with_options) : "", job.name, refusal));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/files/descriptor.h"
+#include "plugins/loader/call.h"
 
 namespace shardrun::plugins {
 namespace {
@@ -70,7 +71,7 @@ void write_words(int file, std::string_view first, std::string_view second) {
       act();
       write_words(words, went_well, "");
     } catch (const std::exception& error) {
-      write_words(words, threw, printable(error.what()));
+      write_words(words, threw, printable(excerpt(error.what())));
     } catch (...) {
       write_words(words, threw, "something that is no exception");
     }
@@ -144,7 +145,7 @@ void try_apart(std::string_view plugin, std::chrono::milliseconds limit, const s
   }
   constexpr std::string_view own = "shardrun: ";
   if (const std::string line = last_line(text); line.starts_with(own)) {
-    throw Error(ErrorCode::plugin, printable(line.substr(own.size())));
+    throw Error(ErrorCode::plugin, printable(excerpt(line.substr(own.size()))));
   }
   throw Error(ErrorCode::plugin,
               fmt::format("{}: the process that it was tried in {}", plugin,

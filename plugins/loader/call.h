@@ -17,6 +17,19 @@ namespace shardrun::plugins {
 
 [[noreturn]] inline void refuse_with(std::string message) { throw Error(ErrorCode::plugin, std::move(message)); }
 
+/// A text of a plugin, of which what goes beyond 4 KiB is cut, and the length told.
+[[nodiscard]] inline std::string excerpt(std::string_view text) {
+  constexpr std::size_t most = 4096;
+  if (text.size() <= most) {
+    return std::string(text);
+  }
+  std::size_t end = most;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U && end > most - 4) {
+    --end;  // to the beginning of a character
+  }
+  return fmt::format("{}… ({} bytes)", text.substr(0, end), text.size());
+}
+
 [[nodiscard]] inline std::string text_of(const sr_error& error) {
   return printable({error.text, ::strnlen(error.text, sizeof(error.text))});
 }

@@ -8,6 +8,7 @@
 #include "core/base/printable.h"
 #include "core/base/text.h"
 #include "core/options/convert.h"
+#include "plugins/loader/call.h"
 #include "plugins/loader/manifest.h"
 #include "plugins/loader/structs.h"
 
@@ -21,7 +22,7 @@ std::string typed_text(const char* text, std::string_view what) {
   std::string given = text_or_empty(text);
   if (const std::string shown = printable(given); shown != given) {
     throw Error(ErrorCode::plugin,
-                fmt::format("{} has '{}', with control characters or bytes that are no UTF-8", what, shown));
+                fmt::format("{} has '{}', with control characters or bytes that are no UTF-8", what, excerpt(shown)));
   }
   return given;
 }
@@ -48,7 +49,7 @@ void add_aliases(OptionSpec& spec, const sr_option& raw, std::string_view what) 
     const auto other = read_element<sr_alias>(raw.other_names, raw.other_name_stride, i, SR_ALIAS_SIZE_1_7,
                                               fmt::format("{}, other name {}", what, i));
     const std::string name = typed_text(other.name, what);
-    const std::string note = printable(text_or_empty(other.note));
+    const std::string note = printable(excerpt(text_or_empty(other.note)));
     if (other.choice == nullptr) {
       spec.aliases.emplace_back(name).note = note;
     } else {
@@ -60,7 +61,7 @@ void add_aliases(OptionSpec& spec, const sr_option& raw, std::string_view what) 
 OptionSpec spec_of(const sr_option& raw, std::string_view what) {
   OptionSpec spec;
   spec.name = typed_text(raw.name, what);
-  spec.help = printable(text_or_empty(raw.help));
+  spec.help = printable(excerpt(text_or_empty(raw.help)));
   spec.optional = (raw.flags & SR_OPTION_OPTIONAL) != 0;
   spec.minimum_excluded = (raw.flags & SR_OPTION_MINIMUM_EXCLUDED) != 0;
   spec.maximum_excluded = (raw.flags & SR_OPTION_MAXIMUM_EXCLUDED) != 0;

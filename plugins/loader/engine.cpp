@@ -101,7 +101,7 @@ class ParameterRecorder {
           to.refusal_, error,
           [&] {
             const char* const name = parameter != nullptr ? parameter->name : nullptr;
-            return fmt::format("add_parameter('{}')", name != nullptr ? printable(name) : "");
+            return fmt::format("add_parameter('{}')", name != nullptr ? printable(excerpt(name)) : "");
           },
           [&] { to.add(parameter_from(parameter)); });
     };

@@ -260,6 +260,21 @@ void FunctionRecorder::write(const char* state, std::uint32_t number) {
   builder_.write(id, written, graph::StateWrite::Mode::assign);
 }
 
+namespace {
+
+/// Whether the file of an output has the name of another's after so many steps: "o-000100" of "o".
+bool is_name_after_steps(std::string_view name, std::string_view of) {
+  constexpr std::size_t fewest_digits = 6;
+  if (name.size() < of.size() + 1 + fewest_digits || !name.starts_with(of) || name[of.size()] != '-') {
+    return false;
+  }
+  const std::string_view step = name.substr(of.size() + 1);
+  return step.find_first_not_of("0123456789") == std::string_view::npos &&
+         (step.size() == fewest_digits || step.front() != '0');
+}
+
+}  // namespace
+
 void FunctionRecorder::output(const char* name, std::uint32_t number) {
   const std::string given = plain_name_from(name, "the name");
   if (given.front() == '.' || given.find('/') != std::string::npos) {
@@ -267,6 +282,12 @@ void FunctionRecorder::output(const char* name, std::uint32_t number) {
   }
   if (std::ranges::find(builder_.function().outputs, given, &graph::Port::name) != builder_.function().outputs.end()) {
     refuse_with("there is an output of that name already");
+  }
+  for (const graph::Port& other : builder_.function().outputs) {
+    if (is_name_after_steps(given, other.name) || is_name_after_steps(other.name, given)) {
+      refuse_with(fmt::format("its file would have the name of one of output '{}' after some step: call it otherwise",
+                              other.name));
+    }
   }
   const ValueId id = value(number);
   if (builder_.function().role == graph::Role::repeated) {

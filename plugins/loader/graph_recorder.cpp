@@ -43,7 +43,8 @@ graph::Initializer initializer_from(const sr_state& raw) {
 std::string name_from(const char* text, std::string_view what) {
   const std::string name = text != nullptr ? text : "";
   if (name.empty() || name.size() > longest_name || printable(name) != name) {
-    refuse_with(fmt::format("{} is '{}', expected 1 to {} printable bytes", what, printable(name), longest_name));
+    refuse_with(
+        fmt::format("{} is '{}', expected 1 to {} printable bytes", what, printable(excerpt(name)), longest_name));
   }
   return name;
 }
@@ -91,7 +92,9 @@ std::int32_t GraphRecorder::recorded(sr_error* error, std::string_view function,
   const bool is_first = !refusal_;
   const std::int32_t status = record_call(
       refusal_, error,
-      [&] { return item != nullptr ? fmt::format("{}('{}')", function, printable(item)) : std::string(function); },
+      [&] {
+        return item != nullptr ? fmt::format("{}('{}')", function, printable(excerpt(item))) : std::string(function);
+      },
       [&] {
         try {
           act();

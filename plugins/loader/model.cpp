@@ -39,7 +39,7 @@ std::uint32_t known_role(std::string_view function) {
 
 /// The name of a function that the model declares. Functions on demand may have any name.
 std::string checked_name(const sr_function& function, const std::string& what) {
-  const std::string name = function.name != nullptr ? printable(function.name) : "";
+  const std::string name = function.name != nullptr ? printable(excerpt(function.name)) : "";
   const std::uint32_t expected = known_role(name);
   if (name.empty() || function.role != (expected == 0 ? SR_FUNCTION_ON_DEMAND : expected)) {
     refuse_with(fmt::format("{}, '{}', has role {}; expected loss with {}, iterate with {}, or another name with {}",
@@ -98,7 +98,7 @@ Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
   if (table.declare == nullptr || table.write_function == nullptr) {
     throw Error(ErrorCode::plugin, fmt::format("{} lacks declare or write_function", what));
   }
-  help_ = table.help != nullptr ? printable(table.help) : "";
+  help_ = table.help != nullptr ? printable(excerpt(table.help)) : "";
   data_ = table.data;
   for (std::uint32_t f = 0; f < table.function_count; ++f) {
     const std::string function = fmt::format("{}: function {}", what, f);

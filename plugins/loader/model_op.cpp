@@ -107,7 +107,7 @@ std::map<std::string, std::int64_t> sizes_from(const char* text) {
     const char* const end = word.data() + word.size();
     const auto [rest, problem] = std::from_chars(std::min<const char*>(word.data() + equal + 1, end), end, size);
     if (problem != std::errc() || rest != end || size < 1 || size > most) {
-      refuse_with(fmt::format("sizes has '{}', expected FACTOR=NUMBER with 1 to {}", printable(word), most));
+      refuse_with(fmt::format("sizes has '{}', expected FACTOR=NUMBER with 1 to {}", printable(excerpt(word)), most));
     }
     sizes[word.substr(0, equal)] = size;
   }
@@ -284,8 +284,8 @@ std::vector<std::shared_ptr<const ModelOp>> read_ops(const Plugin& plugin, const
       const auto op = std::make_shared<ModelOp>(
           ModelOp{.raw = read_element<sr_model_op>(table.ops, table.op_stride, o, SR_MODEL_OP_SIZE_1_7, "sr_model_op"),
                   .plugin = plugin});
-      label = fmt::format("op '{}' of model '{}' ({})", op->raw.name != nullptr ? printable(op->raw.name) : "", model,
-                          plugin.path().string());
+      label = fmt::format("op '{}' of model '{}' ({})", op->raw.name != nullptr ? printable(excerpt(op->raw.name)) : "",
+                          model, plugin.path().string());
       op->name = op_name_from(op->raw.name);
       op->in_graph = fmt::format("{}.{}", model, op->name);
       op->label = label;

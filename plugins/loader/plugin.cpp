@@ -51,7 +51,7 @@ void take_log_line(void* self, std::uint32_t level, const char* text) noexcept {
   const State& state = *static_cast<const State*>(self);
   try {
     state.log(level == SR_LOG_INFO ? LogLevel::info : LogLevel::warning, state.manifest.name,
-              printable_lines(text != nullptr ? text : ""));
+              printable_lines(excerpt(text != nullptr ? text : "")));
   } catch (...) {
     // A line that cannot be logged is lost. The plugin did nothing wrong, and must not be unwound.
   }

@@ -20,7 +20,7 @@ std::string_view required(const char* text, std::string_view what) {
     refuse_with(fmt::format("{} is empty", what));
   }
   if (const std::string shown = printable(text); shown != text) {
-    refuse_with(fmt::format("{}, '{}', holds control characters or bytes that are no UTF-8", what, shown));
+    refuse_with(fmt::format("{}, '{}', holds control characters or bytes that are no UTF-8", what, excerpt(shown)));
   }
   return text;
 }

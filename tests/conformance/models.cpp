@@ -1,6 +1,7 @@
 // Models that each break one rule, and the case that notices it.
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,13 @@ using conformance::Finding;
 
 namespace {
 
-std::vector<Finding> check_built(const std::string& model, const conformance::CaseWords& words) {
-  return conformance::check_plugin(
-      {SHARDRUN_FAULTY, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::model, model,
-      {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"}, .words = words, .silence_s = 60});
+std::vector<Finding> check_built(const std::string& model, const conformance::CaseWords& words,
+                                 const std::vector<std::string>& settings = {}) {
+  return conformance::check_plugin({SHARDRUN_FAULTY, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::model, model,
+                                   {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"},
+                                    .words = words,
+                                    .settings = settings,
+                                    .silence_s = 60});
 }
 
 std::vector<Finding> check_model(const std::string& fault, const conformance::CaseWords& words) {
@@ -127,6 +131,20 @@ TEST_CASE("a model that is not the same for all is found", "[conformance]") {
 TEST_CASE("a model that accepts no job is reported with the options that it was first asked with", "[conformance]") {
   CHECK_THAT(model_problem("input_in_gradient", "the same graph"),
              Contains("accepts none of the small jobs") && Contains("the first one (its defaults): "));
+}
+
+TEST_CASE("a model that accepts no small job is not checked without settings, and that is said once", "[conformance]") {
+  const std::vector<Finding> findings = check_built("faulty_picky", {});
+  const auto wrong = std::ranges::find_if(findings, [](const Finding& each) { return !each.problem.empty(); });
+  REQUIRE(wrong != findings.end());
+  CHECK(wrong->is_skipped);
+  CHECK(std::next(wrong) == findings.end());
+  CHECK_THAT(wrong->problem, Catch::StartsWith("not checked, needs --set KEY=VALUE for its options") &&
+                                 Contains("the first one (its defaults): only 3 is possible"));
+  for (const Finding& finding : check_built("faulty_picky", {"same graph", "gradient of the loss"}, {"scale=3"})) {
+    INFO(finding.name);
+    CHECK(finding.problem == "");
+  }
 }
 
 TEST_CASE("a model that crashes at the end of an option's range is found, and the other cases go on", "[conformance]") {

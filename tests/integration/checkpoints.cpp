@@ -395,6 +395,46 @@ TEST_CASE("plan says where a run would begin", "[program]") {
       Contains("\na run would go on after step 4 from run/checkpoints/step-000004\n"));
 }
 
+TEST_CASE("a run goes on with other options of its model, as long as the parameters are the same", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=4", "checkpoint.every=4"}).code == 0);
+  const Ended other = job.run({"train.steps=6", "checkpoint.resume=auto", "model.dropout=0.1"});
+  INFO(other.err);
+  CHECK(other.code == 0);
+  CHECK_THAT(other.out, Contains("was saved with the model 'dropout = 0', and this job has 'dropout = 0.1': it has the "
+                                 "same parameters"));
+  CHECK(job.metrics().size() == 6);
+  const Ended wider = job.run({"train.steps=8", "checkpoint.resume=auto", "model.width=64"});
+  CHECK(wider.code == 2);
+  CHECK_THAT(wider.err, Contains("was saved with the model '") && Contains("width = 64") &&
+                            Contains("go on with the same model and options"));
+}
+
+TEST_CASE("a stop within an evaluation leaves a line a step", "[program]") {
+  const JobFolder job;
+  const Settings settings = {"train.steps=6",     "train.eval_every=1",   "data.split=0.2",
+                             "data.eval_batch=1", "checkpoint.every=100", "train.log_every=1"};
+  for (const std::size_t lines : {1, 3}) {
+    bool is_asked = false;
+    const Ended stopped =
+        run_program(job.path(), with_settings({"job.ini", "--resume"}, settings), [&](pid_t process, std::string_view) {
+          // Nearly all the time goes into evaluations.
+          if (!is_asked && std::filesystem::exists(job.path() / "run/metrics.jsonl") && job.metrics().size() >= lines) {
+            is_asked = kill(process, SIGTERM) == 0;
+          }
+        });
+    CHECK(stopped.code == 75);
+  }
+  REQUIRE(run_program(job.path(), with_settings({"job.ini", "--resume"}, settings)).code == 0);
+  std::vector<std::int64_t> steps;
+  for (const json::object& line : job.metrics()) {
+    steps.push_back(line.at("step").to_number<std::int64_t>());
+    CHECK(line.contains("loss"));
+    CHECK(line.contains("val_loss"));
+  }
+  CHECK(steps == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6});
+}
+
 TEST_CASE("other data is refused by its name, or told", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);

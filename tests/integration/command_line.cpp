@@ -31,8 +31,89 @@ TEST_CASE("words that are nearly a command or an option are answered with it", "
           std::string("shardrun: ") + option +
               " has no effect with --temperature 0, which always takes the likeliest token: leave out one of them\n");
   }
-  CHECK_THAT(refused({"plan", "job.ini", "--json", "--json"}), Contains("--json is given more than once"));
+  CHECK_THAT(refused({"plan", "job.ini", "--all", "--all"}), Contains("--all is given more than once"));
   CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
+}
+
+TEST_CASE("words of other programs are answered with the command that is meant", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::vector<std::string>& words) {
+    const Ended ended = run_program(job.path(), words);
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK(refused({"train", "job.ini"}) == "shardrun: 'train' is no command: 'shardrun JOB.ini' runs a job\n");
+  for (const auto& [word, command] : {std::pair{"eval", "train.steps=0"},
+                                      {"sample", "shardrun generate RUN"},
+                                      {"export", "shardrun checkpoint export"},
+                                      {"resume", "shardrun JOB.ini --resume"},
+                                      {"version", "shardrun --version"}}) {
+    CHECK_THAT(refused({word, "job.ini"}), Contains(command));
+  }
+  CHECK(refused({"job.ini", "--ranks", "2"}) ==
+        "shardrun: run: unknown option '--ranks' (a setting of the job file: --set job.ranks=VALUE); shardrun run "
+        "--help lists the options\n");
+  CHECK_THAT(refused({"job.ini", "--steps=2"}), Contains("--set train.steps=VALUE, or --set iterate.steps=VALUE"));
+  CHECK_THAT(refused({"job.ini", "--nproc-per-node", "2"}), Contains("--set job.ranks=VALUE"));
+}
+
+TEST_CASE("a system without /proc, working directory or TMPDIR is told in words", "[program]") {
+  const JobFolder job;
+  const auto refused = [&](const std::string& script) {
+    const Ended ended = run_script(job.path(), script);
+    INFO(script << ": " << ended.err);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, StartsWith("shardrun: ") && !Contains("unexpected"));
+    return ended.err;
+  };
+  CHECK_THAT(refused("mkdir gone && cd gone && rmdir ../gone && \"$0\" ../job.ini"),
+             Contains("the working directory cannot be found"));
+  CHECK_THAT(refused("TMPDIR=/nowhere \"$0\" verify job.ini --set job.ranks=2 --set job.strategy=dp"),
+             Contains("'/nowhere'") && Contains("let TMPDIR name a folder"));
+  CHECK_THAT(refused("TMPDIR=/nowhere MASTER_ADDR=127.0.0.1 MASTER_PORT=9 RANK=0 WORLD_SIZE=2 \"$0\" job.ini --set "
+                     "job.ranks=2 --set job.strategy=dp"),
+             Contains("/nowhere/shardrun-") && Contains("let TMPDIR name a folder"));
+  if (run_script(job.path(), "unshare -Urm mount -t tmpfs none /proc").code == 0) {
+    CHECK_THAT(refused("unshare -Urm sh -c 'mount -t tmpfs none /proc; exec \"$0\" job.ini' \"$0\""),
+               Contains("shardrun needs /proc"));
+  } else {
+    WARN("skipped: no namespace without /proc here");
+  }
+}
+
+TEST_CASE("a refusal of a command with --json is JSON, too", "[program]") {
+  const JobFolder job;
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"job.ini", "--json", "--set", "model.heads=3"},
+                                                {"plan", "none.ini", "--json"},
+                                                {"verify", "job.ini", "--json", "--set", "model.heads=3"},
+                                                {"checkpoint", "list", "none", "--json"}}) {
+    const Ended ended = run_program(job.path(), words);
+    INFO(words[0] << ": " << ended.out);
+    CHECK(ended.code == 2);
+    const boost::json::object refusal = boost::json::parse(ended.out).as_object();
+    CHECK(refusal.at("status") == "failed");
+    CHECK(refusal.at("exit_code") == 2);
+    CHECK(ended.err == "shardrun: " + std::string(refusal.at("error").as_string()) + "\n");
+  }
+}
+
+TEST_CASE("plugins --json has every plugin with its options", "[program]") {
+  const TemporaryFolder folder;
+  const Ended listed = run_program(folder.path(), {"plugins", "--json"});
+  REQUIRE(listed.code == 0);
+  bool is_found = false;
+  const boost::json::value all = boost::json::parse(listed.out);
+  for (const boost::json::value& plugin : all.as_array()) {
+    if (plugin.at("kind") != "model" || plugin.at("name") != "mlp") {
+      continue;
+    }
+    is_found = true;
+    const boost::json::object& option = plugin.at("options").at(0).as_object();
+    CHECK(option.at("type") == "integer");
+    CHECK(option.contains("required"));
+    CHECK_FALSE(plugin.as_object().contains("error"));
+  }
+  CHECK(is_found);
 }
 
 TEST_CASE("help ops documents the ops, help job the job file", "[program]") {

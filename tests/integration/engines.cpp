@@ -132,8 +132,8 @@ TEST_CASE("a tensor that a checkpoint lacks is named", "[engines]") {
   REQUIRE(folder.run("engine").code == 0);
   write_probing(folder);
   write_file(folder.path() / "weights.safetensors", read_file(folder.path() / "engine/weights.safetensors"));
-  const Ended ended =
-      folder.run("engine", {"job.checkpoint=" + (folder.path() / "weights.safetensors").string(), "job.ranks=2"});
+  const Ended ended = folder.run("engine", {"job.checkpoint=" + (folder.path() / "weights.safetensors").string(),
+                                            "job.ranks=2", "job.output=probing"});
   INFO(ended.err);
   CHECK(ended.code == 1);
   CHECK(ended.err.find("load_checkpoint: there is no array 'w'; there are: layer_0/weights, layer_1/weights") !=

@@ -33,9 +33,7 @@ inline Ended run_job(const std::filesystem::path& folder, const std::string& com
   settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS);
   settings.emplace_back("job.threads=1");
   std::vector<std::string> words = {command, job};
-  if (command != "run") {
-    words.emplace_back("--json");
-  }
+  words.emplace_back(command == "run" ? "--replace" : "--json");
   const Ended ended = run_program(folder, with_settings(std::move(words), settings));
   INFO(job << ": " << ended.err);
   REQUIRE(ended.code == 0);

@@ -49,11 +49,11 @@ TEST_CASE("a run whose loss is not finite fails with the step and the tensor, an
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("an output folder that cannot be written ends the run with exit code 1", "[program]") {
+TEST_CASE("an output folder that cannot be is the job's mistake", "[program]") {
   const JobFolder job;
   write_file(job.path() / "run", "a file");
   const Ended ended = job.run();
-  CHECK(ended.code == 1);
+  CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains("run"));
 }
 

@@ -248,6 +248,23 @@ TEST_CASE("address space that the arena does not fit into is named", "[folders]"
   CHECK_THAT(ended.err, Contains("(ulimit -v) leaves") && Contains("raise that limit"));
 }
 
+TEST_CASE("ranks share memory under a limit of their address space, and what cannot fit is refused before",
+          "[folders]") {
+  if (sanitized) {
+    return;
+  }
+  const JobFolder job;
+  const std::string two = " --set job.ranks=2 --set job.strategy=dp --set job.transport=shm --set train.steps=2";
+  const Ended fits = run_script(job.path(), "ulimit -v 700000; \"$0\" job.ini" + two);
+  INFO(fits.err);
+  CHECK(fits.code == 0);
+  const Ended refused =
+      run_script(job.path(), "ulimit -v 700000; \"$0\" job.ini --set data.batch=1000 --set model.width=256" + two);
+  INFO(refused.err);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("(ulimit -v) leaves") && Contains("for what transports map"));
+}
+
 namespace {
 
 /// Runs a script with a small file system mounted on `small`, in namespaces of its own; nothing where this machine lets
@@ -319,13 +336,26 @@ TEST_CASE("the plan says how large the weights will be, to the byte", "[folders]
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini"}).out, Contains("\ndisk: weights.safetensors "));
 }
 
+TEST_CASE("a folder that cannot be made is the job's mistake", "[folders]") {
+  const JobFolder job;
+  for (const std::vector<std::string>& settings : {std::vector<std::string>{"job.output=/proc/none"},
+                                                   {"job.output=/dev/null/none"},
+                                                   {"job.output=job.ini/none"},
+                                                   {"checkpoint.folder=/proc/none"}}) {
+    const Ended ended = job.run(settings);
+    INFO(settings[0] << ": " << ended.err);
+    CHECK(ended.code == 2);
+    CHECK_THAT(ended.err, Contains("none"));
+  }
+}
+
 TEST_CASE("a read-only file system is named", "[folders]") {
   const JobFolder job;
   const std::optional<Ended> ended = run_on_small_disk(
       job, "350k", "mkdir small/run; mount -o remount,ro small; \"$0\" job.ini --set job.output=small/run");
   if (ended) {
     INFO(ended->err);
-    CHECK(ended->code == 1);
+    CHECK(ended->code == 2);
     CHECK_THAT(ended->err, Contains("Read-only file system; the file system is read-only: choose another folder"));
   }
 }

@@ -97,6 +97,17 @@ TEST_CASE("stages without layers are told, and the remedy ends it", "[plan]") {
   CHECK_FALSE(job.as_json(both(pp, {"job.ranks=4"})).contains("idle"));
 }
 
+TEST_CASE("ranks without heads are told, by a run too", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> tp = {"job.strategy=tp", "job.ranks=3", "model.heads=2"};
+  const json::object plan = job.as_json(tp);
+  CHECK_FALSE(plan.contains("idle"));
+  CHECK(plan.at("without") == json::parse(R"([{"axis": "heads", "size": 2, "ranks": [2]}])"));
+  const std::string line = "rank 2 has no heads: a dimension of 2 is split over 3 ranks along model\n";
+  CHECK_THAT(job.plan(tp).out, Contains("\n" + line));
+  CHECK_THAT(job.plan({"job.strategy=tp", "job.ranks=2", "model.heads=2"}).out, !Contains("has no heads"));
+}
+
 TEST_CASE("splits that are merely uneven are no idle ranks", "[plan]") {
   const Bare job;
   for (const std::vector<std::string>& how :

@@ -219,7 +219,8 @@ TEST_CASE("a rank that is stopped is noticed when it should have answered", "[ra
 
       CHECK(ended.code == 1);
       CHECK_THAT(ended.err, StartsWith("shardrun: rank 1 (pid " + std::to_string(stop_one.ranks().at(1))) &&
-                                Contains("has not answered for "));
+                                Contains("has not answered for ") &&
+                                Contains(" s: its process is stopped (SIGSTOP, or by a terminal)"));
       for (const pid_t rank : stop_one.ranks()) {
         CHECK(is_gone(rank));
       }

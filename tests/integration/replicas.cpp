@@ -9,6 +9,7 @@
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 
 namespace {
@@ -147,6 +148,18 @@ TEST_CASE("a bit that is flipped in the comparison itself is told as that", "[re
     CHECK(ended.code == 1);
     CHECK_THAT(error_of(job), Contains("a transport (chaos, shm) changed data: what the ranks told each other"));
   }
+}
+
+TEST_CASE("a bit that is flipped in an agreement is told at once, where no rank can have given the number",
+          "[replicas]") {
+  const JobFolder job;
+  const Ended ended =
+      run_flipped(job, 2, "shm", {"job.strategy=dp", "job.ranks=2", "train.steps=3", "job.check_every=-1"});
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.out + ended.err, Contains("'all_reduce of agreement'"));
+  CHECK_THAT(error_of(job),
+             StartsWith("rank 1 ") && Contains("step 1: a transport (chaos, shm) changed data: the largest of "
+                                               "the ranks' numbers came out as 16777216 on rank 1"));
 }
 
 TEST_CASE("healthy replicas are equal with every strategy over every transport", "[replicas]") {

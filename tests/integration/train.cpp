@@ -15,6 +15,9 @@
 #include "tests/support/text_job.h"
 
 using namespace shardrun::test;
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 
 namespace {
@@ -127,6 +130,121 @@ TEST_CASE("a run that follows another in its folder says so, and leaves nothing 
     CHECK(read_file(job.path() / "run/summary.json") == summary);
     CHECK(std::filesystem::exists(job.path() / "run/sample.txt"));
   }
+}
+
+TEST_CASE("a run of a different job is replaced only where that is asked for", "[program]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=1"}).code == 0);
+  const std::string summary = read_file(job.path() / "run/summary.json");
+  std::filesystem::copy_file(job.path() / "corpus.txt", job.path() / "other.txt");
+  std::filesystem::copy_file(job.path() / "job.ini", job.path() / "other.ini");
+  const std::vector<std::string> other_data = {"job.ini", "--set", "data.text=other.txt", "--set", "train.steps=1"};
+
+  const Ended refused = run_program(job.path(), other_data);
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("run has a run of a different job ([data] text = ") &&
+                              Contains("other.txt), which this run would replace") && Contains("--replace"));
+  const Ended by_name = run_program(job.path(), {"other.ini", "--set", "train.steps=2"});
+  CHECK(by_name.code == 2);
+  CHECK_THAT(by_name.err, Contains("a different job (of job.ini, here other.ini)"));
+  CHECK(read_file(job.path() / "run/summary.json") == summary);
+  CHECK_THAT(run_program(job.path(), {"plan", "other.ini", "--set", "checkpoint.every=1"}).out,
+             Contains("a run would be refused: ") && Contains("of a different job"));
+
+  std::vector<std::string> replacing = other_data;
+  replacing.push_back("--replace");
+  CHECK(run_program(job.path(), replacing).code == 0);
+}
+
+TEST_CASE("a training of no steps evaluates", "[program]") {
+  const JobFolder job;
+  const std::string ranks = GENERATE("1", "2");
+  const std::vector<std::string> split = {"job.ranks=" + ranks,
+                                          ranks == "1" ? "job.strategy=single" : "job.strategy=dp"};
+  const auto run = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), split.begin(), split.end());
+    const Ended ended = job.run(settings);
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+    return job.metrics();
+  };
+  const auto first = run({"train.steps=0"});
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].at("step") == 0);
+  CHECK(number(first[0], "val_loss") > 1);
+  CHECK(job.summary().at("val_loss") == first[0].at("val_loss"));
+  CHECK(job.summary().at("steps") == 0);
+
+  const auto trained = run({"train.steps=4", "checkpoint.every=4"});
+  // As many steps as the checkpoint has: what was trained is evaluated, in another folder.
+  const auto again = run({"train.steps=4", "checkpoint.resume=run", "job.output=again"});
+  const auto lines = read_json_lines(job.path() / "again/metrics.jsonl");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].at("val_loss") == trained.back().at("val_loss"));
+}
+
+TEST_CASE("a model on tokens that lacks an option the host reads is its author's to mend", "[program]") {
+  const JobFolder job;
+  write_file(job.path() / "tokens.bin", std::string(400, '\1'));
+  write_file(job.path() / "words.ini",
+             std::string("[plugins]\npath = " SHARDRUN_OUTSIDE_STRATEGIES
+                         "\n[model]\nname = words\n[data]\ntokens = tokens.bin\nbatch = 2\n[train]\nsteps = 1\n"));
+  const Ended refused = run_program(job.path(), {"words.ini"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err,
+             StartsWith("shardrun: words.ini:6: [data] tokens: model words is trained on tokens and has no "
+                        "option 'vocab'") &&
+                 Contains("its author has to declare that"));
+  const Ended checked = run_program(
+      job.path(), {"plugins", "check", SHARDRUN_OUTSIDE_STRATEGIES "/shardrun_model_words.so", "--case", "declared"});
+  CHECK(checked.code == 1);
+  CHECK_THAT(checked.out, Contains("has no option 'vocab'"));
+}
+
+TEST_CASE("tensors of a model that do not fit together with the job's options are the job's mistake", "[program]") {
+  const JobFolder job;
+  const std::string text = "[plugins]\npath = " SHARDRUN_OUTSIDE_STRATEGIES
+                           "\n[model]\nname = words\n[data]\ntext = corpus.txt\nbatch = 2\n[train]\nsteps = 1\n";
+  write_file(job.path() / "words.ini", text);
+  CHECK(run_program(job.path(), {"words.ini"}).code == 0);
+  const Ended refused = run_program(job.path(), {"words.ini", "--set", "model.context=4"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("op reshape: ") && Contains("cannot become [2, 8, "));
+
+  const Ended wider = run_program(job.path(), with_settings({"words.ini"}, {"model.wider_in_ranks=true", "job.ranks=2",
+                                                                            "job.strategy=dp", "job.output=wider"}));
+  CHECK(wider.code == 1);
+  CHECK_THAT(wider.err, Contains("model words declares other parameters or shapes here"));
+}
+
+TEST_CASE("data of a terabyte is refused by its size, or read until the run is asked to stop", "[program]") {
+  const JobFolder job;
+  write_file(job.path() / "huge", "");
+  std::filesystem::resize_file(job.path() / "huge", std::uintmax_t{1} << 40U);
+  const Ended text = job.run({"data.text=huge"});
+  CHECK(text.code == 2);
+  CHECK_THAT(text.err,
+             Contains("[data] text: '") && Contains("huge' has 1099511627776 bytes: its tokens take at least"));
+
+  write_file(job.path() / "tokens.ini",
+             "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\nvocab = 7\n[data]\ntokens = "
+             "huge\nbatch = 2\n[train]\nsteps = 1\n");
+  const Ended many_calls = run_program(job.path(), {"tokens.ini"});
+  CHECK(many_calls.code == 2);
+  CHECK_THAT(many_calls.err, Contains("an evaluation of ") && Contains("set [data] eval_batch to more"));
+  const Ended stopped = run_script(job.path(), "timeout -s TERM 1 \"$0\" tokens.ini --set data.split=1; test $? = 124");
+  INFO(stopped.err);
+  CHECK(stopped.code == 0);
+  CHECK_THAT(stopped.err, Contains("stopped by SIGTERM"));
+}
+
+TEST_CASE("a text whose name says that it is something else is asked about", "[program]") {
+  const JobFolder job;
+  std::filesystem::copy_file(job.path() / "corpus.txt", job.path() / "corpus.jsonl");
+  const std::string question = "[data] text = corpus.jsonl: is a file of that kind meant?";
+  CHECK_THAT(job.run({"train.steps=1", "data.text=corpus.jsonl"}).out, Contains(question));
+  CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "data.text=corpus.jsonl"}).out, Contains(question));
+  CHECK_THAT(job.run({"train.steps=1"}).out, !Contains("is a file of that kind meant"));
 }
 
 TEST_CASE("the output folder may be named by when the run begins", "[program]") {
@@ -296,6 +414,17 @@ TEST_CASE("--json prints the summary and nothing else on standard output", "[pro
   CHECK(ended.err.find("sample:\n") != std::string::npos);
 }
 
+TEST_CASE("a full standard output fails the run, and the summary says so", "[program]") {
+  const JobFolder job;
+  const std::string ranks = GENERATE("", " --json", " --set job.ranks=2 --set job.strategy=dp");
+  const Ended ended = run_script(job.path(), "\"$0\" job.ini --set train.steps=2" + ranks + " > /dev/full");
+  CHECK(ended.code == 1);
+  CHECK_THAT(ended.err, EndsWith("shardrun: standard output cannot be written: what was printed is incomplete\n"));
+  CHECK(job.summary().at("exit_code") == 1);
+  CHECK(job.summary().at("error") == "standard output cannot be written: what was printed is incomplete");
+  CHECK(job.summary().at("saved") == "new");
+}
+
 TEST_CASE("--profile says where the time went", "[program]") {
   const JobFolder job;
   const Ended ended = run_program(job.path(), {"job.ini", "--profile"});
@@ -329,6 +458,29 @@ TEST_CASE("text is generated from a run, the same for a seed", "[program]") {
   CHECK(unknown.err.find("'Q'") != std::string::npos);
 }
 
+TEST_CASE("a prompt of token numbers is continued without a tokenizer", "[program]") {
+  const JobFolder job;
+  std::string tokens;
+  for (int i = 0; i < 2000; ++i) {
+    tokens += {static_cast<char>(i % 7), '\0'};
+  }
+  write_file(job.path() / "tokens.bin", tokens);
+  write_file(job.path() / "numbers.ini",
+             "[job]\noutput = numbers\n[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\nvocab = "
+             "7\n[data]\ntokens = tokens.bin\nbatch = 2\n[train]\nsteps = 1\n");
+  REQUIRE(run_program(job.path(), {"numbers.ini"}).code == 0);
+  const auto generate = [&](const std::string& prompt) {
+    return run_program(job.path(), {"generate", "numbers", "--tokens", "2", "--prompt", prompt});
+  };
+  CHECK_THAT(generate("3 1,6").out, StartsWith("3 1 6 "));
+  CHECK_THAT(generate("").out, StartsWith("0 "));
+  for (const char* wrong : {"3 7", "3 the", "3 1x", "-1"}) {
+    const Ended refused = generate(wrong);
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.err, Contains("expected numbers from 0 to 6") && Contains("found '"));
+  }
+}
+
 TEST_CASE("a network learns from arrays, with real targets and with labels", "[program]") {
   const JobFolder job;
   std::string x;
@@ -350,7 +502,7 @@ TEST_CASE("a network learns from arrays, with real targets and with labels", "[p
     write_file(job.path() / "mlp.ini",
                "[job]\noutput = run\n[model]\nname = mlp\nhidden = 32\nloss = " + loss + "\n[data]\narrays = x.npy, " +
                    targets + "\nbatch = 20\nmicrobatches = 3\n[train]\nsteps = 200\nlearning_rate = 1e-2\n");
-    const Ended ended = run_program(job.path(), {"mlp.ini"});
+    const Ended ended = run_program(job.path(), {"mlp.ini", "--replace"});
     INFO(ended.err);
     REQUIRE(ended.code == 0);
     CHECK(ended.out.find(" samples/s") != std::string::npos);

@@ -305,7 +305,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
                "y.npy\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
     told = "x.npy";
   }
-  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::string settings = with_sets(" --replace", dp("gloo", 2));
 
   static_cast<void>(run_script(
       job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n"));
@@ -369,6 +369,41 @@ TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
   CHECK(code_of(job, 0) == 0);
   CHECK(code_of(job, 1) == 0);
   check_losses(job, losses_over_shm(2));
+}
+
+TEST_CASE("ranks of one machine whose loopback is down are refused at once, with the reason", "[worlds]") {
+  const JobFolder job;
+  if (run_script(job.path(), "unshare -Urn true").code != 0) {
+    WARN("skipped: no network namespaces here");
+    return;
+  }
+  const Ended down = run_script(job.path(), "unshare -Urn " + with_sets("\"$0\" job.ini", dp("shm", 2)));
+  CHECK(down.code == 2);
+  CHECK_THAT(down.err, Contains("loopback interface is down") && Contains("ip link set lo up"));
+  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("a launcher within a launcher starts as many ranks as it says", "[worlds]") {
+  const std::string outer = GENERATE("SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$((r / 2)) ",
+                                     "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$((r / 2)) ");
+  const std::string ranks = GENERATE("4", "auto");
+  const JobFolder job;
+  const std::string run =
+      exported(loopback_world(4)) + "for r in 0 1 2 3; do " + outer +
+      "RANK=$r LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=2 \"$0\" job.ini --set job.ranks=" + ranks +
+      " --set job.strategy=dp --set job.transport=gloo --set train.steps=2 & pids=\"$pids $!\"; done; "
+      "for p in $pids; do wait $p || exit 1; done";
+  const Ended ended = run_script(job.path(), run);
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(job.summary().at("ranks").as_array().size() == 4);
+
+  const JobFolder other;
+  const Ended refused = run_script(other.path(), exported(loopback_world(4)) + "r=1; RANK=1 WORLD_SIZE=3 " + outer +
+                                                     "\"$0\" job.ini --set job.ranks=" + ranks +
+                                                     " --set job.strategy=dp --set job.transport=gloo");
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("started this process as rank 0 of 2, and RANK and WORLD_SIZE say rank 1 of 3"));
 }
 
 TEST_CASE("a world that is not the job's is refused before anything starts", "[worlds]") {

@@ -53,6 +53,12 @@ void add_shift_cases(std::vector<Case>& cases) {
     }
   }
   cases.push_back({"shift", {{"dim", 1}, {"offset", 1}, {"boundary", "fixed"}, {"value", 2.5}}, {normal({3, 5})}});
+  for (const std::int64_t offset : {-(std::int64_t{1} << 62), std::int64_t{-41}, std::int64_t{1'000'000'007}}) {
+    for (const char* boundary : {"periodic", "fixed"}) {
+      cases.push_back(
+          {"shift", {{"dim", 1}, {"offset", offset}, {"boundary", boundary}, {"value", 0.5}}, {normal({3, 5})}});
+    }
+  }
 }
 
 }  // namespace

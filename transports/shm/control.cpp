@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -111,6 +112,16 @@ TransportError process_gone(int pid, const GroupSpec& group, std::uint32_t membe
 
 }  // namespace
 
+std::size_t bytes_for_ops() {
+  constexpr std::size_t usual = std::size_t{1} << 30U;
+  constexpr std::size_t page = std::size_t{1} << 16U;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return usual;
+  }
+  return std::min<std::size_t>(usual, limit.rlim_cur / 16 / page * page);
+}
+
 Control::Control(const Config& config, const GroupSpec& spec, const std::string& key)
     : spec_(spec),
       layout_(spec.size()),
@@ -122,13 +133,13 @@ Control::Control(const Config& config, const GroupSpec& spec, const std::string&
 
 void Control::connect(const std::string& key) {
   if (rank() == 0) {
-    mapping_ = Mapping::create(layout_.end);
+    mapping_ = Mapping::create(layout_.ops + bytes_for_ops());
     host_.store_set(key + "control", to_text({getpid(), mapping_->descriptor(), mapping_->inode()}));
   } else {
     open_memory(await_key(0, key + "control"));
   }
   header_ = reinterpret_cast<Header*>(mapping_->data());
-  segments_.emplace(at(layout_.ops), ControlLayout::op_bytes, size());
+  segments_.emplace(at(layout_.ops), mapping_->bytes() - layout_.ops, size());
   member(rank()).pid = getpid();
   host_.store_set(key + std::to_string(rank()), std::to_string(getpid()));
   for (std::uint32_t m = 0; m < size(); ++m) {
@@ -199,7 +210,7 @@ std::byte* Control::assign_segment(std::optional<std::size_t> bytes) {
   const std::optional<std::uint64_t> offset = segments_->assign(*bytes);
   if (!offset) {
     throw TransportError(SR_INTERNAL, "group " + spec_.name + " has more ops at one time than its memory of " +
-                                          std::to_string(ControlLayout::op_bytes) + " bytes holds: free some");
+                                          std::to_string(mapping_->bytes() - layout_.ops) + " bytes holds: free some");
   }
   header_->segment = *offset;
   return segments_->data(*offset);

@@ -142,18 +142,18 @@ struct ControlLayout {
         preparing(members + n * sizeof(Member)),
         claims(preparing + n * sizeof(Progress)),
         pairs(align_up(claims + n * n * sizeof(PeerClaim))),
-        ops(pairs + n * n * Pair::bytes),
-        end(ops + op_bytes) {}
-
-  static constexpr std::size_t op_bytes = std::size_t{1} << 30U;
+        ops(pairs + n * n * Pair::bytes) {}
 
   std::size_t members;
   std::size_t preparing;
   std::size_t claims;
   std::size_t pairs;
-  std::size_t ops;
-  std::size_t end;
+  std::size_t ops;  ///< to the end of the memory
 };
+
+/// Bytes that the creator of a group's memory reserves for ops: 1 GiB, or a sixteenth of a limit of its address space
+/// (ulimit -v), which the limits of the other members are like.
+[[nodiscard]] std::size_t bytes_for_ops();
 
 /// The memory shared by a group: the first member creates it and the others map it. It has the same layout on all.
 class Control {

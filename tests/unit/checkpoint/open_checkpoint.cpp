@@ -4,6 +4,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/checkpoint/folder.h"
 #include "core/checkpoint/verify.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -121,6 +122,19 @@ TEST_CASE("verify lists every fault of a checkpoint", "[checkpoint]") {
   CHECK_THAT(damaged.faults[1], Contains("rank-1.safetensors'"));
   std::filesystem::remove(saved / manifest_name);
   CHECK(verify_checkpoint(saved).faults.size() == 1);
+}
+
+TEST_CASE("a checkpoint in the folder of another step is refused by a run and by verify alike", "[checkpoint]") {
+  const TemporaryFolder folder;
+  const std::filesystem::path saved = save_small_checkpoint(folder.path());
+  const std::filesystem::path moved = saved.parent_path() / folder_name(read_manifest(saved).step + 1);
+  std::filesystem::rename(saved, moved);
+  const std::string renamed = "it was renamed or replaced";
+  CHECK_THAT(load_error(moved), Contains(renamed));
+  const Verified verified = verify_checkpoint(moved);
+  REQUIRE(verified.faults.size() == 1);
+  CHECK_THAT(verified.faults[0], Contains(renamed));
+  CHECK_THAT(error_of([&] { (void)read_manifest(moved); }), Contains(renamed));
 }
 
 TEST_CASE("a manifest that names other pieces than its files have is refused", "[checkpoint]") {

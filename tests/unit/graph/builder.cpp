@@ -34,6 +34,20 @@ std::string type_of_value(const Function& function, std::string_view name) {
 
 }  // namespace
 
+TEST_CASE("states of one name are refused with what both are", "[graph]") {
+  Graph graph;
+  graph.model = "m";
+  const TensorType type{DType::f32, {4}, {"x"}};
+  const StateId w = graph.add_state({.name = "w", .type = type, .kind = StateKind::parameter});
+  static_cast<void>(graph.add_state({.name = "first_moment/w", .type = type, .kind = StateKind::parameter}));
+  CHECK(error_of([&] {
+          graph.add_state({.name = "first_moment/w", .type = type, .kind = StateKind::optimizer, .of_parameter = w});
+        }) ==
+        "2: model m: the parameter 'first_moment/w' and the optimizer state of parameter 'w' have one name, "
+        "'first_moment/w': the model has to call its own otherwise");
+  CHECK(graph.states.size() == 2);
+}
+
 TEST_CASE("axis names flow through a transformer", "[graph]") {
   const Graph graph = gpt({{"layers", "2"}, {"heads", "4"}, {"width", "8"}, {"context", "6"}, {"bias", "true"}});
   const Function& micro = *graph.find("micro", 5);

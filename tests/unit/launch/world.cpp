@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -133,6 +134,48 @@ TEST_CASE("a place by variables", "[launch]") {
   CHECK(found_in(with(by_variables, {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}))->local_size == 2);
 }
 
+TEST_CASE("of two launchers the one with a place to meet is the nearer", "[launch]") {
+  const auto task = [](int rank, int size) {
+    return Environment{
+        {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", std::to_string(size)}, {"SLURM_PROCID", std::to_string(rank)}};
+  };
+  const auto mpi = [](int rank, int size) {
+    return Environment{{"OMPI_COMM_WORLD_RANK", std::to_string(rank)}, {"OMPI_COMM_WORLD_SIZE", std::to_string(size)}};
+  };
+  const auto inner = [](int rank, int size, int local) {
+    Environment environment =
+        with(by_variables, {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}});
+    return local == 0 ? environment
+                      : with(environment, {{"LOCAL_RANK", std::to_string(rank % local)},
+                                           {"LOCAL_WORLD_SIZE", std::to_string(local)}});
+  };
+  for (const bool is_slurm : {true, false}) {
+    const auto outer = [&](int rank, int size) { return is_slurm ? task(rank, size) : mpi(rank, size); };
+    // torchrun on each of two machines: its ranks' order need not be that of the outer launcher
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::optional<World> world = found_in(with(inner(rank, 4, 2), outer(1 - rank / 2, 2)));
+      REQUIRE(world);
+      CHECK((world->rank == rank && world->size == 4 && world->local_size == 2 && world->is_by_variables));
+    }
+    CHECK(found_in(with(inner(3, 4, 0), outer(1, 2)))->rank == 3);
+    CHECK(found_in(with(inner(1, 2, 2), outer(0, 1)))->size == 2);
+    // a script that repeats what the launcher says
+    const std::optional<World> same = found_in(with(inner(1, 4, 0), outer(1, 4)));
+    CHECK_FALSE(same->is_by_variables);
+    CHECK(same->master->address == "10.0.0.1");
+    // disagreement
+    for (const Environment& left_over :
+         {with(inner(0, 1, 0), outer(1, 4)), with(inner(0, 4, 0), outer(1, 4)), with(inner(0, 2, 0), outer(2, 4)),
+          with(inner(1, 4, 4), outer(1, 2)), with(inner(0, 4, 0), outer(1, 2)), with(inner(2, 3, 0), outer(1, 2))}) {
+      const std::string refusal = refusal_of(left_over);
+      CHECK_THAT(refusal,
+                 StartsWith(std::string("2: ") + (is_slurm ? "srun" : "mpirun") + " started this process as rank ") &&
+                     Contains("and RANK and WORLD_SIZE say rank "));
+      CHECK_THAT(refusal, !Contains("--launch here"));
+    }
+  }
+}
+
 TEST_CASE("variables that make no sense are named, with the way out", "[launch]") {
   CHECK_THAT(refusal_of(with(by_variables, {{"RANK", "4"}})), Contains("RANK is '4', not a number from 0 to 3"));
   CHECK_THAT(refusal_of(with(by_variables, {{"WORLD_SIZE", "four"}})), Contains("WORLD_SIZE is 'four'"));
@@ -195,17 +238,22 @@ TEST_CASE("an invitation is read as it was written, and nothing else is one", "[
 }
 
 TEST_CASE("addresses are numeric, and one of this machine's can be given", "[launch]") {
-  CHECK(is_loopback(resolve("localhost")));
-  CHECK(resolve("127.0.0.1") == "127.0.0.1");
+  CHECK(is_loopback(resolve("localhost").front()));
+  CHECK(resolve("127.0.0.1") == std::vector<std::string>{"127.0.0.1"});
+  CHECK(resolve("::1") == std::vector<std::string>{"::1"});
+  CHECK(is_own_address("127.0.0.1"));
+  CHECK_FALSE(is_own_address("192.0.2.77"));
+  CHECK_THAT(error_of([] { (void)own_of("SHARDRUN_ADDRESS", "192.0.2.77"); }),
+             StartsWith("2: SHARDRUN_ADDRESS = 192.0.2.77 is no address of this machine, which has "));
   CHECK_FALSE(is_loopback("10.0.0.1"));
   CHECK_FALSE(is_loopback("no address"));
   CHECK(address_of_this_machine(variables({{"SHARDRUN_ADDRESS", "127.0.0.2"}})) == "127.0.0.2");
 }
 
 TEST_CASE("a name that means this machine alone is no place where others meet", "[launch]") {
-  CHECK(is_loopback(resolve_for_others("MASTER_ADDR", "localhost")));
-  CHECK(resolve_for_others("MASTER_ADDR", "127.0.1.1") == "127.0.1.1");
-  CHECK(resolve_for_others("MASTER_ADDR", "10.0.0.1") == "10.0.0.1");
+  CHECK(is_loopback(resolve_for_others("MASTER_ADDR", "localhost").front()));
+  CHECK(resolve_for_others("MASTER_ADDR", "127.0.1.1") == std::vector<std::string>{"127.0.1.1"});
+  CHECK(resolve_for_others("MASTER_ADDR", "10.0.0.1") == std::vector<std::string>{"10.0.0.1"});
   CHECK_THAT(error_of([] { (void)resolve_for_others("MASTER_ADDR", "LOCALHOST"); }),
              Contains("MASTER_ADDR = LOCALHOST resolves to ") && Contains("give the address that others reach"));
   for (const char* everywhere : {"0.0.0.0", "0", "0x0", "::", "::ffff:0.0.0.0"}) {

@@ -60,6 +60,14 @@ TEST_CASE("without control groups the kernel says what is available", "[memory]"
   CHECK_FALSE(memory::available_memory(machine.root() / "nothing").has_value());
 }
 
+TEST_CASE("a process takes as much as this one has of its own, and 3 MiB", "[memory]") {
+  const Machine machine;
+  CHECK(memory::process_bytes(machine.root()) == 3 * mebi);
+  machine.write("proc/self/status", "Name:\tshardrun\nVmRSS:\t99999 kB\nRssAnon:\t    2048 kB\n");
+  CHECK(memory::process_bytes(machine.root()) == 5 * mebi);
+  CHECK(memory::process_bytes() > 3 * mebi);
+}
+
 TEST_CASE("the process's own control group binds, with what is used in it", "[memory]") {
   const Machine machine;
   machine.put("0::/user.slice/job.scope\n", mount_2);

@@ -49,6 +49,23 @@ TEST_CASE("a step is a line with its fields in order", "[metrics]") {
         "\"comm_hidden_s\":0.125}\n");
 }
 
+TEST_CASE("a validation that comes later joins the line of its step", "[metrics]") {
+  const TemporaryFolder folder;
+  const JsonField of_step[] = {{"step", std::int64_t{10}}, {"loss", 2.5}, {"lr", 0.5}};
+  JsonlWriter writer(folder / "file");
+
+  writer.add_validation(0, 4.5);
+  writer.add_validation(0, 4);
+  CHECK(read_file(folder / "file") == "{\"step\":0,\"val_loss\":4}\n");
+  writer.write(of_step);
+  writer.add_validation(10, 0.123456789);
+  writer.add_validation(10, 1.5);
+  CHECK(read_file(folder / "file") ==
+        "{\"step\":0,\"val_loss\":4}\n{\"step\":10,\"loss\":2.5,\"lr\":0.5,\"val_loss\":1.5}\n");
+  writer.add_validation(1, 3);
+  CHECK_THAT(read_file(folder / "file"), Catch::EndsWith("1.5}\n{\"step\":1,\"val_loss\":3}\n"));
+}
+
 TEST_CASE("what JSON has no number for is null, and text is escaped", "[metrics]") {
   const TemporaryFolder folder;
   JsonlWriter writer(folder / "file");

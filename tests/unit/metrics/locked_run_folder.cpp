@@ -198,6 +198,26 @@ TEST_CASE("what killed processes were about to write goes, everything else stays
   CHECK(files_in(run.path()) == kept.size() + 2);  // the lock and the logs' folder
 }
 
+TEST_CASE("a link of another user in the folder is not followed, for files or folders", "[metrics]") {
+  if (::geteuid() != 0) {
+    WARN("skipped: only root can give a link to another user");
+    return;
+  }
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "elsewhere");
+  for (const char* const name : {"log", "metrics.jsonl", "log/rank-0.log"}) {
+    const TemporaryFolder run;
+    std::filesystem::create_directories((run / name).parent_path());
+    std::filesystem::create_symlink(folder / "elsewhere", run / name);
+    CHECK_NOTHROW(LockedRunFolder(run.path()));  // our own
+    REQUIRE(::lchown((run / name).c_str(), 12345, 12345) == 0);
+    CHECK_THAT(
+        error_of([&] { LockedRunFolder{run.path()}; }),
+        StartsWith("2: ") && Contains(name) && Contains("is a link that another user (uid 12345) has put there"));
+  }
+  CHECK(std::filesystem::is_empty(folder / "elsewhere"));
+}
+
 TEST_CASE("folders that cannot be are refused with the system's reason", "[metrics]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "");

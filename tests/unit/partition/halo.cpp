@@ -304,6 +304,18 @@ TEST_CASE("what is shifted twice has the halos of the first shift before the sec
   }
 }
 
+TEST_CASE("a shift by many times the dimension is what is left of it", "[partition]") {
+  for (const bool periodic : {true, false}) {
+    for (const std::int64_t offset :
+         {-(std::int64_t{1} << 62), std::int64_t{-101}, std::int64_t{10}, std::int64_t{997}}) {
+      const Shift shift{{10}, 0, offset, periodic, {{"a", 3}}, {{"x", {"a"}}}};
+      INFO(to_string(shift));
+      Ranks ranks(shift, "cpu");
+      CHECK(ranks.run());
+    }
+  }
+}
+
 // Halos are exchanged along one mesh axis: what splits a shifted dimension beside the first of its axes is gathered.
 TEST_CASE("a shifted dimension that is split over two mesh axes is right, and gathered along the second",
           "[partition]") {

@@ -105,6 +105,11 @@ TEST_CASE("a model's refusal has its reason and the setting at fault", "[plugins
   CHECK(model_fault("invalid") == "2: model 'muddled': [model] fault is a fault");
 }
 
+TEST_CASE("a plugin's text is cut at the beginning of a character, and its length told", "[plugins]") {
+  CHECK(excerpt(std::string(4096, 'a')) == std::string(4096, 'a'));
+  CHECK(excerpt(std::string(4095, 'a') + "\xc3\xa9 and more") == std::string(4095, 'a') + "… (4106 bytes)");
+}
+
 TEST_CASE("a model that writes what no graph may hold is refused in words", "[plugins]") {
   CHECK(model_fault("none") == "nothing");
   CHECK(model_fault("state_twice") == wrote("add_state('u'): there is a state of that name already"));
@@ -121,6 +126,10 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
   CHECK(model_fault("initial_nan") == wrote("add_state('v'): initial_value is not finite"));
   CHECK(model_fault("initial_unknown") == wrote("add_state('v'): there is no way 77 of setting first values"));
   CHECK(model_fault("too_many_layers") == wrote("set_layers: 1073741824 layers, expected at most 1048576"));
+  CHECK(
+      model_fault("output_after_steps") ==
+      wrote(
+          "output('o'): its file would have the name of one of output 'o-000001' after some step: call it otherwise"));
   CHECK(model_fault("unknown_state") == wrote("state('w'): the model has no state of that name (did you mean 'u'?)"));
   CHECK(model_fault("unknown_op") == wrote("call('sine'): models have no op of that name (did you mean 'sin'?)"));
   CHECK(model_fault("hosts_op") == wrote("call('adamw'): models have no op of that name"));

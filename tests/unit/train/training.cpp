@@ -222,7 +222,7 @@ struct FirstOfTwo {
                    const std::vector<std::string>& others_found = {}) {
     train::Training training(
         job, compiled,
-        [&](std::int32_t value) {
+        [&](std::int32_t value, std::int32_t) {
           given.push_back(value);
           return std::max(value, given.size() <= others.size() ? others[given.size() - 1] : 0);
         },

@@ -176,7 +176,7 @@ std::array<std::string, 2> errors(const std::vector<Planted>& planted) {
     const compile::Compiled& compiled = ranks[static_cast<std::size_t>(rank)];
     Member member(wire, rank);
     train::Training training(
-        job, compiled, [&](std::int32_t value) { return agree(wire, rank, value); },
+        job, compiled, [&](std::int32_t value, std::int32_t) { return agree(wire, rank, value); },
         [&](std::string_view, const std::string& given, const auto& make) {
           return made_of_both(wire, rank, given, make);
         });
