@@ -8,7 +8,11 @@
 namespace shardrun::conformance {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t large = 100'000;  // most of their time is for the memory that elements are compared in
+#else
 constexpr std::uint64_t large = 300'000;
+#endif
 constexpr std::uint64_t long_in_16_bits = 500'000;
 
 /// Prepares once and starts three times with different data, in all buffer layouts, from no elements to many.

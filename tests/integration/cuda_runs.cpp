@@ -15,7 +15,7 @@ using Catch::Matchers::Contains;
 namespace json = boost::json;
 
 TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
-  check_splits(1, {"train.steps=6", "train.eval_every=3", "data.microbatches=3"}, {});
+  check_splits(1, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, {});
 }
 
 TEST_CASE("a run says what it computes on", "[cuda]") {

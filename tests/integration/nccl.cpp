@@ -62,7 +62,7 @@ TEST_CASE("every strategy trains over NCCL with the cpu's losses, and touches wh
       const JobFolder there;
       const JobFolder here;
       std::vector<std::string> settings = strategy.settings;
-      settings.insert(settings.end(), {"train.steps=4", "train.eval_every=2", "data.batch=12", "job.timeout=60"});
+      settings.insert(settings.end(), {"train.steps=3", "train.eval_every=2", "data.batch=12", "job.timeout=60"});
 
       const Ended ended = nccl.run(there.path(), {"job.ini"}, settings, {seed_of(seed)});
       const Ended expected = here.run(settings);

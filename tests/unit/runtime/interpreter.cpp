@@ -198,13 +198,16 @@ bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
 }  // namespace
 
 TEST_CASE("a graph split over ranks computes what the whole graph does", "[interpreter]") {
+  std::size_t first = 0;  // of each model other plans, where it is not all
   for (const ModelCase& model : model_cases()) {
     std::vector<NamedPlan> all = plans();
     if (!model.microbatch_rows.empty() && model.name.starts_with("gpt")) {
       const std::vector<NamedPlan> placed = placed_plans(model.graph);
       all.insert(all.end(), placed.begin(), placed.end());
     }
-    for (const NamedPlan& plan : all) {
+    constexpr auto stride = depth<std::size_t>(1, 1, 4);
+    for (std::size_t p = first++ % stride; p < all.size(); p += stride) {
+      const NamedPlan& plan = all[p];
       DYNAMIC_SECTION(model.name << ", " << plan.name) {
         Ranks ranks(model, plan.plan, "reference");
         CHECK(agrees(model, ranks, "reference"));

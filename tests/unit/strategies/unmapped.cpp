@@ -11,7 +11,7 @@ using namespace shardrun::test;
 
 TEST_CASE("every strategy agrees with the reference on a device that the host cannot address", "[strategies]") {
   const std::vector<Choice> choices = choices_of_devices();
-  for (std::size_t c = 0; c < choices.size(); c += depth<std::size_t>(1, 1, 4)) {
+  for (std::size_t c = 0; c < choices.size(); c += depth<std::size_t>(1, 1, 5)) {
     check_agrees(plain_gpt(), choices[c], "unmapped");
     check_agrees(full_gpt(), choices[c], "unmapped");
   }
@@ -29,7 +29,7 @@ TEST_CASE("every pipeline launches transfers in the device's memory in one order
     pipelines.push_back(of("3d", {{"data", 2}, {"pipe", 3}}, {{"zero", std::int64_t{3}}}, schedule));
   }
   for (const VerifyCase& checked : {plain_gpt(), full_gpt(), five_layers(), mlp_of_labels()}) {
-    for (std::size_t p = 0; p < pipelines.size(); p += depth<std::size_t>(1, 1, 5)) {
+    for (std::size_t p = 0; p < pipelines.size(); p += depth<std::size_t>(1, 1, 12)) {
       const Choice& choice = pipelines[p];
       INFO(checked.model.name << " by " << to_string(choice));
       const partition::Partition partition = split_by(checked.model, choice);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_shm/arena.h"
@@ -335,7 +336,7 @@ TEST_CASE("shm: memory of a sum that is freed under way is nobody's to write any
   // More members than cores: some have yet to write their shares when others have written theirs.
   constexpr std::uint32_t n = 6;
   constexpr int rounds = 72;
-  constexpr std::size_t count = 1'000'000;
+  constexpr auto count = depth<std::size_t>(1'000'000, 1'000'000, 200'000);
   std::deque<Arena> arenas;
   for (std::uint32_t i = 0; i < n; ++i) {
     arenas.emplace_back(count * sizeof(float));

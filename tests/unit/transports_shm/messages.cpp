@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"
 
@@ -87,6 +88,7 @@ TEST_CASE("shm: many sends of one batch meet receives of several, whichever come
 }
 
 TEST_CASE("shm: messages with one id arrive in the order in which they were sent") {
+  constexpr int rounds = depth(200, 200, 50);
   int wrong = 0;
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -96,14 +98,14 @@ TEST_CASE("shm: messages with one id arrive in the order in which they were sent
       for (std::size_t i = 0; i < same.size(); ++i) {
         messages.value(i) = static_cast<float>(i);
       }
-      for (int round = 0; round < 200; ++round) {
+      for (int round = 0; round < rounds; ++round) {
         messages.op().start(after(10));
         finish(messages.op());
       }
     } else {
       Messages first(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(15, 7));
       Messages second(group, SR_OP_RECV, 0, std::vector<std::uint64_t>(25, 7));
-      for (int round = 0; round < 200; ++round) {
+      for (int round = 0; round < rounds; ++round) {
         first.op().start(after(10));
         second.op().start(after(10));
         finish(first.op());
