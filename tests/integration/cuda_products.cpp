@@ -39,8 +39,7 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
       CHECK_THAT(std::string(devices[2].at("bf16_products").as_string()), StartsWith(each.found));
     }
   }
-  const std::string unknown =
-      "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unfused";
+  const std::string unknown = "the variable SHARDRUN_CUDA_PRODUCTS is 'fast'; expected own, cublaslt or unfused";
   for (const char* const driver : {"FAKE_CUDA_DRIVER=13000", "FAKE_CUDA_DRIVER=0"}) {
     const std::vector<std::string> variables = {"SHARDRUN_CUDA_PRODUCTS=fast", driver};
     check_refused(fake.run(job.path(), on_cuda({"job.ini"}), variables), unknown);
