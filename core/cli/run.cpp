@@ -67,7 +67,8 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   }
 }
 
-/// A run whose results could not be told has failed: its summary says so, too. Returns the exit code.
+/// The results of a run could not be told: it exits with an error, which its summary has too. Its status stays, as its
+/// files are whole. Returns the exit code.
 int untold(metrics::Summary summary, const std::filesystem::path& output, const Error& error) {
   summary.exit_code = exit_code(error.code());
   summary.error = error.message();

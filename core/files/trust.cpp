@@ -201,7 +201,8 @@ void require_trusted_search(const std::filesystem::path& directory) {
 
 void require_no_links_of_others(const std::filesystem::path& folder) {
   std::error_code failed;
-  std::filesystem::recursive_directory_iterator entries(folder, failed);
+  std::filesystem::recursive_directory_iterator entries(
+      folder, std::filesystem::directory_options::skip_permission_denied, failed);
   for (; !failed && entries != std::filesystem::recursive_directory_iterator(); entries.increment(failed)) {
     if (entries.depth() == 1) {
       entries.disable_recursion_pending();
@@ -215,6 +216,9 @@ void require_no_links_of_others(const std::filesystem::path& folder) {
                       "remove it, or choose another folder",
                       printable(shown(entries->path()).string()), status.st_uid));
     }
+  }
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw unreadable("look for links in", folder, failed.value());
   }
 }
 

@@ -34,8 +34,9 @@ struct TensorType {
 [[nodiscard]] std::int64_t element_count(const std::vector<std::int64_t>& shape) noexcept;
 [[nodiscard]] inline std::int64_t element_count(const TensorType& type) noexcept { return element_count(type.shape); }
 
-/// The most elements of a tensor before it is split: sums of bytes over any graph then fit 64 bits.
-inline constexpr std::int64_t max_elements = std::int64_t{1} << 48;
+/// The most elements of a tensor before it is split. Then FLOPs of a product that sums up to 2^17 terms fit 64 bits,
+/// and so do bytes of 2^17 such tensors.
+inline constexpr std::int64_t max_elements = std::int64_t{1} << 44;
 
 /// Throws Error{job}, naming the tensor and its shape, if it has more than `max_elements`.
 void require_countable(const TensorType& type, const std::string& name);

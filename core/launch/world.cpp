@@ -123,13 +123,10 @@ bool fit_together(const World& outer, const World& inner) {
   if (outer.size == inner.size) {
     return outer.rank == inner.rank;
   }
-  if (outer.size == 1) {
-    return true;
-  }
   if (inner.local_size) {
     return inner.size == outer.size * *inner.local_size;
   }
-  return inner.size > outer.size && inner.size % outer.size == 0 &&
+  return outer.size > 1 && inner.size > outer.size && inner.size % outer.size == 0 &&
          inner.rank / (inner.size / outer.size) == outer.rank;
 }
 
@@ -177,8 +174,9 @@ std::string address_of_route(const char* elsewhere) {
   return address_of_route(reinterpret_cast<const sockaddr*>(&six), sizeof(six));
 }
 
-/// The addresses of this machine's interfaces that are up, IPv4 first. Not those that mean something only on a link.
-std::vector<std::string> own_addresses() {
+/// The addresses of this machine's interfaces that are up, IPv4 first. `of_links`: also those that mean something only
+/// on a link, "fe80::1%eth0".
+std::vector<std::string> own_addresses(bool of_links = false) {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) {
     return {};
@@ -191,7 +189,7 @@ std::vector<std::string> own_addresses() {
         continue;
       }
       const auto* const six = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
-      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) {
+      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr) && !of_links) {
         continue;
       }
       addresses.push_back(text_of(each->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
@@ -211,6 +209,14 @@ bool is_numeric(const std::string& address) {
   boost::system::error_code failed;
   boost::asio::ip::make_address(address, failed);
   return !failed;
+}
+
+/// "10.0.0.1" for "::ffff:10.0.0.1".
+std::string unmapped(const std::string& numeric_address) {
+  boost::system::error_code failed;
+  const auto address = boost::asio::ip::make_address(numeric_address, failed);
+  const bool is_mapped = !failed && address.is_v6() && address.to_v6().is_v4_mapped();
+  return is_mapped ? make_address_v4(boost::asio::ip::v4_mapped, address.to_v6()).to_string() : numeric_address;
 }
 
 std::optional<Token> parse_token(std::string_view text) {
@@ -239,9 +245,11 @@ std::optional<World> world_of(const Variables& variable) {
     return std::nullopt;
   }
   std::optional<World> world = world_without_master(reader);
-  if (std::optional<World> inner = world_by_variables(reader)) {
-    const bool have_place = reader.has("MASTER_ADDR") && reader.has("MASTER_PORT");
-    world = !world ? std::move(inner) : have_place ? nearer(*std::move(world), *std::move(inner)) : std::move(world);
+  // Below a launcher, variables that are left over count only with a place to meet.
+  if (!world || (reader.has("MASTER_ADDR") && reader.has("MASTER_PORT"))) {
+    if (std::optional<World> inner = world_by_variables(reader)) {
+      world = world ? nearer(*std::move(world), *std::move(inner)) : std::move(inner);
+    }
   }
   if (!world) {
     return std::nullopt;
@@ -346,8 +354,8 @@ std::vector<std::string> resolve_for_others(std::string_view variable, const std
 }
 
 bool is_own_address(const std::string& numeric_address) {
-  const std::vector<std::string> own = own_addresses();
-  return std::ranges::find(own, numeric_address) != own.end() || is_loopback(numeric_address);
+  const std::vector<std::string> own = own_addresses(true);
+  return std::ranges::find(own, unmapped(numeric_address)) != own.end() || is_loopback(numeric_address);
 }
 
 std::string own_of(std::string_view variable, const std::string& host) {

@@ -98,7 +98,7 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   append_json(begin, std::string_view("step"));
   begin += ':';
   append_json(begin, step);
-  if (!last.starts_with(begin + ',') && !last.starts_with(begin + '}')) {
+  if (!last.ends_with("}\n") || (!last.starts_with(begin + ',') && !last.starts_with(begin + '}'))) {
     return write(std::array<JsonField, 2>{{{"step", step}, {"val_loss", val_loss}}});
   }
   line_ = without(last, field);
@@ -116,7 +116,14 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   if (::lseek(file.get(), at, SEEK_SET) != at) {
     throw files::system_error("write", path_, errno);
   }
-  files::write_all(file, std::as_bytes(std::span(line_)), path_);
+  try {
+    files::write_all(file, std::as_bytes(std::span(line_)), path_);
+  } catch (const Error&) {
+    // What the step recorded stays.
+    static_cast<void>(::pwrite(file.get(), last.data(), last.size(), at) < 0 ||
+                      ::ftruncate(file.get(), before.st_size) != 0);
+    throw;
+  }
   if (::ftruncate(file.get(), at + static_cast<off_t>(line_.size())) != 0) {
     throw files::system_error("write", path_, errno);
   }

@@ -81,7 +81,7 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
     positive_loss_ = op;
   }
   const IdVector<graph::StateId, mesh::Placement>& states = compiled.partition.placements.states;
-  has_counts_ = compiled_.graph.find_state(workload::loss_count_state).exists();
+  has_counts_ = workload::loss_count_of(compiled_.graph).exists();
   varies_ = std::any_of(states.begin(), states.end(),
                         [](const mesh::Placement& placement) { return !placement.varying.empty(); });
   if (compiled.programs.has(partition::after_step_function)) {
@@ -212,8 +212,7 @@ void Training::begin(std::int64_t step) {
   executor_.keep(slot_of(Number::loss, step), executor_.state(compiled_.graph.find_state("loss")));
   executor_.keep(slot_of(Number::gradient_norm, step), executor_.state(compiled_.graph.find_state("gradient_norm")));
   if (has_counts_) {
-    executor_.keep(slot_of(Number::loss_count, step),
-                   executor_.state(compiled_.graph.find_state(workload::loss_count_state)));
+    executor_.keep(slot_of(Number::loss_count, step), executor_.state(workload::loss_count_of(compiled_.graph)));
   }
   marks_[static_cast<std::size_t>(step % 2)] = executor_.mark();
 }

@@ -91,7 +91,7 @@ void Comparison::gradients(std::int64_t step, const Gathered& run) {
 void Comparison::compare_losses(What what, std::int64_t step, const Gathered& run) {
   const double tolerance = mixed_ ? mixed_loss_tolerance : gradient_tolerance;
   compare_metric("loss", what, step, run, tolerance);
-  if (workload_.graph.find_state(workload::loss_count_state).exists()) {
+  if (workload::loss_count_of(workload_.graph).exists()) {
     compare_metric(workload::loss_count_state.data(), what, step, run, tolerance);
   }
 }

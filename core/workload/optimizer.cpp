@@ -117,7 +117,7 @@ void add_update(Graph& graph, const OptimizerSettings& optimizer) {
   builder.set_phase(graph::Phase::update);
   const std::vector<StateId> gradients = gradients_of(graph);
   const ValueId norm_squared = add_norm_squared(builder, gradients);
-  const StateId count = graph.find_state(loss_count_state);
+  const StateId count = loss_count_of(graph);
   add_steps(builder, optimizer, gradients, norm_squared,
             count.exists() ? inverse_of(builder, builder.state(count)) : ValueId());
   builder.finish();

@@ -49,13 +49,12 @@ void add_gradients(FunctionBuilder& builder, ValueId loss) {
 /// The state that sums up counts, which the first function that has some adds. Throws Error{plugin} unless all
 /// functions have some, or none.
 StateId count_state(Graph& graph, bool has_counts) {
-  const StateId known = graph.find_state(loss_count_state);
+  const StateId known = loss_count_of(graph);
   const bool is_first = graph.functions.empty();
   if (has_counts && is_first) {
     return metric(graph, loss_count_state.data());
   }
-  const bool had_counts = known.exists() && graph.states[known].kind == StateKind::metric;
-  if (has_counts != had_counts && !is_first) {
+  if (has_counts != known.exists() && !is_first) {
     throw Error(
         ErrorCode::plugin,
         fmt::format("model {}: its loss has counts for some numbers of rows and for others none: set them always",
@@ -160,6 +159,11 @@ Graph build_training(const Model& model, const ModelSettings& model_settings, co
     graph::mix_precision(graph, *settings.mixed);
   }
   return graph;
+}
+
+StateId loss_count_of(const Graph& graph) {
+  const StateId found = graph.find_state(loss_count_state);
+  return found.exists() && graph.states[found].kind == StateKind::metric ? found : StateId();
 }
 
 std::string untrained_notice(const Graph& graph) {

@@ -46,6 +46,8 @@ inline constexpr std::string_view predict_function = "predict";
 
 /// The metric that sums up a loss's counts.
 inline constexpr std::string_view loss_count_state = "loss_count";
+/// Nothing: the model's losses have no counts.
+[[nodiscard]] graph::StateId loss_count_of(const graph::Graph& graph);
 
 /// The functions of training:
 /// - `micro`, one for each number of rows that occurs, adds loss and gradients;

@@ -220,11 +220,11 @@ TEST_CASE("tensors of a model that do not fit together with the job's options ar
 TEST_CASE("data of a terabyte is refused by its size, or read until the run is asked to stop", "[program]") {
   const JobFolder job;
   write_file(job.path() / "huge", "");
-  std::filesystem::resize_file(job.path() / "huge", std::uintmax_t{1} << 40U);
+  std::filesystem::resize_file(job.path() / "huge", std::uintmax_t{1} << 43U);
   const Ended text = job.run({"data.text=huge"});
   CHECK(text.code == 2);
   CHECK_THAT(text.err,
-             Contains("[data] text: '") && Contains("huge' has 1099511627776 bytes: its tokens take at least"));
+             Contains("[data] text: '") && Contains("huge' has 8796093022208 bytes: its tokens take at least"));
 
   write_file(job.path() / "tokens.ini",
              "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\nvocab = 7\n[data]\ntokens = "

@@ -156,8 +156,13 @@ TEST_CASE("a file of timed products that does not fit is refused", "[unit]") {
           Contains("expected '# shardrun: products timed with cuBLASLt 13.1.0 on A GPU': remove the file"));
   CHECK_THAT(refusal("[job]\n"), StartsWith("2: "));
   CHECK_THAT(refusal(head + "1,2\t1\tms\n1,3\tx\t\n"), Contains("line 3: found '1,3"));
-  CHECK_THAT(refusal(head + "1,2\t1"), Contains("line 2: found '1,2"));
-  CHECK_THAT(refusal(head + "12"), Contains("line 2"));
+  CHECK_THAT(refusal(head + "12\n"), Contains("line 2"));
+
+  // What a process that was killed has left of a line is dropped.
+  TimedProducts cut = open(head + "1,2\t1\tms\n1,3\t0");
+  CHECK(read_file(folder / "timed") == head + "1,2\t1\tms\n");
+  CHECK(cut.find({1, 3}, 2, "another", [] { return TimedProducts::Times{2.0, 1.0}; }) == 1);
+  CHECK(TimedProducts(folder / "timed", library, gpu).find({1, 3}, 2, "another", not_asked) == 1);
 
   TimedProducts fewer = open(head + "1,2\t3\tms\n");
   CHECK_THAT(error_of([&] {

@@ -66,11 +66,12 @@ std::size_t TimedProducts::find(const std::vector<std::int64_t>& key, std::size_
   const Locked lock(file_, path_);
   read_on();
   if (const auto known = known_.find(name); known != known_.end()) {
-    if (known->second >= proposals) {
-      refuse(fmt::format("proposal {} for {}", known->second, text),
+    const auto [proposal, line] = known->second;
+    if (proposal >= proposals) {
+      refuse(line, fmt::format("proposal {} for {}", proposal, text),
              fmt::format("one of {}, counted from 0", proposals));
     }
-    return known->second;
+    return proposal;
   }
   const Times times = time();
   const auto best = std::ranges::min_element(times);
@@ -96,22 +97,22 @@ void TimedProducts::read_on() {
     }
     added.append(part.data(), static_cast<std::size_t>(got));
   }
-  // A process that was killed may have left a part of a line.
   std::size_t begin = 0;
   for (std::size_t end = 0; (end = added.find('\n', begin)) != std::string::npos; begin = end + 1) {
     take(added.substr(begin, end - begin));
   }
-  if (begin != added.size()) {
-    take(added.substr(begin));
+  read_ += begin;
+  // A process that was killed has left a part of a line: nobody else writes now.
+  if (begin != added.size() && ::ftruncate(file_.get(), static_cast<off_t>(read_)) != 0) {
+    throw files::system_error("write", path_, errno);
   }
-  read_ += added.size();
 }
 
 void TimedProducts::take(const std::string& line) {
   ++lines_;
   if (lines_ == 1) {
     if (line != head_) {
-      refuse(fmt::format("'{}'", shown(line)), fmt::format("'{}'", head_));
+      refuse(1, fmt::format("'{}'", shown(line)), fmt::format("'{}'", head_));
     }
     return;
   }
@@ -120,9 +121,9 @@ void TimedProducts::take(const std::string& line) {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
   if (error != std::errc() || end == rest.data() + rest.size() || *end != '\t') {
-    refuse(fmt::format("'{}'", shown(line)), "a product and the number of a proposal, with tabs behind them");
+    refuse(lines_, fmt::format("'{}'", shown(line)), "a product and the number of a proposal, with tabs behind them");
   }
-  known_.insert_or_assign(line.substr(0, tab), number);
+  known_.insert_or_assign(line.substr(0, tab), Known{number, lines_});
 }
 
 void TimedProducts::append(const std::string& line) {
@@ -131,9 +132,9 @@ void TimedProducts::append(const std::string& line) {
   read_on();
 }
 
-void TimedProducts::refuse(const std::string& found, const std::string& expected) const {
+void TimedProducts::refuse(std::size_t line, const std::string& found, const std::string& expected) const {
   throw Error(ErrorCode::job, fmt::format("'{}' ({}), line {}: found {}, expected {}: remove the file, or name another",
-                                          shown(path_.native()), timed_products_variable, lines_, found, expected));
+                                          shown(path_.native()), timed_products_variable, line, found, expected));
 }
 
 }  // namespace shardrun::device::cuda

@@ -35,18 +35,22 @@ class TimedProducts {
                                  const std::function<Times()>& time);
 
  private:
-  /// Reads what was added since. REQUIRES: the lock on the file is held.
+  /// Reads what was added since, and removes a part of a line at the end. REQUIRES: the lock on the file is held.
   void read_on();
   void take(const std::string& line);
   void append(const std::string& line);
-  [[noreturn]] void refuse(const std::string& found, const std::string& expected) const;
+  [[noreturn]] void refuse(std::size_t line, const std::string& found, const std::string& expected) const;
 
   std::filesystem::path path_;
   std::string head_;
   files::FileDescriptor file_;
   std::size_t read_ = 0;   ///< bytes
   std::size_t lines_ = 0;  ///< read
-  std::map<std::string, std::size_t> known_;
+  struct Known {
+    std::size_t proposal = 0;
+    std::size_t line = 0;
+  };
+  std::map<std::string, Known> known_;
 };
 
 }  // namespace shardrun::device::cuda
