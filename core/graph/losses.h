@@ -4,7 +4,7 @@
 
 namespace shardrun::graph {
 
-/// What a model's loss is made of.
+/// The parts of a model's loss.
 struct Losses {
   ValueId values = {};  ///< of the samples, the same number for each
   ValueId counts = {};  ///< whose sum divides that of the values; none: their number does

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What the kernel says a process of this machine is doing, if that is why it is silent: ": it is stopped (…)".
+/// Why a process of this machine is silent, if the kernel knows: ": it is stopped (…)".
 std::string state_text(const RankStatus& rank) {
   if (rank.host != host_name()) {
     return "";

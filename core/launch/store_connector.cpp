@@ -14,7 +14,7 @@ using boost::system::error_code;
 
 constexpr std::chrono::milliseconds longest_connect_pause{500};
 constexpr std::chrono::milliseconds longest_unproved_pause{2000};
-/// Of several addresses, one that does not answer by then makes way for the next.
+/// The next of several addresses is tried if one has not answered by then.
 constexpr std::chrono::milliseconds longest_attempt_of_several{5000};
 
 std::vector<std::string> divided(std::string_view list) {

@@ -119,7 +119,7 @@ void JsonlWriter::add_validation(std::int64_t step, double val_loss) {
   try {
     files::write_all(file, std::as_bytes(std::span(line_)), path_);
   } catch (const Error&) {
-    // What the step recorded stays.
+    // The step's line stays as it was.
     static_cast<void>(::pwrite(file.get(), last.data(), last.size(), at) < 0 ||
                       ::ftruncate(file.get(), before.st_size) != 0);
     throw;

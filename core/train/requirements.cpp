@@ -69,7 +69,7 @@ std::uint64_t bytes_of_text(const compile::Compiled& compiled) {
   return compiled.dataset == nullptr ? 0 : compiled.dataset->bytes_to_load();
 }
 
-/// What the job's ranks on this machine need of its memory.
+/// The memory that the job's ranks on this machine need.
 struct Need {
   std::uint64_t text = 0;       ///< the tokens of the job's text
   std::uint64_t processes = 0;  ///< what the ranks' processes take of their own

@@ -356,7 +356,7 @@ TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than a
     INFO(transport);
     const JobFolder job;
     const std::string program = run_script(job.path(), "printf %s \"$0\"").out;
-    // As a rank it would ignore SIGINT.
+    // A rank would ignore SIGINT.
     std::vector<std::string> words =
         with_settings({"env", "--default-signal=INT", program, (job.path() / "job.ini").string()},
                       with(settings("dp", transport, 2, {"job.timeout=2"}), endless));

@@ -57,7 +57,7 @@ TEST_CASE("an answer that comes after a wait has ended is there for the next", "
     }
   }
   CHECK(found == "away");
-  // Whoever asks for many keys that nobody sets is answered all the same.
+  // A rank that waits for many keys which nobody sets is still answered.
   for (int i = 0; i < 200; ++i) {
     CHECK_THROWS(rank.get("never/" + std::to_string(i), in(0)));
   }
