@@ -16,7 +16,7 @@
 #include "core/bench/values.h"
 #include "core/compile/plugins.h"
 #include "core/device/host_memory.h"
-#include "core/train/rank_process.h"
+#include "core/run/rank_process.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -215,7 +215,7 @@ int measure_as_rank(const Settings& settings, const launch::RankContext& context
     rank->goodbye(Rank::no_deadline);
     return code;
   };
-  return train::exit_code_of(attempt, fail);
+  return run::exit_code_of(attempt, fail);
 }
 
 }  // namespace shardrun::bench

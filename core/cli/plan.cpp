@@ -15,7 +15,7 @@
 #include "core/cli/options.h"
 #include "core/compile/device.h"
 #include "core/metrics/progress.h"
-#include "core/train/requirements.h"
+#include "core/run/requirements.h"
 
 namespace shardrun::cli {
 namespace {
@@ -129,7 +129,7 @@ int plan(std::span<const std::string> words) {
   const bool is_dump = wants_dump(parsed, job);
   compile::require_model(job, "plan");
   compile::Compiled compiled = compile::compile(job);
-  train::require_device(job, *compiled.device);
+  run::require_device(job, *compiled.device);
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;
@@ -141,7 +141,7 @@ int plan(std::span<const std::string> words) {
                   .without = {},
                   .fit = {},
                   .disk = forecast::disk_use(job, compiled),
-                  .beginning = train::beginning_of(job, compiled),
+                  .beginning = run::beginning_of(job, compiled),
                   .ranks_here = ranks_here(job, *compiled.device)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
   planned.without = forecast::ranks_without(compiled, planned.idle);

@@ -11,7 +11,7 @@
 #include "core/forecast/forecast.h"
 #include "core/forecast/idle.h"
 #include "core/job/job.h"
-#include "core/train/beginning.h"
+#include "core/run/beginning.h"
 
 namespace shardrun::cli {
 
@@ -24,7 +24,7 @@ struct Planned {
   std::vector<forecast::RanksWithout> without;
   std::optional<forecast::MemoryFit> fit;
   forecast::DiskUse disk;
-  train::Beginning beginning;
+  run::Beginning beginning;
   std::int64_t ranks_here = 1;  ///< for which [job] device has units on a machine like this; at most all
 
   [[nodiscard]] std::int64_t machines() const { return (job.ranks + ranks_here - 1) / ranks_here; }

@@ -126,13 +126,13 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
 }
 
 /// REQUIRES: the job has [checkpoint].
-boost::json::object json_of(const train::Beginning& beginning) {
+boost::json::object json_of(const run::Beginning& beginning) {
   namespace json = boost::json;
   const auto name = [&] {
     switch (beginning.kind) {
-      case train::Beginning::Kind::resumed: return "resumed";
-      case train::Beginning::Kind::has_ended: return "nothing left";
-      case train::Beginning::Kind::is_refused: return "refused";
+      case run::Beginning::Kind::resumed: return "resumed";
+      case run::Beginning::Kind::has_ended: return "nothing left";
+      case run::Beginning::Kind::is_refused: return "refused";
       default: return "at the start";
     }
   };
@@ -178,7 +178,7 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);
   }
-  if (planned.beginning.kind != train::Beginning::Kind::unsaved) {
+  if (planned.beginning.kind != run::Beginning::Kind::unsaved) {
     plan["beginning"] = json_of(planned.beginning);
   }
   if (planned.idle) {

@@ -323,7 +323,7 @@ std::string head_text(const Planned& planned) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
-  text += fmt::format("disk: {}\n", forecast::to_string(planned.disk)) + train::to_string(planned.beginning);
+  text += fmt::format("disk: {}\n", forecast::to_string(planned.disk)) + run::to_string(planned.beginning);
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
                         metrics::human_bytes(bytes));

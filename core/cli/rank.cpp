@@ -6,8 +6,8 @@
 #include "core/job/source.h"
 #include "core/launch/rank.h"
 #include "core/metrics/run_files.h"
-#include "core/train/launched.h"
-#include "core/train/rank_process.h"
+#include "core/run/launched.h"
+#include "core/run/rank_process.h"
 #include "core/verify/job.h"
 
 namespace shardrun::cli {
@@ -18,11 +18,11 @@ int rank(std::span<const std::string> words) {
   const Parsed parsed = parse("rank", words,
                               {{.name = "folder", .value = "PATH", .help = "a path into the open output folder"},
                                {.name = "profile", .help = "as of run"},
-                               {.name = train::data_option, .value = "HANDLES", .help = "open files of the launcher"},
-                               {.name = train::declared_option, .value = "HASH", .help = "of what the model declares"},
-                               {.name = train::resume_option, .value = "PATH", .help = "the checkpoint to go on from"},
-                               {.name = train::ends_by_option, .value = "TIME", .help = "when the run has to end"},
-                               {.name = train::standard_option, .value = "HANDLES", .help = "as data"},
+                               {.name = run::data_option, .value = "HANDLES", .help = "open files of the launcher"},
+                               {.name = run::declared_option, .value = "HASH", .help = "of what the model declares"},
+                               {.name = run::resume_option, .value = "PATH", .help = "the checkpoint to go on from"},
+                               {.name = run::ends_by_option, .value = "TIME", .help = "when the run has to end"},
+                               {.name = run::standard_option, .value = "HANDLES", .help = "as data"},
                                {.name = "record-steps", .value = "N", .help = "steps to record for verify"},
                                {.name = "record-evaluation", .value = "yes|no", .help = "and an evaluation"}},
                               1, 1);
@@ -36,24 +36,24 @@ int rank(std::span<const std::string> words) {
   const std::filesystem::path folder = parsed.get("folder").value_or("");
   const std::string text = job::read_source(metrics::job_path(folder));
   job::Job job = job::parse_job(job::read_job_text(text, parsed.positional.at(0), {}), compile::schema_providers());
-  job.checkpoints.resume = parsed.get(train::resume_option).value_or("never");
-  train::RankInputs inputs = {.folder = folder,
-                              .declared = parsed.get(train::declared_option).value_or(""),
-                              .data = train::data_handles(parsed.get(train::data_option).value_or(""))};
-  if (const auto standard = train::data_handles(parsed.get(train::standard_option).value_or("")); !standard.empty()) {
+  job.checkpoints.resume = parsed.get(run::resume_option).value_or("never");
+  run::RankInputs inputs = {.folder = folder,
+                            .declared = parsed.get(run::declared_option).value_or(""),
+                            .data = run::data_handles(parsed.get(run::data_option).value_or(""))};
+  if (const auto standard = run::data_handles(parsed.get(run::standard_option).value_or("")); !standard.empty()) {
     inputs.standard_input = std::stoi(standard.at(0));
     inputs.standard_output = std::stoi(standard.at(1));
   }
-  if (parsed.has(train::ends_by_option)) {
+  if (parsed.has(run::ends_by_option)) {
     inputs.ends_by.emplace(std::chrono::duration_cast<std::chrono::system_clock::duration>(
-        std::chrono::duration<double>(parsed.real(train::ends_by_option, 0, 0, 1e18))));
+        std::chrono::duration<double>(parsed.real(run::ends_by_option, 0, 0, 1e18))));
   }
   if (parsed.has("record-steps")) {
     job.checkpoints.used = false;
     return verify::record_as_rank(job, *context, parsed.integer("record-steps", 1, 1, INT64_MAX),
                                   parsed.get("record-evaluation") == "yes", std::move(inputs));
   }
-  return train::run_as_rank(job, *context, parsed.has("profile"), std::move(inputs));
+  return run::run_as_rank(job, *context, parsed.has("profile"), std::move(inputs));
 }
 
 const RegisterCommand rank_command(

@@ -23,8 +23,9 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
-#include "core/train/hosted.h"
-#include "core/train/run_job.h"
+#include "core/run/hosted.h"
+#include "core/run/run_job.h"
+#include "core/train/steps.h"
 
 namespace shardrun::cli {
 namespace {
@@ -127,17 +128,17 @@ std::optional<launch::World> world_of(const Parsed& parsed) {
 }
 
 /// The first rank reports errors, except those that it does not know.
-int run_as_one_of(const launch::World& world, const job::Job& job, const train::RunSettings& settings,
+int run_as_one_of(const launch::World& world, const job::Job& job, const run::RunSettings& settings,
                   const std::function<int(const metrics::Summary&)>& tell) {
   if (world.rank == 0) {
     catch_stop_signals();
-    return train::run_hosted_first(job, world, settings, [&](const metrics::Summary& summary) {
+    return run::run_hosted_first(job, world, settings, [&](const metrics::Summary& summary) {
       const int code = tell(summary);
       ignore_stop_signals();
       return code;
     });
   }
-  const int code = train::run_hosted_other(job, world, settings, catch_stop_signals);
+  const int code = run::run_hosted_other(job, world, settings, catch_stop_signals);
   ignore_stop_signals();
   return code;
 }
@@ -189,7 +190,7 @@ int run(std::span<const std::string> words) {
   }
   const std::optional<launch::World> world = world_of(parsed);
   const bool is_one_of = world && (world->size > 1 || job.ranks > 1);
-  const train::RunSettings settings = {
+  const run::RunSettings settings = {
       .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
@@ -227,7 +228,7 @@ int run(std::span<const std::string> words) {
   }
   job.output = settings.output;
   catch_stop_signals();
-  return tell(train::run_job(job, settings));
+  return tell(run::run_job(job, settings));
 }
 
 const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});

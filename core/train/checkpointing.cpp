@@ -400,4 +400,50 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
   return manifest;
 }
 
+checkpoint::Position first_position(const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    return {};
+  }
+  const checkpoint::Manifest& manifest = compiled.resumed->manifest();
+  return {.step = manifest.step,
+          .samples = manifest.samples,
+          .evaluated = manifest.evaluated,
+          .loss = manifest.loss,
+          .val_loss = manifest.val_loss};
+}
+
+void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
+                  RankLink* link) {
+  const checkpoint::OpenCheckpoint& checkpoint = *compiled.resumed;
+  const std::size_t ranks = link == nullptr ? 1 : static_cast<std::size_t>(link->world_size());
+  const std::size_t rank = link == nullptr ? 0 : static_cast<std::size_t>(link->rank());
+  std::string damaged;
+  try {
+    for (std::size_t file = rank; file < checkpoint.manifest().files.size(); file += ranks) {
+      checkpoint.check_file(file);
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) {
+      throw;
+    }
+    damaged = error.message();
+  }
+  if (link != nullptr) {
+    link->barrier();  // reading may take some ranks longer than [job] timeout
+    damaged = link->made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
+      const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
+      return first == of_ranks.end() ? "" : *first;
+    });
+  }
+  if (!damaged.empty()) {
+    const bool is_left_to_launcher = job.restarts > 0 && link != nullptr && !link->is_hosted();
+    throw Error(ErrorCode::data,
+                damaged + (is_left_to_launcher ? ""
+                                               : ". Remove that checkpoint's folder: --resume then takes "
+                                                 "the one before"));
+  }
+  checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
+  checkpoint.release();
+}
+
 }  // namespace shardrun::train

@@ -8,7 +8,6 @@
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
 #include "core/train/profile.h"
-#include "core/train/run.h"
 
 namespace shardrun::train {
 

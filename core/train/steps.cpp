@@ -30,4 +30,16 @@ metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, con
   throw Error(ErrorCode::internal, "the job's task is unknown");
 }
 
+int exit_code_of_stop(const job::Job& job, int signal) noexcept {
+  constexpr int temporary_failure = 75;
+  return job.checkpoints.used ? temporary_failure : 128 + signal;
+}
+
+std::string rate_unit(const job::Job& job) {
+  return job.task == job::Task::infer                       ? "records"
+         : job.task == job::Task::iterate                   ? "it"
+         : job.data.text.empty() && job.data.tokens.empty() ? "samples"
+                                                            : "tok";
+}
+
 }  // namespace shardrun::train

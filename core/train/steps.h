@@ -32,4 +32,11 @@ struct StepSettings {
 [[nodiscard]] metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                                          metrics::Summary& failed);
 
+/// The exit code of a run that a signal stopped: 128 + the signal; with [checkpoint] the code that says that the same
+/// command goes on, EX_TEMPFAIL of sysexits.h.
+[[nodiscard]] int exit_code_of_stop(const job::Job& job, int signal) noexcept;
+
+/// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
+[[nodiscard]] std::string rate_unit(const job::Job& job);
+
 }  // namespace shardrun::train

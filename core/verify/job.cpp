@@ -19,10 +19,10 @@
 #include "core/workload/program.h"
 #include "core/runtime/executor.h"
 #include "core/train/engine_training.h"
-#include "core/train/launched.h"
+#include "core/run/launched.h"
 #include "core/train/rank_link.h"
-#include "core/train/rank_reports.h"
-#include "core/train/requirements.h"
+#include "core/run/rank_reports.h"
+#include "core/run/requirements.h"
 #include "core/train/training.h"
 #include "core/verify/interpreted.h"
 #include "core/verify/meter.h"
@@ -233,16 +233,16 @@ void require_one_model(const job::Job& job, const compile::Compiled& compiled) {
 /// Runs the job's ranks, which write snapshots to [job] output. The summary's exit code says whether they did.
 metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, const JobSettings& verified,
                               bool evaluates, const std::function<int()>& stop_signal) {
-  const train::RunSettings& settings = verified.run;
+  const run::RunSettings& settings = verified.run;
   if (job.ranks == 1) {
-    train::use_unit(job, *compiled.device, 0, 1);
+    run::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
     Recorder recorder(job, compiled, nullptr, &meter, stop_signal);
     (void)record(recorder, job, {verified.steps, evaluates});
     return {};
   }
   settings.progress.write(fmt::format("{}: starting {} ranks\n", title_of_job, job.ranks));
-  return train::run_ranks(
+  return run::run_ranks(
       job, settings, compiled.dataset.get(), nullptr,
       {"--record-steps", std::to_string(verified.steps), "--record-evaluation", evaluates ? "yes" : "no"});
 }
@@ -259,7 +259,7 @@ void require_interpretable(const job::Job& job, const compile::Compiled& compile
 /// As record_ranks, with all ranks in this process. The function that asks to stop is called between steps.
 metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled& compiled, const Workload& workload,
                                     const JobSettings& verified, const std::function<int()>& stop_signal) {
-  train::use_unit(job, *compiled.device, 0, 1);
+  run::use_unit(job, *compiled.device, 0, 1);
   Meter meter(verified.run.progress, title_of_job);
   const InterpretedSettings settings{.device = compiled.device->name(),
                                      .threads = compile::threads_of(job, 1),
@@ -318,18 +318,18 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
 }  // namespace
 
 JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
-  const train::RunSettings& settings = verified.run;
+  const run::RunSettings& settings = verified.run;
   compile::Compiled compiled = compile::compile(job);
   std::optional<compile::Compiled> of_model;
   if (compiled.engine != nullptr) {
     of_model = compile::compile_reference(job, compiled);
   }
   compile::Compiled& reference = of_model ? *of_model : compiled;
-  if (const auto stopped = train::stopped_before_start(job, settings)) {
+  if (const auto stopped = run::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
-  train::require_runnable(job, compiled, job.ranks, verified.in_process ? 0 : job.ranks);
-  train::require_launchable(job, compiled);
+  run::require_runnable(job, compiled, job.ranks, verified.in_process ? 0 : job.ranks);
+  run::require_launchable(job, compiled);
   require_one_model(job, compiled);
   if (verified.in_process) {
     require_interpretable(job, compiled);
@@ -337,9 +337,9 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   const Selection selection = select(reference.graph, verified.tensors);
   const graph::StateId loss = reference.graph.find_state("loss");
   const bool evaluates = loss.exists() && is_selected(selection, loss);
-  train::check_data(compiled);
-  train::load_data(compiled);
-  if (const auto stopped = train::stopped_before_start(job, settings)) {
+  run::check_data(compiled);
+  run::load_data(compiled);
+  if (const auto stopped = run::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
   const ScratchFolder folder;
@@ -373,10 +373,10 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
 }
 
 int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps, bool evaluates,
-                   train::RankInputs inputs) {
+                   run::RankInputs inputs) {
   const auto work = [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder&) {
     // The launcher shows the first rank's output, line by line.
-    const std::unique_ptr<metrics::Display> display = train::display_of_launcher(link);
+    const std::unique_ptr<metrics::Display> display = run::display_of_launcher(link);
     Meter meter({.write = [&](std::string_view text) { display->line(text.substr(0, text.size() - 1)); },
                  .now = [] { return std::chrono::steady_clock::now(); }},
                 title_of_job);
@@ -387,7 +387,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };
-  return train::as_rank(job, context, work, std::move(inputs));
+  return run::as_rank(job, context, work, std::move(inputs));
 }
 
 }  // namespace shardrun::verify

@@ -6,8 +6,8 @@
 
 #include "core/job/job.h"
 #include "core/launch/rank.h"
-#include "core/train/rank_process.h"
-#include "core/train/run.h"
+#include "core/run/rank_process.h"
+#include "core/run/run.h"
 #include "core/verify/report.h"
 
 namespace shardrun::verify {
@@ -22,7 +22,7 @@ struct JobSettings {
   std::vector<std::string> tensors = {};  ///< globs of the tensors to compare; none: all
   /// Runs all ranks in this process, one after the other, on the unit of the first: without transports and launcher.
   bool in_process = false;
-  train::RunSettings run = {};
+  run::RunSettings run = {};
 };
 
 /// Runs the first steps of a job as configured, with its ranks and transports, in a temporary folder. Then compares
@@ -33,6 +33,6 @@ struct JobSettings {
 /// The whole life of a process that is a rank of verify_job(). It runs the rank's steps and, if `evaluates`, an
 /// evaluation, and writes the rank's snapshots to [job] output. Returns the exit code.
 [[nodiscard]] int record_as_rank(const job::Job& job, const launch::RankContext& context, std::int64_t steps,
-                                 bool evaluates, train::RankInputs inputs);
+                                 bool evaluates, run::RankInputs inputs);
 
 }  // namespace shardrun::verify

@@ -1,6 +1,6 @@
 #include "core/forecast/fit.h"
 
-#include "core/train/requirements.h"
+#include "core/run/requirements.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -33,8 +33,8 @@ TEST_CASE("ranks that have met are refused together where their machine has less
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
-  CHECK_NOTHROW(train::require_memory_here(job, compiled, 1));
-  CHECK_THAT(error_of([&] { train::require_memory_here(job, compiled, 1'000'000'000); }),
+  CHECK_NOTHROW(run::require_memory_here(job, compiled, 1));
+  CHECK_THAT(error_of([&] { run::require_memory_here(job, compiled, 1'000'000'000); }),
              StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
 }
 
@@ -42,20 +42,20 @@ TEST_CASE("processes count as well as what is planned", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
-  CHECK_NOTHROW(train::require_runnable(job, compiled, 1, 1));
+  CHECK_NOTHROW(run::require_runnable(job, compiled, 1, 1));
   const std::uint64_t available = memory::available_memory().value().bytes;
   const auto processes = static_cast<std::int64_t>(3 * available / memory::process_bytes());
-  CHECK_THAT(error_of([&] { (void)train::require_runnable(job, compiled, 1, processes); }),
+  CHECK_THAT(error_of([&] { (void)run::require_runnable(job, compiled, 1, processes); }),
              Contains("of them for its processes themselves and "));
 }
 
 TEST_CASE("memory that is just enough is told", "[forecast]") {
   const memory::MemoryRoom room = {.bytes = 1030 << 20, .limit = 2000 << 20, .name = "a limit"};
   CHECK(
-      train::narrow_notice(1000 << 20, 30 << 20, room) ==
+      run::narrow_notice(1000 << 20, 30 << 20, room) ==
       "the job needs 1000 MiB, 30.0 MiB of them for its processes themselves, and a limit leaves 1.01 GiB of its 1.95 "
       "GiB: that is just enough, and the kernel may end it");
-  CHECK(train::narrow_notice(998 << 20, 30 << 20, room).empty());
+  CHECK(run::narrow_notice(998 << 20, 30 << 20, room).empty());
 }
 
 namespace {
@@ -86,6 +86,6 @@ TEST_CASE("a job whose text is too large for the machine is refused before token
   const job::Job job = text_job_in(folder);
   compile::Compiled compiled = compile::compile(job);
   compiled.dataset = std::make_shared<HugeText>(compiled.dataset);
-  CHECK_THAT(error_of([&] { train::require_memory_here(job, compiled, 1); }),
+  CHECK_THAT(error_of([&] { run::require_memory_here(job, compiled, 1); }),
              Contains("of them for its processes themselves and 1024 PiB for the tokens of its text, and "));
 }

@@ -7,7 +7,7 @@
 
 #include "core/forecast/fit.h"
 #include "core/forecast/forecast.h"
-#include "core/train/requirements.h"
+#include "core/run/requirements.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/cuda/fake_cuda.h"
@@ -100,7 +100,7 @@ TEST_CASE("ranks that have met are refused together where their GPU has less tha
   const std::uint64_t needed = two.needs[0] + two.needs[1];
   const auto require = [&](std::uint64_t memory) {
     fake_cuda::set({.memory = memory});
-    train::require_memory_here(two.job, two.compiled, 2);
+    run::require_memory_here(two.job, two.compiled, 2);
   };
 
   CHECK_NOTHROW(require(needed));

@@ -19,7 +19,7 @@
 #include "core/device/cuda/emulated/emulator.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/partition/agreements.h"
-#include "core/train/rank_process.h"
+#include "core/run/rank_process.h"
 #include "core/train/training.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
@@ -197,10 +197,10 @@ TEST_CASE("ranks on GPUs of which one is asked to stop within a step do one step
     // A rank is asked after each step: see above.
     const auto run = [&](int rank) {
       std::atomic<std::int64_t> steps_done = 0;
-      return train::run_as_rank(job, context_of(store, rank), false,
-                                {.folder = directory.root(), .compiled = compile_rank(job, rank), .stop_signal = [&] {
-                                   return rank == asked && steps_done++ >= within ? SIGTERM : 0;
-                                 }});
+      return run::run_as_rank(job, context_of(store, rank), false,
+                              {.folder = directory.root(), .compiled = compile_rank(job, rank), .stop_signal = [&] {
+                                 return rank == asked && steps_done++ >= within ? SIGTERM : 0;
+                               }});
     };
 
     const std::array<int, 2> codes = both(run);

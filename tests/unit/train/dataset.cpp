@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/workload/model.h"
-#include "core/train/run_job.h"
+#include "core/run/run_job.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
@@ -262,7 +262,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
   std::string screen;
-  train::RunSettings settings;
+  run::RunSettings settings;
   settings.progress = {.write = [&](std::string_view text) { screen += text; },
                        .is_terminal = false,
                        .width = {},
@@ -275,7 +275,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
     }
   };
 
-  const metrics::Summary summary = train::run_job(job, settings);
+  const metrics::Summary summary = run::run_job(job, settings);
 
   CHECK(summary.status == "stopped");
   CHECK(summary.exit_code == 128 + SIGINT);
@@ -295,7 +295,7 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
   CHECK_THAT(
-      error_of([&] { static_cast<void>(train::run_job(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+      error_of([&] { static_cast<void>(run::run_job(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
       StartsWith(at + "/x.npy' has NaN"));
   CHECK_FALSE(std::filesystem::exists(job.output));
   CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs

@@ -6,8 +6,8 @@
 
 #include "core/base/stop.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/train/rank_process.h"
-#include "core/train/rank_reports.h"
+#include "core/run/rank_process.h"
+#include "core/run/rank_reports.h"
 #include "core/train/rank_task.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
@@ -99,7 +99,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
     throw Error(ErrorCode::numerics, "the loss is NaN");
   };
 
-  const int code = train::as_rank(over.job, store.context(0), work, {.folder = directory.root()});
+  const int code = run::as_rank(over.job, store.context(0), work, {.folder = directory.root()});
   forget_stop();
 
   store.end();
@@ -173,8 +173,8 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[train]")
   context.is_hosted = true;
 
   const int code =
-      train::as_rank(job, context, [](compile::Compiled&, train::RankLink&, const metrics::RunFolder&) { return 0; },
-                     {.on_join = [&] { store.abort("rank 0 is gone"); }});
+      run::as_rank(job, context, [](compile::Compiled&, train::RankLink&, const metrics::RunFolder&) { return 0; },
+                   {.on_join = [&] { store.abort("rank 0 is gone"); }});
   forget_stop();
 
   CHECK(code == 1);
@@ -184,7 +184,7 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[train]")
 TEST_CASE("a rank tells of the rank that it waited for, where the failure follows from another's", "[train]") {
   const auto told = [](const Error& error) {
     std::optional<int> told_of;
-    CHECK(train::exit_code_of(
+    CHECK(run::exit_code_of(
               [&]() -> int { throw error; },
               [&](launch::FailureKind, const std::string&, std::optional<int> awaited) { told_of = awaited; }) == 1);
     return told_of;
@@ -209,8 +209,8 @@ TEST_CASE("a transfer's failure names the step that started it, not the one in w
 TEST_CASE("a rank tells whether it would fail again", "[train]") {
   const auto kind_of = [](shardrun::ErrorCode code) {
     shardrun::launch::FailureKind kind = {};
-    static_cast<void>(train::exit_code_of([&]() -> int { throw Error(code, ""); },
-                                          [&](auto told, const auto&, const auto&) { kind = told; }));
+    static_cast<void>(run::exit_code_of([&]() -> int { throw Error(code, ""); },
+                                        [&](auto told, const auto&, const auto&) { kind = told; }));
     return kind;
   };
   using shardrun::launch::FailureKind;
@@ -230,7 +230,7 @@ TEST_CASE("results longer than a message arrive whole", "[train]") {
   train::RankLink link(pair.job, pair.compiled, pair.first);
   const std::string sample = sentences(3'000'001);
 
-  train::display_of_launcher(link)->result(sample);
+  run::display_of_launcher(link)->result(sample);
 
   pair.first.goodbye(Rank::no_deadline);
   pair.store.end();

@@ -7,9 +7,9 @@
 #include "core/data/dataset.h"
 #include "core/job/job.h"
 #include "core/metrics/summary.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// The option of the command `rank` for the checkpoint that the run goes on from.
 inline constexpr const char* resume_option = "resume";
@@ -29,4 +29,4 @@ inline constexpr const char* standard_option = "standard";
                                          std::shared_ptr<const checkpoint::OpenCheckpoint> resumed,
                                          std::vector<std::string> words = {});
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,17 +1,18 @@
-#include "core/train/local_display.h"
+#include "core/run/local_display.h"
 
 #include <chrono>
 
+#include "core/train/steps.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/launch/signals.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
       screen_(settings.progress.write),
       progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
-                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+                job.task == job::Task::train ? job.train.log_every : 0, train::rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {
     settings_.on_stop([this](int signal) {
@@ -50,4 +51,4 @@ void LocalDisplay::result(std::string_view text) {
   screen_.write(text);
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,4 +1,4 @@
-#include "core/train/rendezvous.h"
+#include "core/run/rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include "core/compile/plugins.h"
 #include "core/launch/user_token.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 std::vector<plugins::Transport> find_messengers(const job::Job& job) {
@@ -110,4 +110,4 @@ launch::Invitation hear_invitation(const job::Job& job, Rendezvous& rendezvous, 
   return launch::decode_invitation(bytes);
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -8,7 +8,7 @@
 #include "core/compile/compile.h"
 #include "core/job/job.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// How a run of a job with [checkpoint] would begin now.
 struct Beginning {
@@ -34,4 +34,4 @@ struct Beginning {
 /// newline; "" without [checkpoint].
 [[nodiscard]] std::string to_string(const Beginning& beginning);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

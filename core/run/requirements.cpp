@@ -1,4 +1,4 @@
-#include "core/train/requirements.h"
+#include "core/run/requirements.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@
 #include "core/metrics/run_files.h"
 #include "core/workload/program.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 /// The limits of the job's memory.
@@ -367,4 +367,4 @@ void require_launchable(const job::Job& job, const compile::Compiled& compiled) 
   }
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,4 +1,4 @@
-#include "core/train/launched.h"
+#include "core/run/launched.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,12 +19,12 @@
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/train/attempts.h"
-#include "core/train/rank_process.h"
-#include "core/train/rank_reports.h"
+#include "core/run/attempts.h"
+#include "core/run/rank_process.h"
+#include "core/run/rank_reports.h"
 #include "plugins/loader/guard.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 /// Called before anything is created. Each rank also has a log.
@@ -180,4 +180,4 @@ metrics::Summary run_ranks(const job::Job& job, const RunSettings& settings, con
   return LaunchedRun(job, settings, std::move(words), std::move(resumed)).run();
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

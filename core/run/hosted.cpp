@@ -1,4 +1,4 @@
-#include "core/train/hosted.h"
+#include "core/run/hosted.h"
 
 #include <fmt/format.h>
 
@@ -20,16 +20,16 @@
 #include "core/launch/store_host.h"
 #include "core/metrics/human.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/train/checkpointing.h"
-#include "core/train/earlier_run.h"
-#include "core/train/local_display.h"
-#include "core/train/rank_process.h"
-#include "core/train/rank_reports.h"
-#include "core/train/rendezvous.h"
-#include "core/train/requirements.h"
-#include "core/train/run.h"
+#include "core/run/resuming.h"
+#include "core/run/earlier_run.h"
+#include "core/run/local_display.h"
+#include "core/run/rank_process.h"
+#include "core/run/rank_reports.h"
+#include "core/run/rendezvous.h"
+#include "core/run/requirements.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 /// From an abort until a process is ended. Rank 0's is shorter than that of the others: it writes the summary.
@@ -274,4 +274,4 @@ int run_hosted_other(const job::Job& job, const launch::World& world, const RunS
       {.compiled = std::move(prepared.compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

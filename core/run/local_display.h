@@ -8,9 +8,9 @@
 #include "core/metrics/record.h"
 #include "core/metrics/screen.h"
 #include "core/metrics/ticker.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// Shows a job that runs or is prepared in this process on its own screen. Answers a request to stop at once. The
 /// destructor keeps the progress line, and waits until the output is shown or a stop is requested. Before that, a
@@ -43,4 +43,4 @@ class LocalDisplay final : public metrics::Display {
   metrics::Ticker ticker_;
 };
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,4 +1,4 @@
-#include "core/train/run.h"
+#include "core/run/run.h"
 
 #include <fmt/format.h>
 
@@ -13,10 +13,10 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/files/atomic_file.h"
 #include "core/metrics/log.h"
-#include "core/train/earlier_run.h"
+#include "core/run/earlier_run.h"
 #include "core/train/tracer.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 job::Job with_output(job::Job job, std::filesystem::path output) {
@@ -112,18 +112,13 @@ void Run::write_summary(metrics::Summary& summary) noexcept {
 
 void Run::end(metrics::Summary& summary) {
   write_summary(summary);
-  join_traces(job_);
-}
-
-int exit_code_of_stop(const job::Job& job, int signal) noexcept {
-  constexpr int temporary_failure = 75;
-  return job.checkpoints.used ? temporary_failure : 128 + signal;
+  train::join_traces(job_);
 }
 
 metrics::Summary stopped_early(const job::Job& job, int signal, std::string_view when) {
   metrics::Summary summary;
   summary.status = "stopped";
-  summary.exit_code = exit_code_of_stop(job, signal);
+  summary.exit_code = train::exit_code_of_stop(job, signal);
   summary.error = fmt::format("stopped by SIG{} {}", sigabbrev_np(signal), when);
   return summary;
 }
@@ -133,11 +128,4 @@ std::optional<metrics::Summary> stopped_before_start(const job::Job& job, const 
   return signal == 0 ? std::nullopt : std::optional(stopped_early(job, signal, "before anything was started"));
 }
 
-std::string rate_unit(const job::Job& job) {
-  return job.task == job::Task::infer                       ? "records"
-         : job.task == job::Task::iterate                   ? "it"
-         : job.data.text.empty() && job.data.tokens.empty() ? "samples"
-                                                            : "tok";
-}
-
-}  // namespace shardrun::train
+}  // namespace shardrun::run

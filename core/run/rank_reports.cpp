@@ -1,4 +1,4 @@
-#include "core/train/rank_reports.h"
+#include "core/run/rank_reports.h"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,14 @@
 #include <cstring>
 #include <utility>
 
+#include "core/train/steps.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
-#include "core/train/checkpointing.h"
+#include "core/run/resuming.h"
 #include "core/train/flight.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 // Kinds of messages from ranks to the launcher; summary_message is one too.
@@ -48,7 +49,7 @@ metrics::ProgressUpdate update_of(std::string_view text) {
 /// Shows the first rank's progress on the launcher's screen.
 class RemoteDisplay final : public metrics::Display {
  public:
-  explicit RemoteDisplay(RankLink& link) : link_(link) {}
+  explicit RemoteDisplay(train::RankLink& link) : link_(link) {}
 
   void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override {
@@ -78,7 +79,7 @@ class RemoteDisplay final : public metrics::Display {
   /// Least time between two messages about one activity.
   static constexpr std::chrono::milliseconds least_interval{100};
 
-  RankLink& link_;
+  train::RankLink& link_;
   std::string told_;
   std::chrono::steady_clock::time_point told_at_;
 };
@@ -88,7 +89,9 @@ constexpr std::size_t most_waiting_output = std::size_t{1024} * 1024;
 
 }  // namespace
 
-std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link) { return std::make_unique<RemoteDisplay>(link); }
+std::unique_ptr<metrics::Display> display_of_launcher(train::RankLink& link) {
+  return std::make_unique<RemoteDisplay>(link);
+}
 
 RankReports::RankReports(const job::Job& job, const RunSettings& settings, int logs, std::int64_t first_step)
     : job_(job),
@@ -96,7 +99,7 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
       first_step_(first_step),
       screen_(settings.progress.write),
       progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
-                job.task == job::Task::train ? job.train.log_every : 0, rate_unit(job)),
+                job.task == job::Task::train ? job.train.log_every : 0, train::rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
@@ -196,17 +199,17 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result, const st
     summary.status = "failed";
     summary.ending_s = std::chrono::duration<double>(result.ending).count();
     summary.error =
-        launch::describe(*result.cause) + tell_flights(folder, static_cast<int>(job_.ranks), result.cause->rank);
+        launch::describe(*result.cause) + train::tell_flights(folder, static_cast<int>(job_.ranks), result.cause->rank);
     return summary;
   }
-  drop_flights(folder);
+  train::drop_flights(folder);
   if (result.forced_signal != 0 && !came_to_its_end) {
     summary.error =
         fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),
                     metrics::counted(summary.steps, "step"), text_of(saved_));
   } else if (result.stop_signal != 0 && !came_to_its_end && summary.steps == 0) {
     summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
-    summary.exit_code = exit_code_of_stop(job_, result.stop_signal);
+    summary.exit_code = train::exit_code_of_stop(job_, result.stop_signal);
   }
   return summary;
 }
@@ -220,4 +223,4 @@ void RankReports::finish_screen(const metrics::Summary& summary) {
   static_cast<void>(screen_.finish([&] { return is_whole && stop_requested() == 0; }));
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

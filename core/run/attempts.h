@@ -13,9 +13,9 @@
 #include "core/job/job.h"
 #include "core/launch/launch.h"
 #include "core/metrics/summary.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// The attempts of a run. An attempt is one start of all ranks. Decides by [job] restarts whether another follows, with
 /// how many ranks, and from which checkpoint.
@@ -74,4 +74,4 @@ class Attempts {
   std::string given_up_;                 ///< why no other attempt follows; "": nothing to say
 };
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

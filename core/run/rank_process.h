@@ -13,9 +13,9 @@
 #include "core/launch/rank.h"
 #include "core/metrics/run_folder.h"
 #include "core/train/rank_link.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// How long a rank may be silent before it counts as lost.
 [[nodiscard]] std::chrono::milliseconds silence_of(const job::Job& job);
@@ -27,7 +27,8 @@ using TellFailure = std::function<void(launch::FailureKind kind, const std::stri
 [[nodiscard]] int exit_code_of(const std::function<int()>& attempt, const TellFailure& tell);
 
 /// The work of a rank once all have the same plan; returns its exit code. The link is not connected yet.
-using RankWork = std::function<int(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder)>;
+using RankWork =
+    std::function<int(compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder)>;
 
 /// The option of the command `rank` for the data's handles, separated by commas.
 inline constexpr const char* data_option = "data";
@@ -63,4 +64,4 @@ struct RankInputs {
 [[nodiscard]] int run_as_rank(const job::Job& job, const launch::RankContext& context, bool profile,
                               RankInputs inputs = {});
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

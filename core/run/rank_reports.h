@@ -18,16 +18,16 @@
 #include "core/metrics/summary.h"
 #include "core/metrics/ticker.h"
 #include "core/train/rank_link.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 // Kinds of messages from ranks to the launcher: a line to print, and a rank's summary.
 inline constexpr const char* line_message = "line";
 inline constexpr const char* summary_message = "summary";
 
 /// A display on the launcher, for the first rank.
-[[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(RankLink& link);
+[[nodiscard]] std::unique_ptr<metrics::Display> display_of_launcher(train::RankLink& link);
 
 /// Combines the reports of a running job's ranks: on the screen, in their logs and in one summary. It does not matter
 /// who started the ranks. Used by one thread at a time.
@@ -78,4 +78,4 @@ class RankReports {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -5,9 +5,9 @@
 #include "core/job/job.h"
 #include "core/launch/world.h"
 #include "core/metrics/summary.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 // A job whose ranks another launcher has started: each process is one rank and starts none. The ranks meet at
 // MASTER_ADDR and MASTER_PORT if those are set and all ranks have SHARDRUN_TOKEN (or their user's token, at a loopback
@@ -26,4 +26,4 @@ namespace shardrun::train {
 [[nodiscard]] int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<void()>& on_join);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -14,7 +14,7 @@
 #include "core/metrics/progress.h"
 #include "core/metrics/summary.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// Output and stop requests of a run.
 struct RunSettings {
@@ -78,11 +78,4 @@ class Run {
 /// The summary of a job that was asked to stop during its preparation; nothing if it was not.
 [[nodiscard]] std::optional<metrics::Summary> stopped_before_start(const job::Job& job, const RunSettings& settings);
 
-/// The exit code of a run that a signal stopped: 128 + the signal; with [checkpoint] the code that says that the same
-/// command goes on, EX_TEMPFAIL of sysexits.h.
-[[nodiscard]] int exit_code_of_stop(const job::Job& job, int signal) noexcept;
-
-/// The unit of a job's progress per second: tokens, samples (rows of arrays) or iterations.
-[[nodiscard]] std::string rate_unit(const job::Job& job);
-
-}  // namespace shardrun::train
+}  // namespace shardrun::run

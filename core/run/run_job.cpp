@@ -1,4 +1,4 @@
-#include "core/train/run_job.h"
+#include "core/run/run_job.h"
 
 #include <fmt/format.h>
 
@@ -15,16 +15,16 @@
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
 #include "core/forecast/disk.h"
-#include "core/train/checkpointing.h"
-#include "core/train/earlier_run.h"
-#include "core/train/elastic.h"
-#include "core/train/launched.h"
-#include "core/train/local_display.h"
-#include "core/train/rank_process.h"
-#include "core/train/requirements.h"
+#include "core/run/resuming.h"
+#include "core/run/earlier_run.h"
+#include "core/run/elastic.h"
+#include "core/run/launched.h"
+#include "core/run/local_display.h"
+#include "core/run/rank_process.h"
+#include "core/run/requirements.h"
 #include "core/train/steps.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 /// Runs a job of one rank.
@@ -37,13 +37,13 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   }
   metrics::Summary summary;
   try {
-    summary = run_steps(run.job(), compiled,
-                        {.display = display,
-                         .folder = run.locked_folder().folder(),
-                         .stop_signal = settings.stop_signal,
-                         .profile = settings.profile,
-                         .ends_by = settings.ends_by},
-                        summary);
+    summary = train::run_steps(run.job(), compiled,
+                               {.display = display,
+                                .folder = run.locked_folder().folder(),
+                                .stop_signal = settings.stop_signal,
+                                .profile = settings.profile,
+                                .ends_by = settings.ends_by},
+                               summary);
   } catch (const Stopped& stopped) {  // after the preparation, before the first step
     summary = stopped_early(job, stopped.signal(), "before the first step");
   } catch (const Error& error) {
@@ -125,4 +125,4 @@ metrics::Summary run_job(const job::Job& job, const RunSettings& settings) {
   }
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,4 +1,4 @@
-#include "core/train/beginning.h"
+#include "core/run/beginning.h"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,11 @@
 #include "core/forecast/disk.h"
 #include "core/job/output.h"
 #include "core/metrics/human.h"
-#include "core/train/checkpointing.h"
-#include "core/train/earlier_run.h"
-#include "core/train/requirements.h"
+#include "core/run/resuming.h"
+#include "core/run/earlier_run.h"
+#include "core/run/requirements.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 Beginning beginning_of(const job::Job& job, compile::Compiled& compiled) {
   Beginning beginning;
@@ -66,4 +66,4 @@ std::string to_string(const Beginning& beginning) {
   return text;
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

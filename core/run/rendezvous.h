@@ -7,7 +7,7 @@
 #include "core/launch/world.h"
 #include "plugins/loader/transport.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// How ranks that another launcher started find rank 0: by an address that all of them know, or by a transport that
 /// tells them.
@@ -33,4 +33,4 @@ struct Rendezvous {
 /// The error for a missing address, with a remedy.
 [[nodiscard]] Error no_place(const job::Job& job, const launch::World& world);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -4,7 +4,7 @@
 
 #include "core/job/job.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// The job with the largest number of ranks, at most `most`, that is in the range of [job] ranks, and that strategy,
 /// mesh, and the cores, units and memory of this machine allow. The least of the range is allowed with any number of
@@ -13,4 +13,4 @@ namespace shardrun::train {
 /// none is allowed.
 [[nodiscard]] job::Job with_fitting_ranks(const job::Job& job, std::int64_t most);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -8,7 +8,7 @@
 #include "core/job/job.h"
 #include "core/memory/machine.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// Throws Error{job} if the device does not store float32, the type in which results are written.
 void require_device(const job::Job& job, const device::Device& device);
@@ -45,4 +45,4 @@ void load_data(const compile::Compiled& compiled);
 /// Error{usage} if they cannot meet on this machine.
 void require_launchable(const job::Job& job, const compile::Compiled& compiled);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -2,9 +2,9 @@
 
 #include "core/job/job.h"
 #include "core/metrics/summary.h"
-#include "core/train/run.h"
+#include "core/run/run.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// Runs the task of [job] and writes to [job] output: job.ini (as run), metrics.jsonl, log/rank-0.log, summary.json,
 /// and weights.safetensors (train) or state.safetensors (iterate). A job that fails while it runs leaves its summary
@@ -12,4 +12,4 @@ namespace shardrun::train {
 /// the output folder is touched.
 [[nodiscard]] metrics::Summary run_job(const job::Job& job, const RunSettings& settings);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

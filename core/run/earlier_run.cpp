@@ -1,4 +1,4 @@
-#include "core/train/earlier_run.h"
+#include "core/run/earlier_run.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@
 #include "core/metrics/human.h"
 #include "core/metrics/run_files.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 constexpr std::string_view name_comment = "# the run of ";
@@ -89,4 +89,4 @@ void require_same_job(const job::Job& job, const compile::Compiled& compiled) {
   }
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

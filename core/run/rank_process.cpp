@@ -1,4 +1,4 @@
-#include "core/train/rank_process.h"
+#include "core/run/rank_process.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -21,13 +21,13 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
-#include "core/train/checkpointing.h"
+#include "core/run/resuming.h"
 #include "core/train/rank_link.h"
-#include "core/train/rank_reports.h"
-#include "core/train/requirements.h"
+#include "core/run/rank_reports.h"
+#include "core/run/requirements.h"
 #include "core/train/steps.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 bool is_consequence(ErrorCode code) noexcept {
@@ -55,21 +55,21 @@ struct WorkInputs {
   std::optional<std::chrono::system_clock::time_point> ends_by;
 };
 
-int work_as_rank(compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder,
+int work_as_rank(compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder,
                  const WorkInputs& inputs) {
   const std::unique_ptr<metrics::Display> display = display_of_launcher(link);
-  metrics::Summary summary = planned_summary(compiled);
+  metrics::Summary summary = train::planned_summary(compiled);
   link.message(summary_message, metrics::to_json(summary));
   try {
-    summary = run_steps(link.job(), compiled,
-                        {.display = *display,
-                         .folder = folder,
-                         .profile = inputs.profile,
-                         .link = &link,
-                         .ends_by = inputs.ends_by,
-                         .standard_input = inputs.standard_input,
-                         .standard_output = inputs.standard_output},
-                        summary);
+    summary = train::run_steps(link.job(), compiled,
+                               {.display = *display,
+                                .folder = folder,
+                                .profile = inputs.profile,
+                                .link = &link,
+                                .ends_by = inputs.ends_by,
+                                .standard_input = inputs.standard_input,
+                                .standard_output = inputs.standard_output},
+                               summary);
   } catch (const Error&) {
     link.message(summary_message, metrics::to_json(summary));
     throw;
@@ -348,7 +348,7 @@ class RankProcess {
   std::optional<job::Job> placed_;
   std::optional<metrics::RunFolder> folder_;
   std::optional<compile::Compiled> compiled_;
-  std::optional<RankLink> link_;
+  std::optional<train::RankLink> link_;
 };
 
 }  // namespace
@@ -361,10 +361,10 @@ int run_as_rank(const job::Job& job, const launch::RankContext& context, bool pr
   const WorkInputs for_work{profile, context.is_hosted, inputs.standard_input, inputs.standard_output, inputs.ends_by};
   return as_rank(
       job, context,
-      [&](compile::Compiled& compiled, RankLink& link, const metrics::RunFolder& folder) {
+      [&](compile::Compiled& compiled, train::RankLink& link, const metrics::RunFolder& folder) {
         return work_as_rank(compiled, link, folder, for_work);
       },
       std::move(inputs));
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

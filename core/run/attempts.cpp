@@ -1,4 +1,4 @@
-#include "core/train/attempts.h"
+#include "core/run/attempts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,15 +9,16 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/train/steps.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/device.h"
 #include "core/files/folder.h"
 #include "core/metrics/human.h"
-#include "core/train/elastic.h"
+#include "core/run/elastic.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 Attempts::Attempts(const job::Job& job, std::shared_ptr<const checkpoint::OpenCheckpoint> resumed)
     : job_(job), first_(std::move(resumed)), resumed_(first_) {}
@@ -180,7 +181,7 @@ void Attempts::conclude(metrics::Summary& summary) const {
   if (stop_signal_ != 0) {
     const std::string failure = std::exchange(summary.error, "");
     summary.status = "stopped";
-    summary.exit_code = exit_code_of_stop(job_, stop_signal_);
+    summary.exit_code = train::exit_code_of_stop(job_, stop_signal_);
     summary.error = fmt::format("stopped by SIG{} before the ranks were started again, after this failure: {}",
                                 sigabbrev_np(stop_signal_), failure);
   }
@@ -192,4 +193,4 @@ void Attempts::conclude(metrics::Summary& summary) const {
   }
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

@@ -1,4 +1,4 @@
-#include "core/train/elastic.h"
+#include "core/run/elastic.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include "core/compile/compile.h"
 #include "core/compile/device.h"
 #include "core/compile/plugins.h"
-#include "core/train/requirements.h"
+#include "core/run/requirements.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 namespace {
 
 /// The same job, parsed for another number of ranks.
@@ -49,4 +49,4 @@ job::Job with_fitting_ranks(const job::Job& job, std::int64_t most) {
   throw *first;
 }
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run

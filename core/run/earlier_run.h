@@ -5,7 +5,7 @@
 #include "core/compile/compile.h"
 #include "core/job/job.h"
 
-namespace shardrun::train {
+namespace shardrun::run {
 
 /// The text of a run's job.ini: the job, and in a comment the name of its file.
 [[nodiscard]] std::string text_of_run(const job::Job& job);
@@ -15,4 +15,4 @@ namespace shardrun::train {
 /// what is in the folder replaces nothing. REQUIRES: `compiled.resumed` is set.
 void require_same_job(const job::Job& job, const compile::Compiled& compiled);
 
-}  // namespace shardrun::train
+}  // namespace shardrun::run
