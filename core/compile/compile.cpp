@@ -106,11 +106,10 @@ void require_kernels(const job::Job& job, const Compiled& compiled) {
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorCode::job,
-                with_transports(job, fmt::format("{}: [job] device = {}: this build has no kernels of device {} for "
-                                                 "these ops of the job: {}: {}",
-                                                 job.where("job", "device"), job.device, compiled.device->name(),
-                                                 fmt::join(missing, ", "), device::choose_cpu)));
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: this build has no kernels of device {} for "
+                                            "these ops of the job: {}: {}",
+                                            job.where("job", "device"), job.device, compiled.device->name(),
+                                            fmt::join(missing, ", "), device::choose_cpu));
   }
 }
 
@@ -160,9 +159,8 @@ plan::Plan plan_of_engine(const job::Job& job) {
 /// The ranks are one mesh axis, and nothing is split over it: each rank has its own graph.
 void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   if (!compiled.device->is_addressable()) {
-    throw Error(ErrorCode::job,
-                with_transports(job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
-                                                 job.where("job", "device"), job.device, device::choose_cpu)));
+    throw Error(ErrorCode::job, fmt::format("{}: [job] device = {}: an engine computes in memory of the host: {}",
+                                            job.where("job", "device"), job.device, device::choose_cpu));
   }
   if (job.task == job::Task::infer) {
     compiled.settings.data = inferred_shape(job);

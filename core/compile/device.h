@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "core/device/device.h"
 #include "core/job/job.h"
@@ -10,11 +9,6 @@ namespace shardrun::compile {
 
 /// The device that the job names. Throws Error{job}.
 [[nodiscard]] const device::Device& find_device(const job::Job& job);
-
-/// The message of a refusal of the job's device. If it advises device cpu, and a transport of the job moves only memory
-/// of devices, it then also advises a transport for host memory: without one, the next refusal would be the
-/// transport's.
-[[nodiscard]] std::string with_transports(const job::Job& job, std::string message);
 
 /// How many ranks of the job this machine is made for: one for each unit that [job] device names, or that the machine
 /// has; with a device without units, one for each core that this process may use. Throws Error{job} if there is no such

@@ -13,7 +13,7 @@
 namespace shardrun::device {
 
 /// How refusals of a device end that every machine can avoid.
-inline constexpr std::string_view choose_cpu = "choose device cpu";
+inline constexpr std::string_view choose_cpu = "choose device cpu, and transports for host memory";
 
 struct LibraryKernel {
   std::string_view op;

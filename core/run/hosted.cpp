@@ -14,15 +14,13 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/forecast/disk.h"
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
 #include "core/metrics/human.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/run/resuming.h"
-#include "core/run/earlier_run.h"
 #include "core/run/local_display.h"
+#include "core/run/prepare.h"
 #include "core/run/rank_process.h"
 #include "core/run/rank_reports.h"
 #include "core/run/rendezvous.h"
@@ -65,50 +63,44 @@ std::int64_t ranks_here(const launch::World& world) {
   return is_one_machine ? world.size : 0;
 }
 
-/// What a rank has prepared before it meets the others.
-struct Prepared {
-  std::string own_address;     ///< SHARDRUN_ADDRESS, resolved; "" if it is not set
-  compile::Compiled compiled;  ///< its data are open, and checked by one rank of each machine
-};
-
-/// Checks everything that can be checked before ranks wait for each other.
-Prepared check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
-  require_whole_world(job, world);
+/// SHARDRUN_ADDRESS, resolved; "" if it is not set.
+std::string own_address() {
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
-  std::string own_address = given != nullptr && *given != '\0' ? launch::own_of("SHARDRUN_ADDRESS", given) : "";
+  return given != nullptr && *given != '\0' ? launch::own_of("SHARDRUN_ADDRESS", given) : "";
+}
+
+/// Checks everything that can be checked before ranks wait for each other. The data are open, and checked by one rank
+/// of each machine.
+compile::Compiled check_before(const job::Job& job, const launch::World& world, const RunSettings& settings) {
+  require_whole_world(job, world);
+  static_cast<void>(own_address());  // one that cannot be used is refused first
   std::optional<LocalDisplay> display;
   if (world.rank == 0) {
     display.emplace(job, settings);
   }
-  compile::Compiled compiled = compile::compile(job, world.rank, [&](std::string_view activity) {
+  const auto now_at = [&](std::string_view activity) {
     if (display) {
       display->now_at(activity);
     }
-  });
-  std::vector<std::string> notices;
-  begin_from(open_resumed(job, notices), compiled);
-  std::ranges::move(require_runnable(job, compiled, ranks_here(world), 0), std::back_inserter(notices));
-  if (!settings.replaces) {
-    require_same_job(job, compiled);
-  }
-  std::ranges::move(forecast::require_disk(job, compiled), std::back_inserter(notices));
-  if (job.restarts > 0) {
-    notices.push_back(fmt::format("[job] restarts is left to {}, which started the ranks", world.launcher));
-  }
+  };
+  Prepared prepared = prepare(job, {.rank = world.rank,
+                                    .ranks_here = ranks_here(world),
+                                    .replaces = settings.replaces,
+                                    .restarted_by = world.launcher,
+                                    .now_at = now_at});
   if (display) {
-    for (const std::string& notice : notices) {
+    for (const std::string& notice : prepared.notices) {
       display->line(notice);
     }
-    display->now_at("reading data");
   }
+  now_at("reading data");
   if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
-    check_data(compiled);
+    check_data(prepared.compiled);
   }
-  return {std::move(own_address), std::move(compiled)};
+  return std::move(prepared.compiled);
 }
 
-launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation,
-                               const std::string& own_address) {
+launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation) {
   const std::chrono::milliseconds silence = silence_of(job);
   const bool watches_first = world.rank != 0 && silence.count() > 0;
   return {.rank = world.rank,
@@ -119,7 +111,7 @@ launch::RankContext context_of(const job::Job& job, const launch::World& world, 
           .port = invitation.master.port,
           .token = invitation.token,
           .heartbeat = std::clamp(silence / 4, std::chrono::milliseconds(1), std::chrono::milliseconds(1000)),
-          .own_address = own_address,
+          .own_address = own_address(),
           .is_hosted = true,
           .silence = watches_first ? silence + silence_margin : std::chrono::milliseconds(0),
           .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
@@ -187,19 +179,18 @@ class First {
   }
 
   /// REQUIRES: the others know the invitation.
-  metrics::Summary run(const launch::Invitation& invitation, Prepared prepared) {
+  metrics::Summary run(const launch::Invitation& invitation, compile::Compiled compiled) {
     host_->expect_ranks();
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(run_.locked_folder());
-      const int code =
-          run_as_rank(common_, context_of(common_, world_, invitation, prepared.own_address), settings_.profile,
-                      {.folder = run_.locked_folder().root(),
-                       .compiled = std::move(prepared.compiled),
-                       .on_join = [this] { tell_stop(); },
-                       .stop_signal = settings_.stop_signal,
-                       .ends_by = settings_.ends_by,
-                       .output = run_.locked_folder().path()});
+      const int code = run_as_rank(common_, context_of(common_, world_, invitation), settings_.profile,
+                                   {.folder = run_.locked_folder().root(),
+                                    .compiled = std::move(compiled),
+                                    .on_join = [this] { tell_stop(); },
+                                    .stop_signal = settings_.stop_signal,
+                                    .ends_by = settings_.ends_by,
+                                    .output = run_.locked_folder().path()});
       launch::LaunchResult result = host_->wait();
       result.exit_code = result.exit_code == 0 ? code : result.exit_code;
       summary = reports_->merge(result, run_.job().output);
@@ -238,9 +229,9 @@ class First {
 
 int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<int(const metrics::Summary&)>& tell) {
-  Prepared prepared;
+  compile::Compiled compiled;
   try {
-    prepared = check_before(job, world, settings);
+    compiled = check_before(job, world, settings);
   } catch (const Stopped& stopped) {
     return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
   }
@@ -250,7 +241,7 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
   launch::Invitation invitation;
   try {
     first.emplace(job, world, settings);
-    invitation = first->host(rendezvous, prepared.compiled.resumed.get());
+    invitation = first->host(rendezvous, compiled.resumed.get());
   } catch (const Error&) {
     static_cast<void>(invite(rendezvous, world, {.master = {.address = "none"}}));
     throw;
@@ -258,20 +249,19 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
   if (!invite(rendezvous, world, invitation)) {
     throw no_place(job, world);
   }
-  return tell(first->run(invitation, std::move(prepared)));
+  return tell(first->run(invitation, std::move(compiled)));
 }
 
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<void()>& on_join) {
-  Prepared prepared = check_before(job, world, settings);
+  compile::Compiled compiled = check_before(job, world, settings);
   Rendezvous rendezvous = rendezvous_of(job, world);
   const launch::Invitation invitation = hear_invitation(job, rendezvous, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  return run_as_rank(
-      job, context_of(job, world, invitation, prepared.own_address), settings.profile,
-      {.compiled = std::move(prepared.compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
+  return run_as_rank(job, context_of(job, world, invitation), settings.profile,
+                     {.compiled = std::move(compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
 }
 
 }  // namespace shardrun::run

@@ -287,8 +287,7 @@ std::size_t unit_of(const job::Job& job, const device::Device& device, std::int6
     return device::unit_of(device, device::parse_device(job.device), local_rank, local_ranks);
   } catch (const Error& error) {
     throw Error(ErrorCode::job,
-                compile::with_transports(job, fmt::format("{}: [job] device = {}: {}", job.where("job", "device"),
-                                                          job.device, error.message())));
+                fmt::format("{}: [job] device = {}: {}", job.where("job", "device"), job.device, error.message()));
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,12 +12,11 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/forecast/disk.h"
 #include "core/run/resuming.h"
-#include "core/run/earlier_run.h"
 #include "core/run/elastic.h"
 #include "core/run/launched.h"
 #include "core/run/local_display.h"
+#include "core/run/prepare.h"
 #include "core/run/rank_process.h"
 #include "core/run/requirements.h"
 #include "core/train/steps.h"
@@ -63,53 +60,41 @@ bool runs_here(const job::Job& job) noexcept { return job.ranks == 1 && job.rest
 metrics::Summary prepare_and_run(const job::Job& given, const RunSettings& settings) {
   const job::Job job = with_fitting_ranks(given, given.ranks);
   std::optional<LocalDisplay> display(std::in_place, job, settings);
-  std::optional<compile::Compiled> compiled =
-      compile::compile(job, 0, [&](std::string_view activity) { display->now_at(activity); });
+  std::optional<Prepared> prepared =
+      prepare(job, {.ranks_here = job.ranks,
+                    .processes = runs_here(job) ? 0 : job.ranks,
+                    .replaces = settings.replaces,
+                    .now_at = [&](std::string_view activity) { display->now_at(activity); }});
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
-  std::vector<std::string> notices;
-  begin_from(open_resumed(job, notices), *compiled);
-  std::ranges::move(require_runnable(job, *compiled, job.ranks, runs_here(job) ? 0 : job.ranks),
-                    std::back_inserter(notices));
-  if (!settings.replaces) {
-    require_same_job(job, *compiled);
-  }
-  std::ranges::move(forecast::require_disk(job, *compiled), std::back_inserter(notices));
   display->now_at("reading data");
-  check_data(*compiled);
-  load_data(*compiled);
-  if (compiled->resumed != nullptr) {
-    notices.push_back(told_of_resumed(*compiled));
-  }
-  std::ranges::move(check_resumed(job, *compiled), std::back_inserter(notices));
-  if (has_nothing_left(job, *compiled)) {
+  prepare_data(job, *prepared);
+  compile::Compiled& compiled = prepared->compiled;
+  if (has_nothing_left(job, compiled)) {
     display->line(fmt::format("the newest checkpoint is of the last step, {}, and the results are there",
-                              compiled->resumed->manifest().step));
-    return {.status = "finished", .first_step = compiled->resumed->manifest().step};
+                              compiled.resumed->manifest().step));
+    return {.status = "finished", .first_step = compiled.resumed->manifest().step};
   }
   if (const auto stopped = stopped_before_start(job, settings)) {
     return *stopped;
   }
-  if (job.ranks > 1) {
-    require_launchable(job, *compiled);
-  }
-  for (const std::string& notice : notices) {
+  for (const std::string& notice : prepared->notices) {
     display->line(notice);
   }
   if (runs_here(job)) {
-    return run_here(job, *compiled, settings, *display);
+    return run_here(job, compiled, settings, *display);
   }
-  const std::shared_ptr<data::Dataset> dataset = compiled->dataset;
-  const std::shared_ptr<const checkpoint::OpenCheckpoint> resumed = compiled->resumed;
+  const std::shared_ptr<data::Dataset> dataset = compiled.dataset;
+  const std::shared_ptr<const checkpoint::OpenCheckpoint> resumed = compiled.resumed;
   if (resumed != nullptr) {
     resumed->release();
   }
   std::vector<std::string> words;
-  if (const std::string declared = declared_in(*compiled); !declared.empty()) {
+  if (const std::string declared = declared_in(compiled); !declared.empty()) {
     words = {fmt::format("--{}", declared_option), declared};
   }
-  compiled.reset();  // the ranks compile again for themselves, with the same data
+  prepared.reset();  // the ranks compile again for themselves, with the same data
   display->hand_over();
   display.reset();
   return run_ranks(job, settings, dataset.get(), resumed, std::move(words));

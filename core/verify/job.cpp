@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/compile.h"
 #include "core/workload/program.h"
@@ -22,6 +23,7 @@
 #include "core/run/launched.h"
 #include "core/train/rank_link.h"
 #include "core/run/rank_reports.h"
+#include "core/run/prepare.h"
 #include "core/run/requirements.h"
 #include "core/train/training.h"
 #include "core/verify/interpreted.h"
@@ -315,33 +317,55 @@ Report compare_snapshots(const std::filesystem::path& folder, const job::Job& jo
   return {};
 }
 
-}  // namespace
+/// What is compared, once nothing can be refused any more.
+struct Verification {
+  run::Prepared prepared;
+  std::optional<compile::Compiled> of_model;  ///< of an engine's job
+  Selection selection;
+  bool evaluates = false;
 
-JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
-  const run::RunSettings& settings = verified.run;
-  compile::Compiled compiled = compile::compile(job);
-  std::optional<compile::Compiled> of_model;
+  [[nodiscard]] compile::Compiled& reference() { return of_model ? *of_model : prepared.compiled; }
+};
+
+Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
+  Verification verification = {
+      .prepared = run::prepare(
+          job, {.ranks_here = job.ranks, .processes = verified.in_process ? 0 : job.ranks, .writes = false}),
+      .of_model = {},
+      .selection = {}};
+  const compile::Compiled& compiled = verification.prepared.compiled;
   if (compiled.engine != nullptr) {
-    of_model = compile::compile_reference(job, compiled);
+    verification.of_model = compile::compile_reference(job, compiled);
   }
-  compile::Compiled& reference = of_model ? *of_model : compiled;
-  if (const auto stopped = run::stopped_before_start(job, settings)) {
-    return {.summary = *stopped};
-  }
-  run::require_runnable(job, compiled, job.ranks, verified.in_process ? 0 : job.ranks);
-  run::require_launchable(job, compiled);
   require_one_model(job, compiled);
   if (verified.in_process) {
     require_interpretable(job, compiled);
   }
-  const Selection selection = select(reference.graph, verified.tensors);
-  const graph::StateId loss = reference.graph.find_state("loss");
-  const bool evaluates = loss.exists() && is_selected(selection, loss);
-  run::check_data(compiled);
-  run::load_data(compiled);
+  const graph::Graph& graph = verification.reference().graph;
+  verification.selection = select(graph, verified.tensors);
+  const graph::StateId loss = graph.find_state("loss");
+  verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
+  run::prepare_data(job, verification.prepared);
+  return verification;
+}
+
+}  // namespace
+
+JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
+  const run::RunSettings& settings = verified.run;
+  std::optional<Verification> verification;
+  try {
+    verification.emplace(prepare_verification(job, verified));
+  } catch (const Stopped& stopped) {
+    return {.summary = run::stopped_early(job, stopped.signal(), "before anything was started")};
+  }
   if (const auto stopped = run::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
+  compile::Compiled& compiled = verification->prepared.compiled;
+  compile::Compiled& reference = verification->reference();
+  const Selection& selection = verification->selection;
+  const bool evaluates = verification->evaluates;
   const ScratchFolder folder;
   job::Job copy = job;
   copy.output = folder.path();
