@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/cli/options.h"
 #include "core/compile/plugins.h"
-#include "plugins/conformance/conformance.h"
+#include "core/conformance/conformance.h"
 #include "plugins/loader/engine.h"
 #include "plugins/loader/model.h"
 #include "plugins/loader/transport.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/mesh/draw.h"
+#include "core/cli/draw.h"
 #include "core/metrics/human.h"
 
 namespace shardrun::cli {
@@ -124,7 +124,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
   for (const mesh::AxisId axis : placement.varying) {
     text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[axis].name);
   }
-  return fmt::format("{}\n{}\n{}", text, mesh::draw(shards, tensor.type.axes, width),
+  return fmt::format("{}\n{}\n{}", text, draw(shards, tensor.type.axes, width),
                      table(lines_of(shards, mesh.ranks(), tensor.element_bytes())));
 }
 

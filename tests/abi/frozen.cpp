@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/graph/builder.h"
-#include "plugins/conformance/evaluate.h"
+#include "core/conformance/evaluate.h"
 #include "plugins/loader/model.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"

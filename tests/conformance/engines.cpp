@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/conformance/conformance.h"
+#include "core/conformance/conformance.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;

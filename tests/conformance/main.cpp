@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/conformance/conformance.h"
+#include "core/conformance/conformance.h"
 #include "plugins/loader/transport.h"
 
 namespace {

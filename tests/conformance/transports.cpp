@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "plugins/conformance/conformance.h"
+#include "core/conformance/conformance.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/transport_ranks.h"

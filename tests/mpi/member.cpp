@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/launch/world.h"
-#include "plugins/conformance/cases.h"
+#include "core/conformance/cases.h"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "plugins/conformance/cases.h"
-#include "plugins/conformance/conformance.h"
-#include "plugins/conformance/store.h"
+#include "core/conformance/cases.h"
+#include "core/conformance/conformance.h"
+#include "core/conformance/store.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"
 #include "tests/support/mpirun.h"

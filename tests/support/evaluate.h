@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plugins/conformance/evaluate.h"
+#include "core/conformance/evaluate.h"
 #include "tests/support/tensor.h"
 
 namespace shardrun::test {

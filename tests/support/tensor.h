@@ -1,6 +1,6 @@
 #pragma once
 
-#include "plugins/conformance/tensor.h"
+#include "core/conformance/tensor.h"
 
 namespace shardrun::test {
 

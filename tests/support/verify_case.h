@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/verify/workload.h"
-#include "plugins/conformance/numbered_samples.h"
+#include "core/conformance/numbered_samples.h"
 #include "tests/support/model_cases.h"
 
 namespace shardrun::test {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 namespace {
 
 constexpr std::int64_t nobody = -1;
@@ -115,4 +115,4 @@ Faults of_rank(Faults faults, std::uint32_t rank) {
   return faults;
 }
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 
 /// The fault that one op of one rank, or every op from it on, gets.
 enum class Fault { none, kill, corrupt, stall, drop_peer };
@@ -35,4 +35,4 @@ struct Faults {
   return faults.delay_ns != 0 || faults.fault != Fault::none;
 }
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

@@ -12,7 +12,7 @@
 
 #include "transports/chaos/op.h"
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 namespace {
 
 /// When to retry a group whose lock its own thread holds.
@@ -240,4 +240,4 @@ std::int64_t FaultyGroup::advance(std::int64_t now) {
   return next;
 }
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

@@ -15,7 +15,7 @@
 #include "transports/chaos/faults.h"
 #include "transports/chaos/inner.h"
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 
 class FaultyOp;
 class FaultyGroup;
@@ -121,4 +121,4 @@ class FaultyGroup {
   std::optional<sdk::TransportError> failure_;
 };
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

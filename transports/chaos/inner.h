@@ -6,7 +6,7 @@
 
 #include "transports/chaos/faults.h"
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 
 /// The inner transport, which moves the bytes. A copyable view: the host closes it after the wrapper.
 struct Inner {
@@ -20,4 +20,4 @@ struct Inner {
   }
 };
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

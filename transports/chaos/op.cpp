@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 namespace {
 
 /// How often a wait that can only fail checks whether the job ends.
@@ -284,4 +284,4 @@ std::vector<std::uint64_t> FaultyOp::begun() const {
   return parts;
 }
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

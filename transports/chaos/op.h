@@ -6,7 +6,7 @@
 
 #include "transports/chaos/group.h"
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 
 /// A prepared op or batch of a rank that gets faults.
 class FaultyOp {
@@ -61,4 +61,4 @@ class FaultyOp {
   std::int64_t due_ = 0;
 };
 
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport

@@ -17,7 +17,7 @@
 #include "transports/chaos/inner.h"
 #include "transports/chaos/op.h"
 
-namespace shardrun::chaos {
+namespace shardrun::chaos_transport {
 namespace {
 
 using sdk::detail::guarded_transport;
@@ -28,7 +28,7 @@ class Chaos {
  public:
   explicit Chaos(sdk::Host log) : log_(log) {}
 
-  static std::vector<sdk::Option> options() { return chaos::options(); }
+  static std::vector<sdk::Option> options() { return chaos_transport::options(); }
 
   void configure(const sr_transport_setup& setup) {
     faults_ = faults_of(sdk::OptionValues(setup.options, setup.option_count, setup.option_stride), setup.world_size);
@@ -227,7 +227,7 @@ constexpr sr_transport functions = {sizeof(sr_transport),
                                     share_first};
 
 }  // namespace
-}  // namespace shardrun::chaos
+}  // namespace shardrun::chaos_transport
 
 /// Requires minor 2: a host that configures transports before every other call.
 const sr_manifest shardrun_manifest_v1 = {
@@ -235,6 +235,6 @@ const sr_manifest shardrun_manifest_v1 = {
     "fault_injection faulty"};
 
 int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {
-  return shardrun::sdk::detail::open_instance<shardrun::chaos::Chaos>(host, SR_KIND_TRANSPORT,
-                                                                      &shardrun::chaos::functions, error, plugin);
+  return shardrun::sdk::detail::open_instance<shardrun::chaos_transport::Chaos>(
+      host, SR_KIND_TRANSPORT, &shardrun::chaos_transport::functions, error, plugin);
 }

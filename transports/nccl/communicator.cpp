@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 using sdk::TransportError;
@@ -197,4 +197,4 @@ std::string Communicator::text_of(ncclResult_t result) const {
   return last != nullptr && *last != '\0' ? text + ": " + last : text;
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -11,7 +11,7 @@
 #include "transports/nccl/device.h"
 #include "transports/nccl/steps.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// What all groups of one rank share.
 struct NcclTransportState {
@@ -67,4 +67,4 @@ class Communicator {
 /// Sleeps between two polls; longer, the more polls came before.
 void pause_polling(std::uint32_t round) noexcept;
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

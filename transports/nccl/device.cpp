@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 int count_devices(const Cuda& cuda) {
   const CUresult started = cuda.init(0);
@@ -79,4 +79,4 @@ std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t by
   return std::make_unique<Owned<CUdeviceptr>>(memory, cuda.free);
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

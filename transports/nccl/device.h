@@ -7,7 +7,7 @@
 
 #include "transports/nccl/libraries.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// Throws TransportError where there is no device or no driver that works.
 int count_devices(const Cuda& cuda);
@@ -71,4 +71,4 @@ class Owned {
 [[nodiscard]] std::unique_ptr<Owned<CUevent>> make_event(const Cuda& cuda);
 [[nodiscard]] std::unique_ptr<Owned<CUdeviceptr>> make_memory(const Cuda& cuda, std::size_t bytes);
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

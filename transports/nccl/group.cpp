@@ -8,7 +8,7 @@
 
 #include "transports/nccl/op.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 using sdk::TransportError;
 
@@ -262,4 +262,4 @@ void NcclGroup::await_launched(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -19,7 +19,7 @@
 #include "transports/nccl/steps.h"
 #include "transports/nccl/watchdog.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// A communicator. An op that is enqueued runs in the queue itself: NCCL may hang where communicators run at the same
 /// time, or in different orders on two devices, and the host has ordered what is in its queue. Ops that are started run
@@ -77,4 +77,4 @@ class NcclGroup final : public sdk::Group {
   Launch* last_ = nullptr;                    ///< the latest launch, if it still exists
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

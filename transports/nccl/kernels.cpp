@@ -18,7 +18,7 @@ __asm__(
 extern "C" __attribute__((visibility("hidden"))) const unsigned char shardrun_nccl_fatbin[];
 #endif
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 constexpr std::array<const char*, 4> names_of_functions = {"sum", "product", "to_keys", "to_numbers"};
@@ -78,4 +78,4 @@ void Kernels::launch(const KernelCall& call, CUstream stream, const std::string&
       call.arguments);
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

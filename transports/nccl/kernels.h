@@ -8,7 +8,7 @@
 #include "transports/nccl/device.h"
 #include "transports/nccl/kernels/reductions.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 enum class KernelFunction : std::uint8_t { sum, product, to_keys, to_numbers };
 
@@ -48,4 +48,4 @@ class Kernels {
   std::array<std::array<CUfunction, dtypes>, functions> functions_ = {};
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

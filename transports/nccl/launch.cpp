@@ -4,7 +4,7 @@
 
 #include "transports/nccl/group.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 using sdk::TransportError;
 
@@ -182,4 +182,4 @@ void Launch::fail_late() {
                               " members it lacks");
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -11,7 +11,7 @@
 #include "transports/nccl/device.h"
 #include "transports/nccl/steps.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
@@ -76,4 +76,4 @@ class Launch {
   State state_ = State::idle;
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -4,7 +4,7 @@
 
 #include <shardrun/sdk/op.hpp>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 using sdk::TransportError;
@@ -123,4 +123,4 @@ void check(const Cuda& cuda, CUresult result, const std::string& what) {
       SR_INTERNAL, what + ": " + (text != nullptr ? text : number) + " (" + (name != nullptr ? name : number) + ")");
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

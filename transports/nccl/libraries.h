@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// The functions used of the driver, libcuda.so.1.
 struct Cuda {
@@ -72,4 +72,4 @@ struct Libraries {
 /// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)".
 void check(const Cuda& cuda, CUresult result, const std::string& what);
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -5,7 +5,7 @@
 
 #include "transports/nccl/group.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 std::uint64_t Memories::add(const Memory& memory) {
   const std::lock_guard lock(mutex_);
@@ -50,4 +50,4 @@ void Memories::remove(NcclGroup& group) {
   groups_.remove(&group);
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

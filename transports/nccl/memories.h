@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
@@ -37,4 +37,4 @@ class Memories {
   std::list<NcclGroup*> groups_;
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

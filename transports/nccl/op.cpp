@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 using sdk::TransportError;
 
@@ -85,4 +85,4 @@ bool NcclOp::is_complete() {
   return launch_->advance() == Launch::State::complete;
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

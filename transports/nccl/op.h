@@ -8,7 +8,7 @@
 
 #include "transports/nccl/group.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// A prepared op or batch.
 class NcclOp final : public sdk::Op {
@@ -31,4 +31,4 @@ class NcclOp final : public sdk::Op {
   std::unique_ptr<Launch> launch_;
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

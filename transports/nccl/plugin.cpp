@@ -1,3 +1,3 @@
 #include "transports/nccl/transport.h"
 
-SHARDRUN_EXPORT_TRANSPORT(shardrun::nccl::NcclTransport, "nccl", "1.0", "rccl cuda gpu nvlink")
+SHARDRUN_EXPORT_TRANSPORT(shardrun::nccl_transport::NcclTransport, "nccl", "1.0", "rccl cuda gpu nvlink")

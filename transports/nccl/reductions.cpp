@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 using sdk::Block;
@@ -213,4 +213,4 @@ std::vector<Stage> reduction_stages_of(const OpSpec& op, std::uint32_t rank, std
   return method == Method::keyed ? keyed_stages_of(op, rank, n) : InOrder(op, rank, n).stages();
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -7,7 +7,7 @@
 
 #include "transports/nccl/steps.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// How an op is done; see info_of.
 enum class Method : std::uint8_t { nccl, keyed, in_order };
@@ -21,4 +21,4 @@ enum class Method : std::uint8_t { nccl, keyed, in_order };
 [[nodiscard]] std::vector<Stage> reduction_stages_of(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n,
                                                      Method method);
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

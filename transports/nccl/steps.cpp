@@ -5,7 +5,7 @@
 
 #include "transports/nccl/reductions.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 using Function = NcclCall::Function;
@@ -191,4 +191,4 @@ std::uint64_t wire_bytes_of(std::span<const Stage> stages, std::uint32_t rank, s
   return bytes;
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

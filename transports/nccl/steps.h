@@ -12,7 +12,7 @@
 
 #include "transports/nccl/kernels.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// One call of NCCL.
 struct NcclCall {
@@ -55,4 +55,4 @@ void add_calls(const sdk::OpSpec& op, std::uint32_t rank, std::uint32_t n, std::
 /// Bytes that the member sends to others, as ring algorithms would: NCCL does not report it.
 [[nodiscard]] std::uint64_t wire_bytes_of(std::span<const Stage> stages, std::uint32_t rank, std::uint32_t n);
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

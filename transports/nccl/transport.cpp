@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 namespace {
 
 constexpr std::int64_t by_local_rank = -1;
@@ -122,4 +122,4 @@ std::unique_ptr<sdk::Group> NcclTransport::group(const sdk::GroupSpec& spec) {
                                      opened_->wire_bytes, spec, key);
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

@@ -14,7 +14,7 @@
 #include "transports/nccl/device.h"
 #include "transports/nccl/group.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 /// Moves CUDA memory with NCCL. It links nothing of CUDA; `open` loads the libraries.
 class NcclTransport {
@@ -39,4 +39,4 @@ class NcclTransport {
   std::unique_ptr<Opened> opened_;
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

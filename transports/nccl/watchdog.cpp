@@ -4,7 +4,7 @@
 
 #include "transports/nccl/group.h"
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 Watchdog::Watchdog() : thread_([this] { work(); }) {}
 
@@ -44,4 +44,4 @@ void Watchdog::work() {
   }
 }
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

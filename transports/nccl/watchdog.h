@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-namespace shardrun::nccl {
+namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
@@ -30,4 +30,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-}  // namespace shardrun::nccl
+}  // namespace shardrun::nccl_transport

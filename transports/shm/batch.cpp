@@ -3,13 +3,13 @@
 #include <utility>
 #include <vector>
 
-#include "group.h"
+#include "transports/shm/group.h"
 
 // Sends and receives. The sender posts messages; the receiver matches them by id, in the order of sending. An eager
 // message is done when posted. Any other is done when the receiver has copied its bytes, from the sender's mapped
 // memory or piece by piece. The receiver then says so, and the sender may reuse its buffer.
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 class Batch final : public shardrun::sdk::Op, private Worker::Task {
  public:
@@ -306,4 +306,4 @@ std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const O
   return std::make_unique<Batch>(group, ops);
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

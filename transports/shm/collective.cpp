@@ -4,7 +4,7 @@
 #include <shardrun/sdk/reduce.hpp>
 #include <vector>
 
-#include "group.h"
+#include "transports/shm/group.h"
 
 // Collectives over memory that all members can access, in numbered steps. A member enters a step, which tells the
 // others that its data is ready. It leaves the step once the members that it waits for have entered it.
@@ -18,7 +18,7 @@
 // needed, as no member accesses another's own buffers. In an all_reduce of several pieces with more than two members,
 // each member reduces its share of the piece within its staging buffer, and one more step gathers the shares.
 
-namespace shm {
+namespace shardrun::shm_transport {
 namespace {
 
 using shardrun::sdk::Block;
@@ -468,4 +468,4 @@ std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec
   return std::make_unique<Collective>(group, op, deadline);
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -1,4 +1,4 @@
-#include "control.h"
+#include "transports/shm/control.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #include <system_error>
 #include <utility>
 
-namespace shm {
+namespace shardrun::shm_transport {
 namespace {
 
 /// A wakeup is lost where the process that should send it ends first. So a sleeping thread checks this often.
@@ -337,4 +337,4 @@ std::optional<std::uint32_t> Control::first_gone(const Needs& needs) const {
   return std::nullopt;
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

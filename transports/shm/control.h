@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "descriptor.h"
-#include "memory.h"
-#include "segments.h"
+#include "transports/shm/memory.h"
+#include "transports/shm/segments.h"
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 using shardrun::sdk::Claim;
 using shardrun::sdk::Config;
@@ -343,4 +343,4 @@ class Control {
   std::vector<Descriptor> pidfds_;  ///< readable once the member's process has ended; empty for this member
 };
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

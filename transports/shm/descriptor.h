@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 /// Owns a file descriptor.
 class Descriptor {
@@ -29,4 +29,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -1,4 +1,4 @@
-#include "group.h"
+#include "transports/shm/group.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 namespace {
 
@@ -239,4 +239,4 @@ std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops
   }
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "control.h"
-#include "memory.h"
-#include "message_ring.h"
+#include "transports/shm/control.h"
+#include "transports/shm/memory.h"
+#include "transports/shm/message_ring.h"
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 using shardrun::sdk::Buffer;
 using shardrun::sdk::OpSpec;
@@ -209,4 +209,4 @@ class ShmGroup final : public shardrun::sdk::Group {
                                                                  std::int64_t deadline);
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops);
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

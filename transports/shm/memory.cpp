@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "transports/shm/memory.h"
 
 #include <fcntl.h>
 #include <shardrun/sdk/op.hpp>
@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 using shardrun::sdk::TransportError;
 
@@ -98,4 +98,4 @@ std::shared_ptr<Mapping> PeerMemory::mapping_of(const MemoryRef& ref) {
   return mapping;
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

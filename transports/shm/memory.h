@@ -11,7 +11,7 @@
 
 #include "descriptor.h"
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 /// A memfd (a file without a name) mapped into this process.
 class Mapping {
@@ -66,4 +66,4 @@ class PeerMemory {
   std::map<FileId, std::weak_ptr<Mapping>> mappings_;
 };
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

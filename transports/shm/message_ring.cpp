@@ -1,10 +1,10 @@
-#include "message_ring.h"
+#include "transports/shm/message_ring.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-namespace shm {
+namespace shardrun::shm_transport {
 namespace {
 
 void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) noexcept {
@@ -160,4 +160,4 @@ bool ReceiveRing::read_pieces(const Message& message, std::byte* to, std::uint64
   return has_requested || read != before;
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "control.h"
+#include "transports/shm/control.h"
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 /// A posted message, as its sender or its receiver sees it.
 struct Message {
@@ -82,4 +82,4 @@ class ReceiveRing {
   std::vector<std::vector<std::byte>> spare_;  ///< allocations for Message::saved
 };
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

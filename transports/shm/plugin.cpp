@@ -4,7 +4,7 @@
 #include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
-#include "group.h"
+#include "transports/shm/group.h"
 
 namespace {
 
@@ -35,10 +35,10 @@ class SharedMemory {
   [[nodiscard]] std::uint64_t wire_bytes() const { return state_.wire_bytes.load(std::memory_order_relaxed); }
 
   std::uint64_t mem_register(const sr_memory& memory) {
-    shm::Registration registration{.data = static_cast<std::byte*>(memory.data),
-                                   .bytes = memory.bytes,
-                                   .descriptor = memory.descriptor,
-                                   .offset = memory.descriptor_offset};
+    shardrun::shm_transport::Registration registration{.data = static_cast<std::byte*>(memory.data),
+                                                       .bytes = memory.bytes,
+                                                       .descriptor = memory.descriptor,
+                                                       .offset = memory.descriptor_offset};
     struct stat status {};
     if (memory.descriptor >= 0) {
       if (fstat(memory.descriptor, &status) != 0) {
@@ -62,7 +62,7 @@ class SharedMemory {
       return std::make_unique<LoneGroup>();
     }
     require_one_machine(spec);
-    return std::make_unique<shm::ShmGroup>(state_, spec);
+    return std::make_unique<shardrun::shm_transport::ShmGroup>(state_, spec);
   }
 
  private:
@@ -77,7 +77,7 @@ class SharedMemory {
     }
   }
 
-  shm::ShmTransportState state_;
+  shardrun::shm_transport::ShmTransportState state_;
   std::uint64_t last_ = 0;
 };
 

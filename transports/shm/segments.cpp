@@ -1,9 +1,9 @@
-#include "segments.h"
+#include "transports/shm/segments.h"
 
 #include <algorithm>
 #include <bit>
 
-namespace shm {
+namespace shardrun::shm_transport {
 namespace {
 
 /// The cache line before each segment counts its holders.
@@ -36,4 +36,4 @@ std::atomic<std::uint32_t>& SegmentPool::holders_of(std::uint64_t offset) const 
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + offset);
 }
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace shm {
+namespace shardrun::shm_transport {
 
 /// One member's hold on a segment: shared memory of one collective. Releases it when destroyed.
 class OpSegment {
@@ -58,4 +58,4 @@ class SegmentPool {
   std::map<std::size_t, std::vector<std::uint64_t>> by_size_;  ///< offsets of all segments, held or free
 };
 
-}  // namespace shm
+}  // namespace shardrun::shm_transport

@@ -16,7 +16,7 @@
 #include "transports/nccl/kernels/reductions.h"
 
 namespace fake = shardrun::test::fake_cuda;
-namespace kernels = shardrun::nccl::kernels;
+namespace kernels = shardrun::nccl_transport::kernels;
 
 namespace {
 

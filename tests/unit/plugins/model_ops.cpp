@@ -4,7 +4,7 @@
 
 #include "core/device/device.h"
 #include "core/graph/builder.h"
-#include "plugins/conformance/evaluate.h"
+#include "core/conformance/evaluate.h"
 #include "plugins/loader/model.h"
 #include "tests/support/catch.h"
 #include "tests/unit/plugins/fixtures.h"

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "plugins/conformance/values.h"
+#include "core/conformance/values.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::sdk;

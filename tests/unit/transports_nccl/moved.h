@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/conformance/values.h"
+#include "core/conformance/values.h"
 #include "tests/unit/transports_nccl/fakes.h"
 
 namespace shardrun::test {

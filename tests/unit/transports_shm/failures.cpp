@@ -283,7 +283,7 @@ TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its m
       transfer.start(after(30));
       host.await_looks(1);  // its own: it has posted the message
       // A socket is not to be opened by name, as a zombie's files are not for its user.
-      const shm::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+      const shardrun::shm_transport::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
       if (dup2(socket.number(), arena.descriptor()) != arena.descriptor()) {
         throw Error(ErrorCode::internal, "no socket");
       }

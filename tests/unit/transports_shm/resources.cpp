@@ -222,27 +222,27 @@ TEST_CASE("shm: an op that is freed before it was started is no loss to a slower
 
 TEST_CASE("shm: the memory for ops comes after all else, however large the group") {
   for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{64}, std::size_t{2000}}) {
-    const shm::ControlLayout layout(n);
-    CHECK(layout.ops >= n * n * (sizeof(shm::PeerClaim) + shm::Pair::bytes));
+    const shardrun::shm_transport::ControlLayout layout(n);
+    CHECK(layout.ops >= n * n * (sizeof(shardrun::shm_transport::PeerClaim) + shardrun::shm_transport::Pair::bytes));
     CHECK((layout.members % 64 == 0 && layout.preparing % 64 == 0 && layout.pairs % 64 == 0 && layout.ops % 64 == 0));
   }
 }
 
 TEST_CASE("shm: a segment is assigned again once all members have released it, and none beyond the memory") {
   alignas(64) std::array<std::byte, 1024> memory = {};
-  shm::SegmentPool pool(memory.data(), memory.size(), 2);
+  shardrun::shm_transport::SegmentPool pool(memory.data(), memory.size(), 2);
   std::vector<std::uint64_t> assigned;
   while (const std::optional<std::uint64_t> offset = pool.assign(100)) {
     REQUIRE(assigned.size() < 10);
     assigned.push_back(*offset);
   }
   CHECK(assigned == std::vector<std::uint64_t>{0, 256, 512, 768});
-  { const shm::OpSegment first = pool.hold(256); }
+  { const shardrun::shm_transport::OpSegment first = pool.hold(256); }
   CHECK_FALSE(pool.assign(100));
   std::memset(pool.hold(256).data(), 1, 100);
   CHECK_FALSE(pool.assign(300));
   CHECK(pool.assign(100) == std::optional<std::uint64_t>(256));
-  const shm::OpSegment again = pool.hold(256);
+  const shardrun::shm_transport::OpSegment again = pool.hold(256);
   CHECK(again.data() == pool.data(256));
 }
 

@@ -3,7 +3,7 @@
 
 #include "transports/nccl/kernels/reductions.h"
 
-namespace shardrun::nccl::kernels {
+namespace shardrun::nccl_transport::kernels {
 
 __device__ inline Share share_of_thread() {
   return {.first = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
@@ -17,4 +17,4 @@ __device__ inline Share share_of_thread() {
   }
 SHARDRUN_NCCL_KERNELS(SHARDRUN_NCCL_KERNEL)
 
-}  // namespace shardrun::nccl::kernels
+}  // namespace shardrun::nccl_transport::kernels

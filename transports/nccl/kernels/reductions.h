@@ -6,7 +6,7 @@
 
 /// What NCCL does not do with floating-point numbers: reductions in the order of the members, and minima and maxima
 /// that keep NaN. nvcc compiles this for GPUs (kernels.cu). The tests compile it as C++.
-namespace shardrun::nccl::kernels {
+namespace shardrun::nccl_transport::kernels {
 
 /// A thread's share: elements first, first + step, ….
 struct Share {
@@ -108,13 +108,13 @@ SHARDRUN_ALSO_ON_GPUS void to_numbers(const Keying& given, Share share) {
   }
 }
 
-}  // namespace shardrun::nccl::kernels
+}  // namespace shardrun::nccl_transport::kernels
 
 /// Every kernel: KERNEL(name, arguments, function).
-#define SHARDRUN_NCCL_KERNELS_OF(KERNEL, suffix, Type)                                           \
-  KERNEL(shardrun_sum_##suffix, Reduction, (reduce<Type, shardrun::nccl::kernels::Sum>))         \
-  KERNEL(shardrun_product_##suffix, Reduction, (reduce<Type, shardrun::nccl::kernels::Product>)) \
-  KERNEL(shardrun_to_keys_##suffix, Keying, (to_keys<Type>))                                     \
+#define SHARDRUN_NCCL_KERNELS_OF(KERNEL, suffix, Type)                                                     \
+  KERNEL(shardrun_sum_##suffix, Reduction, (reduce<Type, shardrun::nccl_transport::kernels::Sum>))         \
+  KERNEL(shardrun_product_##suffix, Reduction, (reduce<Type, shardrun::nccl_transport::kernels::Product>)) \
+  KERNEL(shardrun_to_keys_##suffix, Keying, (to_keys<Type>))                                               \
   KERNEL(shardrun_to_numbers_##suffix, Keying, (to_numbers<Type>))
 #define SHARDRUN_NCCL_KERNELS(KERNEL)                        \
   SHARDRUN_NCCL_KERNELS_OF(KERNEL, f32, float)               \

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/conformance/member.h"
+
+namespace shardrun::conformance {
+
+/// Something that every plugin of a kind must do. Every rank of the world calls `run`, which throws where it does not.
+struct Case {
+  std::string name;
+  std::uint32_t ranks = 4;
+  std::function<void(Member&)> run;
+  std::optional<std::uint32_t> victim = {};
+};
+
+// One function for each file of cases.
+void add_collective_cases(std::vector<Case>& cases);
+void add_group_cases(std::vector<Case>& cases);
+void add_message_cases(std::vector<Case>& cases);
+void add_mismatch_cases(std::vector<Case>& cases);
+void add_failure_cases(std::vector<Case>& cases);
+void add_awaited_cases(std::vector<Case>& cases);
+void add_memory_cases(std::vector<Case>& cases);
+void add_restart_cases(std::vector<Case>& cases);
+void add_death_cases(std::vector<Case>& cases);
+void add_queue_cases(std::vector<Case>& cases);
+
+/// All cases; those with the same world are adjacent.
+[[nodiscard]] std::vector<Case> transport_cases();
+
+}  // namespace shardrun::conformance

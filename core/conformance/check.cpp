@@ -1,0 +1,296 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "core/base/printable.h"
+#include "core/conformance/conformance.h"
+#include "core/conformance/kinds.h"
+#include "core/conformance/process.h"
+#include "core/conformance/store.h"
+#include "core/conformance/words.h"
+
+namespace shardrun::conformance {
+namespace {
+
+/// A transport may have to wait for deadlines; a strategy only computes. Models are trained many times in one case.
+std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
+  return kind == plugins::PluginKind::strategy ? 20 : 90;
+}
+
+struct RankState {
+  Process process;
+  std::vector<std::string> lines = {};                          ///< one per finished case: empty, or what went wrong
+  std::vector<std::pair<std::size_t, std::string>> notes = {};  ///< with the number of finished cases before
+  bool is_open = true;
+  std::optional<std::string> end = {};  ///< how it ended, where not with success
+};
+
+/// One set of processes, for cases that share a world.
+class World {
+ public:
+  World(MemberWords words, std::optional<std::uint32_t> victim, const std::vector<std::string>& member_command,
+        std::int64_t silence_s)
+      : cases_(words.cases.size()), victim_(victim), silence_ms_(static_cast<int>(silence_s * 1000)) {
+    words.parent = getpid();
+    words.store = store_.descriptor();
+    for (words.rank = 0; words.rank < words.ranks; ++words.rank) {
+      ranks_.push_back({Process(store_.descriptor(), [&](int report) {
+        words.report = report;
+        std::vector<std::string> command = member_command;
+        const std::vector<std::string> own = to_words(words);
+        command.insert(command.end(), own.begin(), own.end());
+        return command;
+      })});
+    }
+  }
+
+  /// Runs until all ranks have ended in some way. Calls `passed(i)` for each case i that all ranks passed.
+  template <class Passed>
+  void run(Passed passed) {
+    while (listen()) {
+      while (passed_ < cases_ && went_through(passed_)) {
+        passed(passed_++);
+      }
+    }
+    for (RankState& rank : ranks_) {
+      rank.end = rank.process.wait();
+    }
+  }
+
+  [[nodiscard]] std::size_t passed() const noexcept { return passed_; }
+
+  /// All ranks' notes on a case, each once.
+  [[nodiscard]] std::vector<std::string> notes(std::size_t index) const {
+    std::vector<std::string> texts;
+    for (const RankState& rank : ranks_) {
+      for (const auto& [of, text] : rank.notes) {
+        if (of == index && std::ranges::find(texts, text) == texts.end()) {
+          texts.push_back(text);
+        }
+      }
+    }
+    return texts;
+  }
+
+  /// Why nothing can be checked here, if all ranks say that.
+  [[nodiscard]] std::optional<std::string> why_skipped() const {
+    std::optional<std::string> why;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::string text = problem_of(i);
+      const std::size_t at =
+          std::min({text.find(only_host_memory), text.find(only_own_launcher), text.find(only_with_options)});
+      if (at == std::string::npos) {
+        return std::nullopt;
+      }
+      why = !why || *why == text.substr(at) ? text.substr(at) : problem();
+    }
+    return why;
+  }
+
+  /// The ranks' problems with the first case that not all passed; where all passed all, problems with their ends.
+  [[nodiscard]] std::string problem() const {
+    std::vector<std::pair<std::string, std::vector<std::size_t>>> problems;  // what, and on which ranks
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::string text = problem_of(i);
+      const auto known = std::ranges::find(problems, text, &std::pair<std::string, std::vector<std::size_t>>::first);
+      if (known != problems.end()) {
+        known->second.push_back(i);
+      } else if (!text.empty()) {
+        problems.push_back({text, {i}});
+      }
+    }
+    std::vector<std::string> texts;
+    for (const auto& [text, ranks] : problems) {
+      texts.push_back(fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), text));
+    }
+    if (texts.empty() && passed_ < cases_) {
+      return "its ranks said nothing of it";
+    }
+    return fmt::format("{}", fmt::join(texts, "; "));
+  }
+
+ private:
+  /// Empty where the rank has none.
+  [[nodiscard]] std::string problem_of(std::size_t index) const {
+    const RankState& rank = ranks_[index];
+    if (rank.lines.size() > passed_) {
+      return rank.lines[passed_];
+    }
+    if (!rank.end || index == victim_) {
+      return "";
+    }
+    return hangs_ ? fmt::format("it hangs: nothing is heard of it for {} s", silence_ms_ / 1000) : *rank.end;
+  }
+
+  [[nodiscard]] bool went_through(std::size_t index) const {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const std::vector<std::string>& lines = ranks_[i].lines;
+      if (i != victim_ && (lines.size() <= index || !lines[index].empty())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Returns false once nothing more can come of the rank.
+  [[nodiscard]] static bool read(RankState& rank) {
+    std::vector<std::string> lines;
+    const bool is_open = rank.process.read_lines(lines);
+    for (std::string& line : lines) {
+      if (line.starts_with(note_mark)) {
+        rank.notes.emplace_back(rank.lines.size(), line.substr(1));
+      } else {
+        rank.lines.push_back(std::move(line));
+      }
+    }
+    return is_open;
+  }
+
+  /// Returns false once no process can report any more.
+  [[nodiscard]] bool listen() {
+    std::vector<pollfd> waiting;
+    std::vector<std::size_t> of;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].is_open) {
+        waiting.push_back({.fd = ranks_[i].process.pipe(), .events = POLLIN, .revents = 0});
+        of.push_back(i);
+      }
+    }
+    const int ready = waiting.empty() ? 0 : poll(waiting.data(), waiting.size(), silence_ms_);
+    if (ready == 0 && !waiting.empty()) {
+      hangs_ = true;
+      for (RankState& rank : ranks_) {
+        rank.process.kill();
+      }
+    }
+    for (std::size_t i = 0; i < of.size() && ready > 0; ++i) {
+      RankState& rank = ranks_[of[i]];
+      if (waiting[i].revents != 0) {
+        rank.is_open = read(rank);
+        if (!rank.is_open && rank.lines.size() < cases_ && of[i] != victim_) {
+          store_.abort();  // it crashed, and the others must not wait for it
+        }
+      }
+    }
+    return ready != 0;
+  }
+
+  Store store_;
+  std::vector<RankState> ranks_;
+  std::size_t cases_;
+  std::optional<std::uint32_t> victim_;
+  int silence_ms_;
+  std::size_t passed_ = 0;
+  bool hangs_ = false;
+};
+
+/// Runs cases that share a world. After a case that fails, the rest get new processes.
+class Check {
+ public:
+  Check(MemberWords words, const CheckOptions& options)
+      : options_(options), cases_(cases_of(words.kind).infos()), words_(std::move(words)) {}
+
+  /// Returns false where the plugin cannot be opened, so that going on is useless.
+  bool run(std::vector<std::size_t> indices) {
+    while (!indices.empty()) {
+      const CaseInfo& first = cases_[indices.front()];
+      words_.ranks = first.ranks;
+      words_.cases = indices;
+      World world(words_, first.victim, options_.member_command,
+                  options_.silence_s != 0 ? options_.silence_s : usual_silence_s(words_.kind));
+      world.run([&](std::size_t passed) { add({cases_[indices[passed]].name, "", world.notes(passed)}); });
+      const std::string problem = world.problem();
+      if (world.passed() == indices.size()) {
+        add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
+        return true;
+      }
+      const CaseInfo& failed = cases_[indices[world.passed()]];
+      if (std::optional<std::string> why = world.why_skipped()) {
+        add({.name = "all cases", .problem = *std::move(why), .is_skipped = true});
+        return false;
+      }
+      add({failed.name, problem});
+      if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
+        return false;
+      }
+      indices.erase(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(world.passed()) + 1);
+    }
+    return true;
+  }
+
+  [[nodiscard]] const std::vector<CaseInfo>& cases() const noexcept { return cases_; }
+  [[nodiscard]] std::vector<Finding> take() { return std::move(findings_); }
+
+ private:
+  void add(Finding finding) {
+    finding.problem = printable(finding.problem);  // it contains the plugin's text, as notes do
+    std::ranges::transform(finding.notes, finding.notes.begin(),
+                           [](const std::string& note) { return printable(note); });
+    if (options_.report) {
+      options_.report(finding);
+    }
+    findings_.push_back(std::move(finding));
+  }
+
+  const CheckOptions& options_;
+  const std::vector<CaseInfo> cases_;
+  MemberWords words_;
+  std::vector<Finding> findings_;
+};
+
+bool is_asked_for(const CaseInfo& each, const CaseWords& words) {
+  return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+           return each.name.find(word) != std::string::npos;
+         });
+}
+
+/// Whether the same processes can run two cases.
+bool share_a_world(const CaseInfo& a, const CaseInfo& b) noexcept {
+  return !a.victim && !b.victim && a.ranks == b.ranks;
+}
+
+}  // namespace
+
+std::string_view outcome_of(const Finding& finding) noexcept {
+  return finding.is_skipped ? "skipped" : finding.problem.empty() ? "ok    " : "FAILED";
+}
+
+std::vector<std::string> case_names(plugins::PluginKind kind, const CaseWords& words) {
+  std::vector<std::string> names;
+  for (const CaseInfo& each : cases_of(kind).infos()) {
+    if (is_asked_for(each, words)) {
+      names.push_back(each.name);
+    }
+  }
+  return names;
+}
+
+std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
+                                  const std::string& name, const CheckOptions& options) {
+  Check check({.kind = kind, .plugin = name, .cases = {}, .settings = options.settings, .directories = directories},
+              options);
+  std::vector<std::size_t> together;
+  for (std::size_t i = 0; i < check.cases().size(); ++i) {
+    const CaseInfo& next = check.cases()[i];
+    if (!is_asked_for(next, options.words)) {
+      continue;
+    }
+    if (!together.empty() && !share_a_world(check.cases()[together.front()], next)) {
+      if (!check.run(std::move(together))) {
+        return check.take();
+      }
+      together.clear();
+    }
+    together.push_back(i);
+  }
+  check.run(std::move(together));
+  return check.take();
+}
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,101 @@
+#include "core/conformance/engine_member.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/conformance/conformance.h"
+#include "core/conformance/small_options.h"
+
+namespace shardrun::conformance {
+namespace {
+
+/// Sets the sizes of data among "key=value".
+void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    const std::size_t sign = setting.find('=');
+    std::int64_t* const size = setting.starts_with("data.features=")  ? &request.features
+                               : setting.starts_with("data.outputs=") ? &request.outputs
+                                                                      : nullptr;
+    if (size != nullptr) {
+      std::from_chars(setting.data() + sign + 1, setting.data() + setting.size(), *size);
+    }
+  }
+}
+
+}  // namespace
+
+EngineMember::EngineMember(Store& store, const plugins::Directories& directories, std::string engine,
+                           std::uint32_t rank, std::vector<std::string> settings)
+    : Peer(store, rank), directories_(directories), name_(std::move(engine)), settings_(std::move(settings)) {}
+
+plugins::Engine EngineMember::open_another() const {
+  return plugins::Engine::open(directories_, name_, [](plugins::LogLevel, std::string_view, std::string_view) {});
+}
+
+const plugins::Engine& EngineMember::engine() {
+  if (!engine_) {
+    engine_.emplace(open_another());
+  }
+  return *engine_;
+}
+
+std::vector<plugins::EngineParameter> EngineMember::declare(const plugins::Engine& engine, std::uint32_t rank,
+                                                            std::uint32_t n) {
+  plugins::EngineRequest request = request_;
+  request.rank = rank;
+  request.world_size = n;
+  return engine.declare(request);
+}
+
+void EngineMember::find_job() {
+  std::string refusal;
+  for (OptionValues& options : small_options(engine().options(), given_options(engine().options(), settings_))) {
+    request_ = {.options = std::move(options), .task = 1, .features = 5, .outputs = 3};
+    set_sizes(request_, settings_);
+    for (std::uint32_t n = 1; n <= engine_members; ++n) {
+      try {
+        for (std::uint32_t rank = 0; rank < n; ++rank) {
+          (void)declare(engine(), rank, n);
+        }
+        sizes_.push_back(n);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::job) {
+          throw Failure(error.message());
+        }
+        refusal = refusal.empty() ? error.message() : refusal;
+      }
+    }
+    if (!sizes_.empty()) {
+      return;
+    }
+  }
+  throw Failure(fmt::format("{}; it accepts none of the small jobs that this suite tries, the first one so: {}",
+                            only_with_options, refusal));
+}
+
+const std::vector<std::uint32_t>& EngineMember::sizes() {
+  if (sizes_.empty()) {
+    find_job();
+  }
+  return sizes_;
+}
+
+compile::JobEngine EngineMember::job_on(std::uint32_t n) {
+  (void)sizes();
+  compile::JobEngine job{.plugin = engine(),
+                         .request = request_,
+                         .data = {.features = request_.features, .outputs = request_.outputs},
+                         .parameters = {}};
+  job.request.rank = std::min(rank(), n - 1);
+  job.request.world_size = n;
+  for (std::uint32_t each = 0; each < n; ++each) {
+    job.parameters.push_back(declare(engine(), each, n));
+  }
+  return job;
+}
+
+}  // namespace shardrun::conformance

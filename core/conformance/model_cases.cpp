@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+#include <shardrun/model.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/options/convert.h"
+#include "core/conformance/compute_cases.h"
+#include "core/conformance/declared_options.h"
+#include "core/conformance/sandbox.h"
+#include "plugins/loader/library.h"
+
+namespace shardrun::conformance {
+namespace {
+
+using plugins::Model;
+
+void opens_model(ModelMember& member) {
+  (void)member.model();
+  (void)member.open_another();
+}
+
+void declared_by_model(ModelMember& member) {
+  if (member.model().help().empty()) {
+    throw Failure("the model has no help: expected one line that says what it is");
+  }
+  const std::vector<OptionSpec> options = member.model().options();
+  require_declared(options, member.open_another().options());
+  for (const char* const name : {"context", "vocab"}) {
+    if ((member.model().data() & SR_DATA_TOKENS) != 0 &&
+        std::ranges::find(options, name, &OptionSpec::name) == options.end()) {
+      throw Failure(
+          fmt::format("it is trained on tokens and has no option '{}', by which a job says {}: declare it as an "
+                      "integer",
+                      name,
+                      std::string_view(name) == "vocab" ? "how many distinct tokens a file of tokens has"
+                                                        : "how many tokens a sample has"));
+    }
+  }
+}
+
+/// The graph, or the refusal.
+std::string answer_of(const Model& model, const ModelJob& job) {
+  try {
+    return to_string(build_graph(model, job));
+  } catch (const Error& refusal) {
+    return fmt::format("a refusal: {}", refusal.message());
+  }
+}
+
+void require_same_graph(const std::string& expected, const std::string& found, const std::string& what) {
+  require_same({.is_plan = true, .text = expected}, {.is_plan = true, .text = found}, what);
+}
+
+void same_graph(ModelMember& member) {
+  for (const ModelJob& job : member.jobs()) {
+    const std::string first = answer_of(member.model(), job);
+    require_same_graph(first, answer_of(member.model(), job), job.name + ": asked twice, it writes different graphs");
+    require_same_graph(first, answer_of(member.open_another(), job),
+                       job.name + ": another instance writes another graph");
+    member.tell(job.name, first);
+    require_same_graph(first, member.hear(job.name, 1 - member.rank()),
+                       job.name + ": another process writes another graph");
+  }
+}
+
+std::size_t size_of(const graph::Graph& graph) {
+  std::size_t size = graph.states.size();
+  for (const graph::Function& function : graph.functions) {
+    size += function.nodes.size();
+  }
+  return size;
+}
+
+/// What `ask` returns for the job with this value of the option. A Failure names both.
+template <class Ask>
+auto ask_with(ModelJob job, const OptionSpec& option, const OptionValue& value, Ask ask) {
+  job.settings.options.set(option.name, value);
+  try {
+    return ask(job);
+  } catch (const Failure& failure) {
+    throw Failure(
+        fmt::format("{} with {} = {:.60}: {}", job.name, option.name, to_text(option, value), failure.what()));
+  }
+}
+
+/// Whether the graph has more states or ops with a larger number. Then the largest that the option allows would take
+/// all memory.
+bool is_structural(const Model& model, const ModelJob& small, const OptionSpec& option) {
+  std::vector<std::size_t> sizes;
+  for (const std::int64_t number : {8, 12}) {
+    try {
+      sizes.push_back(
+          ask_with(small, option, number, [&](const ModelJob& job) { return size_of(build_graph(model, job)); }));
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return sizes[0] != sizes[1];
+}
+
+std::vector<OptionValue> tried_values(const Model& model, const ModelJob& job, const OptionSpec& option) {
+  constexpr std::int64_t usual = 64;
+  std::vector<OptionValue> values = extreme_values(option);
+  if (option.minimum_excluded) {
+    values.erase(values.begin());
+  }
+  if (option.maximum_excluded) {
+    values.pop_back();
+  }
+  for (OptionValue& value : values) {
+    auto* const number = std::get_if<std::int64_t>(&value);
+    if (number != nullptr && *number > usual && is_structural(model, job, option)) {
+      *number = usual;
+    }
+  }
+  return values;
+}
+
+void model_options_at_limits(ModelMember& member) {
+  if (member.model().options().empty()) {
+    member.note("nothing to check: the model has no options");
+  }
+  for (const ModelJob& small : member.jobs()) {
+    for (const OptionSpec& option : member.model().options()) {
+      for (const OptionValue& value : tried_values(member.model(), small, option)) {
+        (void)ask_with(small, option, value, [&](const ModelJob& job) { return answer_of(member.model(), job); });
+      }
+    }
+  }
+}
+
+void pure_writing(ModelMember& member) {
+  (void)member.jobs();
+  const std::string problem = watch_calls([&] { (void)member.model(); },
+                                          [&] {
+                                            for (const ModelJob& job : member.jobs()) {
+                                              (void)build_graph(member.model(), job);
+                                            }
+                                          });
+  if (!problem.empty()) {
+    throw Failure(problem);
+  }
+}
+
+}  // namespace
+
+void add_model_cases(std::vector<ModelCase>& cases) {
+  cases.push_back({.name = "opening", .run = opens_model});
+  cases.push_back({.name = "declared options", .run = declared_by_model});
+  cases.push_back({.name = "the same graph, whoever asks", .run = same_graph});
+  cases.push_back({.name = "options at their limits", .run = model_options_at_limits, .ranks = 1});
+  cases.push_back({.name = "no file or socket to write a graph", .run = pure_writing, .ranks = 1});
+}
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,146 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "core/conformance/compute_cases.h"
+#include "core/conformance/strategy_jobs.h"
+
+namespace shardrun::conformance {
+namespace {
+
+using plugins::Plugin;
+
+/// Runs `act` and prefixes its failure with the job.
+template <class Act>
+auto naming(const StrategyJob& job, Act act) {
+  try {
+    return act();
+  } catch (const Failure& failure) {
+    throw Failure(fmt::format("with {}: {}", job.mesh, failure.what()));
+  }
+}
+
+/// Every form of [mesh] gives a valid plan or a refusal with a reason, the same each time and on every rank.
+void plan_program(StrategyMember& member, const std::string& program, std::uint32_t ranks) {
+  for (const StrategyJob& job : jobs_of(program, ranks)) {
+    naming(job, [&] {
+      const Answer first = ask(member.strategy(), job.request);
+      require_same(first, ask(member.strategy(), job.request), "asked twice for the same, it answers differently");
+      const std::string about = fmt::format("{} over {} with {}", program, ranks, job.mesh);
+      member.tell(about, fmt::format("{}{}", first.is_plan ? "" : "a refusal: ", first.text));
+      const std::string other = member.hear(about, 1 - member.rank());
+      require_same({first.is_plan, fmt::format("{}{}", first.is_plan ? "" : "a refusal: ", first.text)},
+                   {first.is_plan, other}, "another process, asked for the same, gets another answer");
+    });
+  }
+}
+
+/// A strategy that refuses everything would break no other rule.
+void plan_something(StrategyMember& member) {
+  std::optional<std::string> refusal;
+  for (const std::string& program : program_names()) {
+    for (const std::uint32_t ranks : rank_counts()) {
+      for (const StrategyJob& job : jobs_of(program, ranks)) {
+        const Answer answer = ask(member.strategy(), job.request);
+        if (answer.is_plan) {
+          return;
+        }
+        refusal = refusal ? refusal : answer.text;
+      }
+    }
+  }
+  throw Failure(fmt::format("it refuses every job of this suite; the first: {}", refusal.value_or("")));
+}
+
+/// An instance's answers do not depend on other instances or on earlier questions.
+void many_instances(StrategyMember& member) {
+  constexpr std::size_t count = 24;
+  std::vector<StrategyJob> jobs;
+  for (const std::string& program : program_names()) {
+    for (StrategyJob& job : jobs_of(program, 4)) {
+      jobs.push_back(std::move(job));
+    }
+  }
+  std::vector<Answer> answers;
+  for (const StrategyJob& job : jobs) {
+    answers.push_back(ask(member.open_another(), job.request));
+  }
+  std::vector<Plugin> instances;
+  for (std::size_t i = 0; i < count; ++i) {
+    instances.push_back(member.open_another());
+  }
+  for (std::size_t round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < instances.size(); ++i) {
+      const std::size_t which = (i + round * 5) % jobs.size();
+      require_same(answers[which], ask(instances[i], jobs[which].request),
+                   fmt::format("one of {} instances answers otherwise than a fresh one", count));
+    }
+    // Closed in another order than opened.
+    for (std::size_t i = 0; i < instances.size(); ++i) {
+      instances.erase(instances.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+/// A host of a later release has larger structs, with new fields at their ends.
+void later_host(StrategyMember& member) {
+  for (const std::string& program : program_names()) {
+    for (const StrategyJob& job : jobs_of(program, 4)) {
+      naming(job, [&] {
+        require_same(ask(member.strategy(), job.request), ask(member.strategy(), job.request, HostRelease::later),
+                     "a later host, whose structs and strides have grown, gets another answer");
+      });
+    }
+  }
+}
+
+/// A reason stays within its buffer, whatever it quotes.
+void long_names(StrategyMember& member) {
+  for (const std::string& program : program_names()) {
+    for (StrategyJob& job : jobs_of(program, 4)) {
+      job.mesh = "names of 700 characters";
+      for (plan::MeshAxis& axis : job.request.mesh) {
+        axis.name += std::string(700, 'x');
+      }
+      naming(job, [&] { return ask(member.strategy(), job.request); });
+    }
+  }
+}
+
+std::size_t open_descriptors() {
+  std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+void instances_left(StrategyMember& member) {
+  const std::vector<StrategyJob> jobs = jobs_of("gpt", 4);
+  (void)ask(member.open_another(), jobs.front().request);
+  const std::size_t before = open_descriptors();
+  for (const StrategyJob& job : jobs) {
+    (void)ask(member.open_another(), job.request);
+  }
+  if (const std::size_t now = open_descriptors(); now != before) {
+    throw Failure(fmt::format("{} descriptors are open after instances were closed, {} before", now, before));
+  }
+}
+
+}  // namespace
+
+void add_plan_cases(std::vector<StrategyCase>& cases) {
+  for (const std::string& program : program_names()) {
+    for (const std::uint32_t ranks : rank_counts()) {
+      cases.push_back({.name = fmt::format("{} over {} rank{}", program, ranks, ranks == 1 ? "" : "s"),
+                       .run = [program, ranks](StrategyMember& member) { plan_program(member, program, ranks); }});
+    }
+  }
+  cases.push_back({.name = "a plan for one of these jobs", .run = plan_something});
+  cases.push_back({.name = "many instances", .run = many_instances});
+  cases.push_back({.name = "a host of a later release", .run = later_host});
+  cases.push_back({.name = "reasons longer than their buffer", .run = long_names});
+  cases.push_back({.name = "instances that leave nothing behind", .run = instances_left});
+}
+
+}  // namespace shardrun::conformance

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/conformance/peer.h"
+#include "plugins/loader/strategy.h"
+
+namespace shardrun::conformance {
+
+/// Processes that ask a strategy the same, like the ranks of a job.
+constexpr std::uint32_t strategy_members = 2;
+
+/// A strategy's answer.
+struct Answer {
+  bool is_plan = false;  ///< otherwise a refusal
+  std::string text;      ///< the plan, one statement a line; or the reason
+  std::optional<plan::Plan> plan = std::nullopt;
+
+  bool operator==(const Answer&) const = default;
+};
+
+/// This host, or one built from headers of a later release of the same major, whose structs have grown.
+enum class HostRelease { current, later };
+
+/// Asks for a plan. Throws Failure unless the answer is a plan that the host accepts, or a refusal with a reason. Also
+/// throws where the strategy wrote to other memory than the error.
+[[nodiscard]] Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request,
+                         HostRelease host = HostRelease::current);
+
+/// Throws Failure with the first line that differs.
+void require_same(const Answer& expected, const Answer& found, const std::string& what);
+
+/// This process as a rank with a strategy.
+class StrategyMember final : public Peer {
+ public:
+  StrategyMember(Store& store, const plugins::Directories& directories, std::string strategy, std::uint32_t rank);
+
+  /// The first call opens it.
+  [[nodiscard]] const plugins::Plugin& strategy();
+  /// Opens another instance.
+  [[nodiscard]] plugins::Plugin open_another() const;
+  [[nodiscard]] std::filesystem::path file() const;
+
+ private:
+  const plugins::Directories& directories_;
+  std::string name_;
+  std::optional<plugins::Plugin> strategy_;
+};
+
+}  // namespace shardrun::conformance

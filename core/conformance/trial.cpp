@@ -1,0 +1,161 @@
+#include "core/conformance/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace shardrun::conformance {
+namespace {
+
+constexpr std::size_t guard_bytes = 64;
+constexpr auto guard = std::byte{0xA5};
+constexpr auto stale = std::byte{0x5A};  ///< fills receive buffers
+
+plugins::OpRequest request_of(const sdk::OpSpec& spec) {
+  plugins::OpRequest request;
+  request.opcode = spec.opcode;
+  request.dtype = spec.opcode == SR_OP_BARRIER ? 0 : spec.dtype;
+  request.reduction = sdk::find_opcode(spec.opcode)->reduces ? spec.reduction : 0;
+  request.peer = spec.peer;
+  request.flags = spec.flags;
+  request.id = spec.id;
+  request.count = spec.count;
+  request.send_counts = spec.send_counts;
+  request.recv_counts = spec.recv_counts;
+  request.label = spec.label;
+  return request;
+}
+
+bool is_same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+}  // namespace
+
+bool can_be_in_place(std::uint32_t opcode) noexcept {
+  return opcode == SR_OP_BROADCAST || opcode == SR_OP_REDUCE || opcode == SR_OP_ALL_REDUCE ||
+         opcode == SR_OP_ALL_GATHER || opcode == SR_OP_ALL_GATHERV || opcode == SR_OP_REDUCE_SCATTER ||
+         opcode == SR_OP_REDUCE_SCATTERV;
+}
+
+Memory::Memory(Member& member, std::size_t bytes, bool registered) {
+  const std::size_t all = bytes + 2 * guard_bytes;
+  if (registered) {
+    all_ = member.registered(all);
+  } else {
+    own_.resize(all + guard_bytes);
+    const std::size_t off = reinterpret_cast<std::uintptr_t>(own_.data()) % guard_bytes;
+    all_ = {.data = own_.data() + (guard_bytes - off) % guard_bytes, .bytes = all};
+  }
+  std::memset(all_.data, static_cast<int>(guard), all);
+}
+
+plugins::HostBuffer Memory::part(std::size_t offset, std::size_t bytes) const {
+  return {.data = static_cast<std::byte*>(all_.data) + guard_bytes + offset,
+          .bytes = bytes,
+          .registration = all_.registration};
+}
+
+bool Memory::guards_are_whole() const {
+  const auto* bytes = static_cast<const std::byte*>(all_.data);
+  const auto is_guard = [](std::byte byte) { return byte == guard; };
+  return std::all_of(bytes, bytes + guard_bytes, is_guard) &&
+         std::all_of(bytes + all_.bytes - guard_bytes, bytes + all_.bytes, is_guard);
+}
+
+Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
+             std::uint32_t flags)
+    : shape_(shape), layout_(layout), rank_(group.rank), spec_(op_of(shape, group.rank)), op_([&] {
+        spec_.id = id;
+        spec_.flags = flags;
+        spec_.label = fmt::format("trial {}", id);
+        const std::size_t size = sdk::dtype_size(shape.dtype);
+        const std::size_t send_bytes = sdk::send_elements(spec_, rank_, shape.members) * size;
+        const std::size_t recv_bytes = sdk::recv_elements(spec_, rank_, shape.members) * size;
+        in_place_ = layout.in_place && can_be_in_place(shape.opcode) && send_bytes != 0 && recv_bytes != 0;
+        const Memory& first =
+            memory_.emplace_back(member, in_place_ ? std::max(send_bytes, recv_bytes) : send_bytes, layout.registered);
+        if (in_place_) {
+          const std::size_t own = sdk::send_block(spec_, rank_, rank_).offset;
+          const std::size_t place = sdk::recv_block(spec_, rank_, rank_).offset;
+          send_ = first.part(place * size, send_bytes);
+          recv_ = first.part(own * size, recv_bytes);
+        } else {
+          send_ = first.part(0, send_bytes);
+          recv_ = memory_.emplace_back(member, recv_bytes, layout.registered).part(0, recv_bytes);
+        }
+        const std::size_t scratch = member.transport().query(request_of(spec_), shape.members).scratch_bytes;
+        if (scratch != 0) {
+          scratch_ = memory_.emplace_back(member, scratch, layout.registered).part(0, scratch);
+        }
+        return group.group.prepare({request()}, after(timeout_s));
+      }()) {}
+
+plugins::OpRequest Trial::request() const {
+  plugins::OpRequest request = request_of(spec_);
+  if (spec_.opcode != SR_OP_BARRIER) {
+    // An op without data may have an empty buffer or none.
+    request.send = send_->bytes != 0 || rank_ % 2 == 0 ? send_ : std::nullopt;
+    request.recv = recv_->bytes != 0 || rank_ % 2 == 0 ? recv_ : std::nullopt;
+  }
+  request.scratch = scratch_;
+  return request;
+}
+
+void Trial::fill(std::uint32_t round) {
+  round_ = round;
+  if (recv_->bytes != 0) {
+    std::memset(recv_->data, static_cast<int>(stale), recv_->bytes);
+  }
+  write_elements(shape_.dtype, sent(shape_, rank_, round), send_->data);
+}
+
+void Trial::start() { op_.start(after(timeout_s)); }
+
+void Trial::wait() {
+  if (!op_.wait(after(2 * timeout_s))) {
+    fail("it neither ended nor failed long after its own deadline");
+  }
+}
+
+void Trial::verify() const {
+  const std::vector<double> wanted = expected(shape_, rank_, round_);
+  const std::vector<double> found = read_elements(shape_.dtype, recv_->data, wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!is_same(found[i], wanted[i])) {
+      fail(fmt::format("element {} of {} is {}, expected {}", i, wanted.size(), found[i], wanted[i]));
+    }
+  }
+  const std::vector<double> given = sent(shape_, rank_, round_);
+  const std::vector<double> left = read_elements(shape_.dtype, send_->data, in_place_ ? 0 : given.size());
+  if (!std::equal(left.begin(), left.end(), given.begin(), is_same)) {
+    fail("its send buffer was changed");
+  }
+  if (!std::all_of(memory_.begin(), memory_.end(), [](const Memory& each) { return each.guards_are_whole(); })) {
+    fail("bytes outside of its buffers were changed");
+  }
+}
+
+std::vector<plugins::HostBuffer> Trial::buffers() const {
+  std::vector<plugins::HostBuffer> all;
+  for (const std::optional<plugins::HostBuffer>& each : {send_, recv_, scratch_}) {
+    if (each) {
+      all.push_back(*each);
+    }
+  }
+  return all;
+}
+
+void Trial::run(std::uint32_t round) {
+  fill(round);
+  start();
+  wait();
+  verify();
+}
+
+void Trial::fail(const std::string& why) const {
+  throw Failure(fmt::format("{} among {} members, {} place, {}registered, round {}: {}", sdk::describe(spec_),
+                            shape_.members, in_place_ ? "in" : "out of", layout_.registered ? "" : "un", round_, why));
+}
+
+}  // namespace shardrun::conformance

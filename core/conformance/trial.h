@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/conformance/member.h"
+#include "core/conformance/values.h"
+
+namespace shardrun::conformance {
+
+/// How a trial's buffers are arranged.
+struct BufferLayout {
+  bool in_place = false;  ///< where the op allows it
+  bool registered = true;
+};
+
+/// Whether an op of that opcode can be in place.
+[[nodiscard]] bool can_be_in_place(std::uint32_t opcode) noexcept;
+
+/// The memory of one op on one member, between guard bytes.
+class Memory {
+ public:
+  Memory(Member& member, std::size_t bytes, bool registered);
+
+  [[nodiscard]] plugins::HostBuffer part(std::size_t offset, std::size_t bytes) const;
+  [[nodiscard]] bool guards_are_whole() const;
+
+ private:
+  std::vector<std::byte> own_;
+  plugins::HostBuffer all_;  ///< includes the guards
+};
+
+/// A prepared collective with its data: fill, start, wait, verify, any number of times. Throws Failure, and Error where
+/// the transport does.
+class Trial {
+ public:
+  Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
+        std::uint32_t flags = 0);
+
+  /// Writes the round's data. The receive buffer gets numbers that the result does not contain.
+  void fill(std::uint32_t round);
+  void start();
+  void wait();
+  [[nodiscard]] bool wait_until(std::int64_t deadline) { return op_.wait(deadline); }
+  [[nodiscard]] bool test() { return op_.test(); }
+  void verify() const;
+  /// Runs one whole round.
+  void run(std::uint32_t round);
+
+  [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
+  [[nodiscard]] const void* received() const noexcept { return recv_->data; }
+  /// All buffers of the op, scratch included.
+  [[nodiscard]] std::vector<plugins::HostBuffer> buffers() const;
+
+ private:
+  [[nodiscard]] plugins::OpRequest request() const;
+  [[noreturn]] void fail(const std::string& why) const;
+
+  Shape shape_;
+  BufferLayout layout_;
+  std::uint32_t rank_;
+  sdk::OpSpec spec_;
+  std::vector<Memory> memory_;
+  std::optional<plugins::HostBuffer> send_;
+  std::optional<plugins::HostBuffer> recv_;
+  std::optional<plugins::HostBuffer> scratch_;
+  bool in_place_ = false;
+  std::uint32_t round_ = 0;
+  plugins::TransportOp op_;
+};
+
+}  // namespace shardrun::conformance
