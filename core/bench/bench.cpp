@@ -15,7 +15,7 @@
 #include "core/launch/limits.h"
 #include "core/launch/protocol.h"
 #include "core/memory/machine.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -30,8 +30,8 @@ void require_memory(const Settings& settings, std::uint64_t arena) {
     throw Error(ErrorCode::usage,
                 fmt::format("bench: {} ranks with buffers of {} each need {}, and {}: give --sizes that end earlier, "
                             "or fewer --ranks",
-                            settings.ranks, metrics::human_bytes(arena), metrics::human_bytes(needed),
-                            to_string(*room, metrics::human_bytes(room->bytes), metrics::human_bytes(room->limit))));
+                            settings.ranks, human_bytes(arena), human_bytes(needed),
+                            to_string(*room, human_bytes(room->bytes), human_bytes(room->limit))));
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::bench {
 namespace {
@@ -188,13 +188,12 @@ std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transpo
 
 std::string describe(const Case& each) {
   switch (each.what) {
-    case What::copy: return fmt::format("memcpy {}", metrics::human_bytes(each.bytes));
-    case What::reduction: return fmt::format("bare reduction {}", metrics::human_bytes(each.bytes));
+    case What::copy: return fmt::format("memcpy {}", human_bytes(each.bytes));
+    case What::reduction: return fmt::format("bare reduction {}", human_bytes(each.bytes));
     case What::socket: return "TCP stream";
     case What::op: break;
   }
-  return fmt::format("{} {}{}", op_name(each.opcode), metrics::human_bytes(each.bytes),
-                     each.in_place ? " in place" : "");
+  return fmt::format("{} {}{}", op_name(each.opcode), human_bytes(each.bytes), each.in_place ? " in place" : "");
 }
 
 }  // namespace shardrun::bench

@@ -7,7 +7,7 @@
 
 #include "core/base/median.h"
 #include "core/bench/statistics.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::bench {
 namespace {
@@ -39,12 +39,11 @@ Row row_of(const Case& measured, int ranks, const std::vector<std::vector<double
 
 std::string title(const Setting& setting) {
   return fmt::format("# {} on {}, {}: {}\n#\n# ceilings of this machine, all ranks at once{:>24}\n", setting.transport,
-                     setting.host, metrics::counted(setting.cores, "core"), metrics::counted(setting.ranks, "rank"),
-                     "GB/s");
+                     setting.host, counted(setting.cores, "core"), counted(setting.ranks, "rank"), "GB/s");
 }
 
 std::string ceiling_line(const Row& row, int ranks) {
-  const std::string size = metrics::human_bytes(row.measured.bytes);
+  const std::string size = human_bytes(row.measured.bytes);
   std::string what;
   switch (row.measured.what) {
     case What::copy: what = fmt::format("memcpy of {}, each rank", size); break;

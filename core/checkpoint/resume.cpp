@@ -17,7 +17,7 @@
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -307,8 +307,7 @@ void require_readable(const job::Job& job, const NewestCheckpoint& newest) {
   refuse_resume(
       job, fmt::format("{} in '{}', and none can be read ({}): remove what is there to begin at the start, or "
                        "choose another [checkpoint] folder or [job] output",
-                       metrics::counted(static_cast<std::int64_t>(count), "checkpoint"), files::shown(root).native(),
-                       first));
+                       counted(static_cast<std::int64_t>(count), "checkpoint"), files::shown(root).native(), first));
 }
 
 std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices) {

@@ -15,8 +15,8 @@
 #include "core/cli/options.h"
 #include "core/job/schema.h"
 #include "core/launch/world.h"
-#include "core/metrics/progress.h"
-#include "core/metrics/screen.h"
+#include "core/screen/progress.h"
+#include "core/screen/screen.h"
 
 namespace shardrun::cli {
 namespace {
@@ -116,17 +116,15 @@ class Display {
   Display(const bench::Setting& setting, bool json)
       : setting_(setting),
         json_(json),
-        sink_(metrics::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM"))),
+        sink_(screen::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM"))),
         screen_(sink_.write) {
+    sink_.write = [this](std::string_view text) { screen_.write(text); };
     print(bench::title(setting), true);
   }
 
   void begin(std::size_t number, std::size_t cases, const std::string& text) {
     if (sink_.is_terminal) {
-      clear();
-      live_ = fmt::format("[{}/{}] {}", number + 1, cases, text);
-      live_.resize(std::min(live_.size(), std::max<std::size_t>(sink_.width(), 2) - 1));
-      screen_.write(live_);
+      live_.write(fmt::format("[{}/{}] {}", number + 1, cases, text));
     }
   }
 
@@ -142,7 +140,7 @@ class Display {
   void line(const std::string& text) { print(text + "\n", false); }
 
   void finish() {
-    clear();
+    live_.clear();
     (void)screen_.finish([] { return true; });
   }
 
@@ -151,22 +149,15 @@ class Display {
     if (is_result && json_) {
       return;
     }
-    clear();
+    live_.clear();
     screen_.write(text);
-  }
-
-  void clear() {
-    if (!live_.empty()) {
-      screen_.write("\r" + std::string(live_.size(), ' ') + "\r");
-      live_.clear();
-    }
   }
 
   const bench::Setting& setting_;
   bool json_;
-  metrics::ProgressSink sink_;
-  metrics::Screen screen_;
-  std::string live_;
+  screen::ProgressSink sink_;
+  screen::Screen screen_;
+  screen::LiveLine live_{sink_};
   bool has_ops_ = false;
 };
 

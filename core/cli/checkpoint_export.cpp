@@ -10,7 +10,8 @@
 #include "core/checkpoint/tensor_source.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include "core/options/options.h"
 
 namespace shardrun::cli {
@@ -75,10 +76,10 @@ int export_saved(std::span<const std::string> words) {
       parsed.has("all") ? checkpoint::states_of(opened) : checkpoint::weights_of(opened);
   const checkpoint::Exported exported = is_file ? checkpoint::export_file(source, output, settings.type)
                                                 : checkpoint::export_folder(source, output, settings);
-  fmt::print("{} of step {}, {}, in\n", metrics::counted(exported.tensors, "tensor"), opened.manifest().step,
-             metrics::human_bytes(exported.bytes));
+  fmt::print("{} of step {}, {}, in\n", counted(exported.tensors, "tensor"), opened.manifest().step,
+             human_bytes(exported.bytes));
   for (const std::filesystem::path& file : exported.files) {
-    fmt::print("    {}\n", printable(metrics::human_path(file)));
+    fmt::print("    {}\n", printable(files::human_path(file)));
   }
   return 0;
 }

@@ -11,7 +11,8 @@
 #include "core/cli/options.h"
 #include "core/cli/process.h"
 #include "core/compile/compile.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 
 namespace shardrun::cli {
 namespace {
@@ -70,8 +71,8 @@ int import_weights(std::span<const std::string> words) {
     command += " --set " + shell_word(setting);
   }
   fmt::print("{} in {}\nto go on: {} --resume={}\n",
-             metrics::counted(static_cast<std::int64_t>(source.source().tensors.size()), "tensor"),
-             printable(metrics::human_path(made)), printable(command), printable(shell_word(*parsed.get("output"))));
+             counted(static_cast<std::int64_t>(source.source().tensors.size()), "tensor"),
+             printable(files::human_path(made)), printable(command), printable(shell_word(*parsed.get("output"))));
   return 0;
 }
 

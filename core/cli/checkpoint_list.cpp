@@ -13,7 +13,8 @@
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/cli/options.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include "core/metrics/log.h"
 
 namespace shardrun::cli {
@@ -56,8 +57,8 @@ void print_list(const std::vector<ListedCheckpoint>& checkpoints) {
     const std::string split =
         manifest.mesh.empty() ? manifest.strategy : fmt::format("{}: {}", manifest.strategy, manifest.mesh);
     fmt::print("{:>9}  {:<20}  {:>10}  {:>5}  {:<24}  {}\n", each.listed.step, each.saved,
-               metrics::human_bytes(checkpoint::file_bytes(manifest)), manifest.files.size(), printable(split),
-               printable(metrics::human_path(each.listed.path)));
+               human_bytes(checkpoint::file_bytes(manifest)), manifest.files.size(), printable(split),
+               printable(files::human_path(each.listed.path)));
     if (!each.fault.empty()) {
       fmt::print("{:>9}  damaged: {}\n", "", printable(each.fault));
     }

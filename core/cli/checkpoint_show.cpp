@@ -11,7 +11,8 @@
 #include "core/base/suggest.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/cli/options.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include <shardrun/sdk/glob.hpp>
 
 namespace shardrun::cli {
@@ -39,7 +40,7 @@ std::string run_text(const checkpoint::Manifest& manifest) {
                                  manifest.samples, run.seed, run.task, manifest.strategy,
                                  manifest.mesh.empty() ? "one rank" : manifest.mesh, manifest.precision);
   text += fmt::format("{} {}: {}\n", manifest.files.size(), manifest.files.size() == 1 ? "file" : "files",
-                      metrics::human_bytes(checkpoint::file_bytes(manifest)));
+                      human_bytes(checkpoint::file_bytes(manifest)));
   for (const std::string& data : run.data) {
     text += fmt::format("data: {}\n", data);
   }
@@ -49,8 +50,7 @@ std::string run_text(const checkpoint::Manifest& manifest) {
 
 std::string tensor_text(const checkpoint::StoredTensor& tensor) {
   return fmt::format("{:<10} {:<5} {} [{}] in {}\n", to_string(tensor.role), to_string(tensor.dtype), tensor.name,
-                     fmt::join(tensor.shape, ", "),
-                     metrics::counted(static_cast<std::int64_t>(tensor.pieces.size()), "piece"));
+                     fmt::join(tensor.shape, ", "), counted(static_cast<std::int64_t>(tensor.pieces.size()), "piece"));
 }
 
 std::string piece_text(const checkpoint::Piece& piece, const checkpoint::Manifest& manifest) {
@@ -126,7 +126,7 @@ int show_checkpoint(std::span<const std::string> words) {
   }
   std::string text;
   if (!is_some) {
-    text = fmt::format("{}\n{}\n", metrics::human_path(path), run_text(manifest));
+    text = fmt::format("{}\n{}\n", files::human_path(path), run_text(manifest));
   }
   for (const checkpoint::StoredTensor& tensor : tensors) {
     text += tensor_text(tensor);

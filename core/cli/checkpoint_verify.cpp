@@ -10,7 +10,8 @@
 #include "core/checkpoint/verify.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 
 namespace shardrun::cli {
 namespace {
@@ -40,10 +41,9 @@ int verify_saved(std::span<const std::string> words) {
     for (const std::string& fault : verified.faults) {
       fmt::print("{}\n", printable(fault));
     }
-    fmt::print("{}: {}, {}, {} read: {}\n", printable(metrics::human_path(path)),
-               metrics::counted(verified.files, "file"), metrics::counted(verified.tensors, "tensor"),
-               metrics::human_bytes(verified.bytes),
-               passed ? "whole" : metrics::counted(static_cast<std::int64_t>(verified.faults.size()), "fault"));
+    fmt::print("{}: {}, {}, {} read: {}\n", printable(files::human_path(path)), counted(verified.files, "file"),
+               counted(verified.tensors, "tensor"), human_bytes(verified.bytes),
+               passed ? "whole" : counted(static_cast<std::int64_t>(verified.faults.size()), "fault"));
   }
   return passed ? 0 : exit_code(ErrorCode::data);
 }

@@ -8,7 +8,7 @@
 #include "core/cli/options.h"
 #include "core/device/device.h"
 #include "core/device/library.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::cli {
 namespace {
@@ -49,12 +49,12 @@ std::string text_of(const InLibrary& found) {
                        facts.bf16_products.empty() ? "" : fmt::format("    bf16 products: {}\n", facts.bf16_products));
   }
   std::string text = fmt::format("{} ({}): computes in {}; bf16 products: {}; not addressable by the host\n",
-                                 found.name, metrics::counted(static_cast<std::int64_t>(found.units.size()), "unit"),
+                                 found.name, counted(static_cast<std::int64_t>(found.units.size()), "unit"),
                                  fmt::join(names_of(facts.computes), ", "), facts.bf16_products);
   for (std::size_t i = 0; i < found.units.size(); ++i) {
     const device::Unit& unit = found.units[i];
-    text += fmt::format("    {}:{} {}, {}, {}\n", found.name, i, unit.name, metrics::human_bytes(unit.memory),
-                        unit.architecture);
+    text +=
+        fmt::format("    {}:{} {}, {}, {}\n", found.name, i, unit.name, human_bytes(unit.memory), unit.architecture);
   }
   return text;
 }
@@ -83,9 +83,8 @@ std::string text_of(const device::Device& device) {
   const bool runs_jobs = device.stored(graph::DType::f32) == graph::DType::f32;
   return fmt::format("{} ({}){}\n    {}, {} available; {}; computes in {}; {}{} by the host\n", device.name(),
                      facts.kind, runs_jobs ? "" : ": only for 'shardrun verify' to compare with",
-                     metrics::counted(facts.cores, "core"),
-                     facts.memory ? metrics::human_bytes(*facts.memory) : "unknown memory", facts.vectors,
-                     fmt::join(names_of(facts.computes), ", "),
+                     counted(facts.cores, "core"), facts.memory ? human_bytes(*facts.memory) : "unknown memory",
+                     facts.vectors, fmt::join(names_of(facts.computes), ", "),
                      facts.bf16_products.empty() ? "" : fmt::format("bf16 products: {}; ", facts.bf16_products),
                      device.is_addressable() ? "addressable" : "not addressable");
 }

@@ -14,7 +14,7 @@
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/compile/device.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/run/requirements.h"
 
 namespace shardrun::cli {
@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t usual_plan_width = 190;
 
 std::size_t screen_width() {
-  const metrics::ProgressSink screen = metrics::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
+  const screen::ProgressSink screen = screen::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
   return screen.is_terminal ? screen.width() : usual_plan_width;
 }
 

@@ -7,7 +7,7 @@
 
 #include "core/cli/plan.h"
 #include "core/mesh/shards.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/workload/program.h"
 
 namespace shardrun::cli {
@@ -16,7 +16,7 @@ namespace {
 /// With more stages than this, neighbouring stages share a row.
 constexpr std::size_t most_stage_rows = 20;
 
-std::string human_flops(double flops) { return metrics::human_quantity(flops, "FLOP"); }
+std::string human_flops(double flops) { return human_quantity(flops, "FLOP"); }
 
 /// Of a quantity over ranks.
 template <typename T>
@@ -70,7 +70,7 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title,
                   const std::vector<Category>& categories) {
   std::string text = fmt::format("\n{:<16} {:>15}\n", title, "bytes");
   const auto row = [&](const std::string& name, std::uint64_t bytes) {
-    text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, metrics::human_bytes(bytes));
+    text += fmt::format("{:<16} {:>15}   {}\n", name, bytes, human_bytes(bytes));
   };
   for (const Category& category : categories) {
     row(category.name, category.bytes(ranks.memory));
@@ -113,7 +113,7 @@ std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vect
       fmt::format("\n{:<16} {:>15} {:>15}\n", fmt::format("{} ranks", ranks), "least bytes", "most bytes");
   const auto row = [&](const std::string& name, const Extremes<std::uint64_t>& bytes) {
     text += fmt::format("{:<16} {:>15} {:>15}   {}\n", name, bytes.least, bytes.most,
-                        range<std::uint64_t>(bytes, metrics::human_bytes));
+                        range<std::uint64_t>(bytes, human_bytes));
   };
   for (const Category& category : categories) {
     Extremes<std::uint64_t> bytes;
@@ -202,10 +202,9 @@ std::string stages_text(const Planned& planned) {
     }
     const std::function<std::string(std::int64_t)> digits = [](std::int64_t number) { return std::to_string(number); };
     text += fmt::format("{:<13} {:>6} {:>18} {:>18} {:>18} {:>22} {:>18} {:>16}\n", row.name(), ranks,
-                        range<std::uint64_t>(states, metrics::human_bytes),
-                        range<std::uint64_t>(activations, metrics::human_bytes),
-                        range<std::uint64_t>(peak, metrics::human_bytes), range<double>(flops, human_flops),
-                        range<std::uint64_t>(sent, metrics::human_bytes),
+                        range<std::uint64_t>(states, human_bytes), range<std::uint64_t>(activations, human_bytes),
+                        range<std::uint64_t>(peak, human_bytes), range<double>(flops, human_flops),
+                        range<std::uint64_t>(sent, human_bytes),
                         fmt::format("{} of {}", range<std::int64_t>(kept, digits), forwards));
   }
   return text +
@@ -218,16 +217,16 @@ std::string predicted_text(const forecast::Forecast& forecast) {
   const forecast::StepForecast& step = *forecast.step;
   const std::vector<forecast::StagePrediction>& stages = step.prediction.stages;
   std::string text = fmt::format("\npredicted time of a step, costs: {}\n{:<16} {:>15}\n", costs_of(forecast), "step",
-                                 metrics::human_time(step.prediction.seconds));
+                                 human_time(step.prediction.seconds));
   const auto rate = [&](const char* what, double per_second) {
     if (per_second > 0) {
-      text += fmt::format("{:<16} {:>15}\n", what, metrics::human_count(per_second));
+      text += fmt::format("{:<16} {:>15}\n", what, human_count(per_second));
     }
   };
   rate("samples a second", step.samples_per_s);
   rate("tokens a second", step.tokens_per_s);
   text += fmt::format("{:<16} {:>15}   a second and rank, without what is computed again", "model FLOPs",
-                      metrics::human_quantity(step.model_flops_per_s, "FLOP"));
+                      human_quantity(step.model_flops_per_s, "FLOP"));
   text += step.utilisation ? fmt::format(": {:.1f} % of [cluster] flops\n", 100 * *step.utilisation) : "\n";
   text += fmt::format("{:<24} {:>19} {:>19} {:>19} {:>19}\n", "", "computing", "communication", "waiting", "hidden");
   for (const StageRow& row : stage_rows(stages.size())) {
@@ -236,7 +235,7 @@ std::string predicted_text(const forecast::Forecast& forecast) {
       for (std::size_t stage = row.begin; stage < row.end; ++stage) {
         seconds.add(stages[stage].*part);
       }
-      return range<double>(seconds, metrics::human_time);
+      return range<double>(seconds, human_time);
     };
     const std::string name =
         row.end - row.begin == 1 ? fmt::format("{}, rank {}", row.name(), step.ranks[row.begin]) : row.name();
@@ -272,17 +271,17 @@ std::string transients_text(const compile::Compiled& compiled) {
     if (!program.counts) {
       continue;
     }
-    text += fmt::format(
-        "{:<16} {:>15}   {}   busiest at {}\n",
-        program.rows == 0 ? program.function
-                          : fmt::format("{}, {}{}", program.function, metrics::counted(program.rows, "row"),
-                                        program.finalizes ? ", last" : ""),
-        program.transient_bytes, program.least_bytes,
-        program.instructions.empty() ? "-"
-                                     : program
-                                           .instructions[std::min(static_cast<std::size_t>(program.peak_instruction),
-                                                                  program.instructions.size() - 1)]
-                                           .name);
+    text += fmt::format("{:<16} {:>15}   {}   busiest at {}\n",
+                        program.rows == 0 ? program.function
+                                          : fmt::format("{}, {}{}", program.function, counted(program.rows, "row"),
+                                                        program.finalizes ? ", last" : ""),
+                        program.transient_bytes, program.least_bytes,
+                        program.instructions.empty()
+                            ? "-"
+                            : program
+                                  .instructions[std::min(static_cast<std::size_t>(program.peak_instruction),
+                                                         program.instructions.size() - 1)]
+                                  .name);
   }
   return text;
 }
@@ -297,8 +296,8 @@ std::string title_text(const Planned& planned) {
     }
   }
   return fmt::format("model {}, strategy {}, {}{}, {} each\n", planned.job.model.name, planned.job.strategy.name,
-                     metrics::counted(planned.job.ranks, "rank"), planned.job.ranks == 1 ? "" : " (" + mesh + ")",
-                     metrics::counted(compiled.programs.threads, "thread"));
+                     counted(planned.job.ranks, "rank"), planned.job.ranks == 1 ? "" : " (" + mesh + ")",
+                     counted(compiled.programs.threads, "thread"));
 }
 
 /// How transfers along each mesh axis reach the memory of a device that the host cannot address.
@@ -325,8 +324,7 @@ std::string head_text(const Planned& planned) {
   }
   text += fmt::format("disk: {}\n", forecast::to_string(planned.disk)) + run::to_string(planned.beginning);
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
-    text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes,
-                        metrics::human_bytes(bytes));
+    text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes, human_bytes(bytes));
   }
   for (const std::string& notice : data::name_notices(planned.job.data)) {
     text += notice + "\n";

@@ -18,7 +18,8 @@
 #include "core/cli/process.h"
 #include "core/job/output.h"
 #include "core/launch/world.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
@@ -50,17 +51,17 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
     text += fmt::format("{}validation loss {:.4f}", text.empty() ? "" : ", ", *summary.val_loss);
   }
   if (summary.tokens_per_s > 0 && summary.step_ms_median) {
-    text += fmt::format(", {} {}/s, median step {}", metrics::human_count(summary.tokens_per_s), train::rate_unit(job),
-                        metrics::human_time(*summary.step_ms_median / 1e3));
+    text += fmt::format(", {} {}/s, median step {}", human_count(summary.tokens_per_s), train::rate_unit(job),
+                        human_time(*summary.step_ms_median / 1e3));
   }
   const std::int64_t step = summary.first_step + summary.steps;
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
   const bool is_unsaved =
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
   text = fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-                     metrics::counted(summary.steps, job.task == job::Task::infer ? "record" : "step"), place,
+                     counted(summary.steps, job.task == job::Task::infer ? "record" : "step"), place,
                      is_unsaved ? ", without a checkpoint of it" : "",
-                     metrics::human_path(job.task != job::Task::infer ? output : job.infer.to));
+                     files::human_path(job.task != job::Task::infer ? output : job.infer.to));
   if (has_predictions(job)) {
     write_to_standard_error(printable_lines(text));
   } else {
@@ -145,8 +146,8 @@ int run_as_one_of(const launch::World& world, const job::Job& job, const run::Ru
 
 /// Another launcher passes on its ranks' output in pieces, mixed with others'. Only whole lines are readable there,
 /// although mpirun gives the first rank a terminal.
-metrics::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
-  metrics::ProgressSink sink = metrics::descriptor_sink(descriptor, std::getenv("TERM"));
+screen::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
+  screen::ProgressSink sink = screen::descriptor_sink(descriptor, std::getenv("TERM"));
   sink.is_terminal = sink.is_terminal && !is_one_of_world;
   return sink;
 }
@@ -218,7 +219,7 @@ int run(std::span<const std::string> words) {
     }
     if (summary.status == "stopped" && job.checkpoints.used) {
       const bool has_saved = summary.checkpoints && summary.checkpoints->last_step >= 0;
-      const std::string folder = has_new_folder ? metrics::human_path(settings.output) : "";
+      const std::string folder = has_new_folder ? files::human_path(settings.output) : "";
       write_to_standard_error(how_to_go_on(origin_of(words, started), has_saved, folder));
     }
     return summary.exit_code;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/cli/draw.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::cli {
 namespace {
@@ -117,7 +117,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
   const std::vector<mesh::Shard> shards = shards_of(tensor, compiled);
   std::string text =
       fmt::format("{}\n{} {}, {}\nmesh      {}\n{}{}", tensor.name, tensor.kind, graph::to_string(tensor.type),
-                  metrics::human_bytes(bytes), mesh_text(mesh), stages_having(tensor), roles_text(tensor, mesh));
+                  human_bytes(bytes), mesh_text(mesh), stages_having(tensor), roles_text(tensor, mesh));
   if (!placement.partial.empty()) {
     text += "each rank has a part of the sum at every index that it has\n";
   }

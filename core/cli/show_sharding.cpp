@@ -6,7 +6,7 @@
 #include "core/base/printable.h"
 #include "core/cli/options.h"
 #include "core/cli/sharding.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 
 namespace shardrun::cli {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t usual_drawing_width = 80;
 
 std::size_t terminal_width() {
-  const metrics::ProgressSink screen = metrics::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
+  const screen::ProgressSink screen = screen::descriptor_sink(STDOUT_FILENO, std::getenv("TERM"));
   return screen.is_terminal ? screen.width() : usual_drawing_width;
 }
 

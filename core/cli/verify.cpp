@@ -55,7 +55,7 @@ int verify(std::span<const std::string> words) {
   settings.steps = steps;
   settings.tensors = parsed.all("tensors");
   settings.in_process = parsed.has("in-process");
-  settings.run.progress = metrics::descriptor_sink(screen, std::getenv("TERM"));
+  settings.run.progress = screen::descriptor_sink(screen, std::getenv("TERM"));
   settings.run.stop_signal = stop_signal;
   const verify::JobOutcome outcome = verify::verify_job(job, settings);
   if (!outcome.summary.error.empty()) {

@@ -41,6 +41,15 @@ std::filesystem::path shown(const std::filesystem::path& path) {
   return failed ? path : std::filesystem::path(folder + text.substr(end));
 }
 
+std::string human_path(const std::filesystem::path& path) {
+  const std::filesystem::path normal = shown(path).lexically_normal();
+  std::error_code failed;
+  const std::filesystem::path folder = std::filesystem::current_path(failed);
+  const std::filesystem::path relative = normal.lexically_relative(folder);
+  const bool is_shorter = !failed && !relative.empty() && relative.native().size() < normal.native().size();
+  return (is_shorter ? relative : normal).string();
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems cannot do that to a folder and say EINVAL.

@@ -35,5 +35,7 @@ void create_folders(const std::filesystem::path& path, std::string_view what = "
 
 /// A path for people. A path below the root of an open folder is shown by where that folder is now.
 [[nodiscard]] std::filesystem::path shown(const std::filesystem::path& path);
+/// As shown(), without '.' and '..', and relative to the working directory if that is shorter.
+[[nodiscard]] std::string human_path(const std::filesystem::path& path);
 
 }  // namespace shardrun::files

@@ -15,7 +15,7 @@
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/files/folder.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 #include "core/runtime/flight_file.h"
 
@@ -73,7 +73,7 @@ std::uint64_t bytes_of_older(const std::filesystem::path& folder) {
   throw Error(ErrorCode::job, fmt::format("{}: {}: {}", job.file, what, remedy));
 }
 
-std::string exact(std::uint64_t bytes) { return fmt::format("{} ({} bytes)", metrics::human_bytes(bytes), bytes); }
+std::string exact(std::uint64_t bytes) { return fmt::format("{} ({} bytes)", human_bytes(bytes), bytes); }
 
 void require_file_size(const job::Job& job, const DiskUse& use, std::uint64_t arena_bytes, std::uint64_t limit) {
   const auto require = [&](const std::string& file, std::uint64_t bytes) {
@@ -139,13 +139,13 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
 }
 
 std::string to_string(const DiskUse& use) {
-  std::string text = fmt::format("{} {}", use.result, metrics::human_bytes(use.result_bytes));
+  std::string text = fmt::format("{} {}", use.result, human_bytes(use.result_bytes));
   if (use.under_way > 0) {
-    text += fmt::format(", {} under way {}", metrics::counted(use.under_way, "state"),
-                        metrics::human_bytes(use.result_bytes_in_all() - use.result_bytes - use.output_bytes));
+    text += fmt::format(", {} under way {}", counted(use.under_way, "state"),
+                        human_bytes(use.result_bytes_in_all() - use.result_bytes - use.output_bytes));
   }
   const auto add = [&](const char* what, std::uint64_t bytes) {
-    text += bytes == 0 ? "" : fmt::format(", {} {}", what, metrics::human_bytes(bytes));
+    text += bytes == 0 ? "" : fmt::format(", {} {}", what, human_bytes(bytes));
   };
   add("outputs", use.output_bytes);
   add("metrics.jsonl", use.metrics_bytes);
@@ -154,9 +154,9 @@ std::string to_string(const DiskUse& use) {
   add("sample.txt", use.sample_bytes);
   const bool apart = !use.checkpoint_folder.empty() && use.checkpoint_bytes > 0;
   add("checkpoints", apart ? 0 : use.checkpoint_bytes);
-  text += ", in all " + metrics::human_bytes(use.total());
-  return apart ? text + fmt::format("; in {}: checkpoints {}", metrics::human_path(use.checkpoint_folder),
-                                    metrics::human_bytes(use.checkpoint_bytes))
+  text += ", in all " + human_bytes(use.total());
+  return apart ? text + fmt::format("; in {}: checkpoints {}", files::human_path(use.checkpoint_folder),
+                                    human_bytes(use.checkpoint_bytes))
                : text;
 }
 
@@ -184,13 +184,13 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
   if (!limits.room) {
     return {};
   }
-  const std::string left = fmt::format("{} has {} left", limits.room->of, metrics::human_bytes(limits.room->bytes));
+  const std::string left = fmt::format("{} has {} left", limits.room->of, human_bytes(limits.room->bytes));
   if (const std::uint64_t needed = use.result_bytes_in_all(); needed > limits.room->bytes) {
     const std::string results = use.under_way == 0 ? use.result
                                                    : fmt::format("{} and {} under way ([iterate] save_every)",
-                                                                 use.result, metrics::counted(use.under_way, "state"));
+                                                                 use.result, counted(use.under_way, "state"));
     refuse(job,
-           fmt::format("{} would take {} in {}, and {}", results, exact(needed), metrics::human_path(job.output), left),
+           fmt::format("{} would take {} in {}, and {}", results, exact(needed), files::human_path(job.output), left),
            "free some space there, or choose another folder ([job] output); results that were there before stay until "
            "the new ones are whole");
   }
@@ -200,16 +200,15 @@ std::vector<std::string> require_disk(const job::Job& job, const DiskUse& use, s
   const std::uint64_t still = others + (limits.checkpoint_room ? 0 : checkpoints);
   std::vector<std::string> warnings;
   if (still > limits.room->bytes) {
-    warnings.push_back(fmt::format("the run may write {} in all, and {}: {} once that is used up",
-                                   metrics::human_bytes(still), left,
-                                   others <= limits.room->bytes ? "checkpoints cannot be written" : "it fails"));
+    warnings.push_back(fmt::format("the run may write {} in all, and {}: {} once that is used up", human_bytes(still),
+                                   left, others <= limits.room->bytes ? "checkpoints cannot be written" : "it fails"));
   }
   if (limits.checkpoint_room && checkpoints > limits.checkpoint_room->bytes) {
     warnings.push_back(
         fmt::format("checkpoints may take {} in {}, and {} has {} left: they cannot be written once "
                     "that is used up",
-                    metrics::human_bytes(checkpoints), metrics::human_path(use.checkpoint_folder),
-                    limits.checkpoint_room->of, metrics::human_bytes(limits.checkpoint_room->bytes)));
+                    human_bytes(checkpoints), files::human_path(use.checkpoint_folder), limits.checkpoint_room->of,
+                    human_bytes(limits.checkpoint_room->bytes)));
   }
   return warnings;
 }

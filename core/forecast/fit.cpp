@@ -13,7 +13,7 @@
 #include "core/device/choice.h"
 #include "core/forecast/idle.h"
 #include "core/job/raw.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/options/convert.h"
 
 namespace shardrun::forecast {
@@ -251,8 +251,7 @@ std::string in_job_file(const std::string& setting) {
 std::string text_of(const Alternative& alternative) {
   std::vector<std::string> settings;
   std::ranges::transform(alternative.settings, std::back_inserter(settings), in_job_file);
-  return fmt::format("  {:<60} {}\n", fmt::format("{}", fmt::join(settings, ", ")),
-                     metrics::human_bytes(alternative.most));
+  return fmt::format("  {:<60} {}\n", fmt::format("{}", fmt::join(settings, ", ")), human_bytes(alternative.most));
 }
 
 }  // namespace
@@ -316,14 +315,13 @@ std::string to_string(const MemoryFit& fit) {
       : first == fit.ranks.back()
           ? fmt::format("{} ranks that share a unit, each as rank {}, need", fit.ranks.size(), first)
           : fmt::format("ranks {} that share a unit, need", fmt::join(fit.ranks, ", "));
-  const std::string fullest = fmt::format("{} {} of the {} of {}", ranks, metrics::human_bytes(fit.most),
-                                          metrics::human_bytes(fit.memory), fit.whose);
+  const std::string fullest =
+      fmt::format("{} {} of the {} of {}", ranks, human_bytes(fit.most), human_bytes(fit.memory), fit.whose);
   if (fit.fits()) {
     return fmt::format("every rank fits: the fullest, {}: {:.3g} %", fullest, 100 * filled(fit));
   }
-  return fmt::format("{} not fit: the fullest, {}: {} too much ({} bytes)",
-                     metrics::counted(fit.over, "rank does", "ranks do"), fullest,
-                     metrics::human_bytes(fit.most - fit.memory), fit.most - fit.memory);
+  return fmt::format("{} not fit: the fullest, {}: {} too much ({} bytes)", counted(fit.over, "rank does", "ranks do"),
+                     fullest, human_bytes(fit.most - fit.memory), fit.most - fit.memory);
 }
 
 std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available, std::int64_t ranks_here) {
@@ -336,7 +334,7 @@ std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t avai
   const std::uint64_t share = available / static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   if (available != 0 && fit.memory > share) {
     notices.push_back(fmt::format("[cluster] memory is {} a rank, and this machine has {} available{}",
-                                  metrics::human_bytes(fit.memory), metrics::human_bytes(share),
+                                  human_bytes(fit.memory), human_bytes(share),
                                   ranks_here <= 1 ? "" : fmt::format(" for each of the {} ranks here", ranks_here)));
   }
   return notices;

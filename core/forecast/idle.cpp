@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/mesh/shards.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::forecast {
 namespace {
@@ -99,7 +99,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   const std::int64_t parts = parts_of(mesh, rows.axes);
   const std::int64_t microbatches = job.data.microbatches;
   idle.reason = fmt::format("{} {} {} {} of {} ranks{} busy", microbatches == 1 ? "a batch of" : "microbatches of",
-                            metrics::counted(rows.size, "row"), microbatches == 1 ? "keeps" : "keep", rows.size, parts,
+                            counted(rows.size, "row"), microbatches == 1 ? "keeps" : "keep", rows.size, parts,
                             parts == mesh.ranks() ? "" : " along " + names_of(mesh, rows.axes));
   std::vector<std::string> remedies;
   if (microbatches > 1 && job.data.batch >= parts) {
@@ -128,7 +128,7 @@ bool explain_stages(const job::Job& job, const compile::Compiled& compiled, Idle
     return false;
   }
   const auto stages = static_cast<std::int64_t>(busy.size());
-  idle.reason = fmt::format("{} {} {} of {} stages busy", metrics::counted(compiled.graph.layers, "layer"),
+  idle.reason = fmt::format("{} {} {} of {} stages busy", counted(compiled.graph.layers, "layer"),
                             compiled.graph.layers == 1 ? "keeps" : "keep", stages, pipeline.stages());
   idle.remedy = fewer_ranks(job, mesh, {pipeline.axis}, stages);
   return true;
@@ -157,7 +157,7 @@ void explain(const job::Job& job, const compile::Compiled& compiled, IdleRanks& 
   idle.remedy = fewer_ranks(job, mesh, best->axes, best->size);
 }
 
-std::string flop(double flops) { return metrics::human_quantity(flops, "FLOP"); }
+std::string flop(double flops) { return human_quantity(flops, "FLOP"); }
 
 }  // namespace
 

@@ -24,7 +24,8 @@
 #include "core/base/host_name.h"
 #include "core/files/atomic_file.h"
 #include "core/files/trust.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -41,7 +42,7 @@ std::string new_owner() {
 [[noreturn]] void refuse_held(const std::filesystem::path& output, const std::string& owner) {
   throw Error(ErrorCode::job, fmt::format("another run writes to '{}': {}; wait for its end, stop it, or give this run "
                                           "another folder ([job] output)",
-                                          human_path(output), process_of(owner)));
+                                          files::human_path(output), process_of(owner)));
 }
 
 /// Not every file system can lock a folder: the lock in it is locked too.
@@ -104,10 +105,10 @@ std::string describe_older(const std::filesystem::path& output) {
   std::error_code none;
   if (!std::filesystem::exists(summary_path(output), none)) {
     return std::filesystem::exists(metrics_path(output), none)
-               ? fmt::format("replaces the run in {}, which did not come to its end", human_path(output))
+               ? fmt::format("replaces the run in {}, which did not come to its end", files::human_path(output))
                : "";
   }
-  std::string text = fmt::format("replaces the run in {}", human_path(output));
+  std::string text = fmt::format("replaces the run in {}", files::human_path(output));
   try {
     std::ifstream file(summary_path(output));
     const boost::json::value parsed = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}));

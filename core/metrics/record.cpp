@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/base/median.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 
 namespace shardrun::metrics {
@@ -87,7 +87,7 @@ void Record::add_validation(std::int64_t step, double val_loss) {
   }
 }
 
-void Record::update(const ProgressUpdate& update) {
+void Record::update(const screen::ProgressUpdate& update) {
   if (is_first()) {
     display_.update(update);
   }

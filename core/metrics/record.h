@@ -10,7 +10,7 @@
 #include "core/base/stop.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/metrics/run_folder.h"
 #include "core/metrics/summary.h"
 
@@ -27,8 +27,8 @@ class Display {
   Display& operator=(const Display&) = delete;
   virtual ~Display() = default;
 
-  virtual void update(const ProgressUpdate& update) = 0;
-  /// Sets the current activity, as Progress::now_at.
+  virtual void update(const screen::ProgressUpdate& update) = 0;
+  /// Sets the current activity, as screen::Progress::now_at.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
   /// Prints a line above the progress line.
@@ -59,7 +59,7 @@ class Record {
   void write(const StepRecord& step);
   void write(std::span<const JsonField> fields);
   void add_validation(std::int64_t step, double val_loss);
-  void update(const ProgressUpdate& update);
+  void update(const screen::ProgressUpdate& update);
   void results_are(Results results);
   void now_at(std::string_view what, std::int64_t done = 0, std::int64_t total = 0);
   void finish_progress();

@@ -14,7 +14,8 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 
 namespace shardrun::metrics {
 namespace {
@@ -96,7 +97,7 @@ void RunFolder::require_owned() const {
               fmt::format("the output folder '{}' {} while this run wrote to it{}: the run has stopped{}. Leave the "
                           "folder of a live run as it is; start the job again, with another [job] output where two "
                           "runs are to go on at once",
-                          human_path(path_), found,
+                          files::human_path(path_), found,
                           successor.empty() ? "" : fmt::format(", and another run ({}) has its place", successor),
                           is_kept ? ", and its files are where the folder is now" : ""));
 }
@@ -123,7 +124,7 @@ RunFolder find_run_folder(const std::filesystem::path& path, const std::string& 
       throw Error(ErrorCode::io,
                   fmt::format("the output folder '{}' here is not the one that rank 0 writes to ({}), but {}: where "
                               "ranks are on several machines, [job] output must be a folder that all of them share",
-                              human_path(path), process_of(owner), found));
+                              files::human_path(path), process_of(owner), found));
     }
     std::this_thread::sleep_for(pause);
   }

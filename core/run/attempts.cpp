@@ -15,7 +15,7 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/device.h"
 #include "core/files/folder.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/run/elastic.h"
 
 namespace shardrun::run {
@@ -71,7 +71,7 @@ bool Attempts::choose_another(const launch::LaunchResult& result, bool has_begun
   blamed_ = is_of_checkpoint ? std::nullopt : std::optional(cause.rank);
   if (without_progress_ > job_.restarts) {
     given_up_ = fmt::format("given up after {} without a newer checkpoint; the first of these failures: {}",
-                            metrics::counted(job_.restarts, "restart"), first_cause_);
+                            counted(job_.restarts, "restart"), first_cause_);
     return false;
   }
   return true;
@@ -84,7 +84,7 @@ bool Attempts::is_damaged(const Tell& tell) const {
   if (resumed_ == nullptr) {
     return false;
   }
-  tell(fmt::format("checks the files of {}", metrics::human_path(files::shown(resumed_->path()))));
+  tell(fmt::format("checks the files of {}", files::human_path(files::shown(resumed_->path()))));
   const checkpoint::OpenCheckpoint opened(resumed_->path());  // an error of this kind may pass
   return !is_sound(opened);
 }
@@ -105,7 +105,7 @@ bool Attempts::is_sound(const checkpoint::OpenCheckpoint& opened) {
 void Attempts::set_damaged_aside() {
   std::filesystem::path damaged = resumed_->path();
   while (!damaged.empty()) {
-    set_aside_.push_back(metrics::human_path(files::shown(checkpoint::set_aside(damaged))));
+    set_aside_.push_back(files::human_path(files::shown(checkpoint::set_aside(damaged))));
     damaged = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_)).path;
     if (!damaged.empty() && is_sound(checkpoint::OpenCheckpoint(damaged))) {
       break;
@@ -172,8 +172,8 @@ std::string Attempts::begin_next(Run& run, const std::filesystem::path& record, 
                      set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", ")),
                      number + 1, number + 1 + job_.restarts - without_progress_,
                      first_step() == 0 ? "begins at the start" : fmt::format("goes on after step {}", first_step()),
-                     has_other_ranks ? fmt::format(" with {}", metrics::counted(job_.ranks, "rank")) : "",
-                     metrics::human_path(record));
+                     has_other_ranks ? fmt::format(" with {}", counted(job_.ranks, "rank")) : "",
+                     files::human_path(record));
 }
 
 void Attempts::conclude(metrics::Summary& summary) const {

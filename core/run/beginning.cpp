@@ -9,7 +9,7 @@
 #include "core/files/folder.h"
 #include "core/forecast/disk.h"
 #include "core/job/output.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/run/resuming.h"
 #include "core/run/earlier_run.h"
 #include "core/run/requirements.h"
@@ -52,11 +52,11 @@ std::string to_string(const Beginning& beginning) {
     case Beginning::Kind::at_start: text = "a run would begin at the start\n"; break;
     case Beginning::Kind::resumed:
       text = fmt::format("a run would go on after step {} from {}\n", beginning.step,
-                         metrics::human_path(beginning.checkpoint));
+                         files::human_path(beginning.checkpoint));
       break;
     case Beginning::Kind::has_ended:
       text = fmt::format("a run would do nothing: {} is of the last step, {}, and the results are there\n",
-                         metrics::human_path(beginning.checkpoint), beginning.step);
+                         files::human_path(beginning.checkpoint), beginning.step);
       break;
     case Beginning::Kind::is_refused: text = fmt::format("a run would be refused: {}\n", beginning.refusal); break;
   }

@@ -12,7 +12,8 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/files/text_file.h"
 #include "core/job/raw.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 
 namespace shardrun::run {
@@ -85,7 +86,7 @@ void require_same_job(const job::Job& job, const compile::Compiled& compiled) {
     throw Error(ErrorCode::job,
                 fmt::format("{}: [job] output: {} has a run of a different job ({}), which this run would replace: "
                             "choose another [job] output, or accept that with --replace",
-                            job.where("job", "output"), metrics::human_path(job.output), found));
+                            job.where("job", "output"), files::human_path(job.output), found));
   }
 }
 

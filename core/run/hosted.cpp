@@ -17,7 +17,7 @@
 #include "core/launch/limits.h"
 #include "core/launch/signals.h"
 #include "core/launch/store_host.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/locked_run_folder.h"
 #include "core/run/local_display.h"
 #include "core/run/prepare.h"
@@ -47,8 +47,8 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
         fmt::format("{}: [job] ranks = {}, and {} started {}, of which this is rank {}: start as many "
                     "as the job has ranks, or set ranks; a process that is started once, by itself, starts them all "
                     "with '--launch here'",
-                    job.where("job", "ranks"), job.ranks, world.launcher,
-                    metrics::counted(world.size, "process", "processes"), world.rank));
+                    job.where("job", "ranks"), job.ranks, world.launcher, counted(world.size, "process", "processes"),
+                    world.rank));
   }
 }
 

@@ -11,7 +11,7 @@ namespace shardrun::run {
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
       screen_(settings.progress.write),
-      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
+      progress_(screen::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, train::rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
   if (settings_.on_stop) {

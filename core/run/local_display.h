@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "core/job/job.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/metrics/record.h"
-#include "core/metrics/screen.h"
-#include "core/metrics/ticker.h"
+#include "core/screen/screen.h"
+#include "core/screen/ticker.h"
 #include "core/run/run.h"
 
 namespace shardrun::run {
@@ -28,7 +28,7 @@ class LocalDisplay final : public metrics::Display {
   void hand_over();
 
   using metrics::Display::now_at;
-  void update(const metrics::ProgressUpdate& update) override { progress_.update(update); }
+  void update(const screen::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
   void line(std::string_view text) override { progress_.print(text); }
   void finish() override;
@@ -38,9 +38,9 @@ class LocalDisplay final : public metrics::Display {
  private:
   const RunSettings& settings_;
   std::atomic<bool> is_at_steps_ = false;
-  metrics::Screen screen_;
-  metrics::Progress progress_;
-  metrics::Ticker ticker_;
+  screen::Screen screen_;
+  screen::Progress progress_;
+  screen::Ticker ticker_;
 };
 
 }  // namespace shardrun::run

@@ -11,7 +11,7 @@
 
 #include "core/train/steps.h"
 #include "core/checkpoint/saved_state.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 #include "core/run/resuming.h"
 #include "core/train/flight.h"
@@ -26,13 +26,13 @@ constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
 constexpr const char* saved_message = "saved";
 
-std::string to_text(const metrics::ProgressUpdate& update) {
+std::string to_text(const screen::ProgressUpdate& update) {
   const double none = std::nan("");
   return fmt::format("{} {} {} {}", update.step, update.loss.value_or(none), update.val_loss.value_or(none),
                      update.rate);
 }
 
-metrics::ProgressUpdate update_of(std::string_view text) {
+screen::ProgressUpdate update_of(std::string_view text) {
   std::array<double, 4> numbers = {};
   const char* at = text.data();
   for (double& number : numbers) {
@@ -51,7 +51,7 @@ class RemoteDisplay final : public metrics::Display {
  public:
   explicit RemoteDisplay(train::RankLink& link) : link_(link) {}
 
-  void update(const metrics::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
+  void update(const screen::ProgressUpdate& update) override { link_.message(progress_message, to_text(update)); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override {
     const auto now = std::chrono::steady_clock::now();
     if (what == told_ && now - told_at_ < least_interval) {
@@ -98,10 +98,10 @@ RankReports::RankReports(const job::Job& job, const RunSettings& settings, int l
       settings_(settings),
       first_step_(first_step),
       screen_(settings.progress.write),
-      progress_(metrics::through(screen_, settings.progress), checkpoint::last_step(job),
+      progress_(screen::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, train::rate_unit(job)),
       ticker_(std::chrono::seconds(1), [this] { progress_.tick(); }) {
-  progress_.now_at(fmt::format("waiting for {} to join", metrics::counted(job.ranks, "rank")));
+  progress_.now_at(fmt::format("waiting for {} to join", counted(job.ranks, "rank")));
   for (int rank = 0; rank < logs; ++rank) {
     logs_.push_back(std::make_unique<metrics::Log>(metrics::log_path(job.output, rank)));
   }
@@ -115,7 +115,7 @@ void RankReports::show(const launch::OutputLine& line) {
   }
   if (unshown_ > 0) {
     progress_.print(fmt::format("({} of ranks only in their logs: more than the screen took)",
-                                metrics::counted(std::exchange(unshown_, 0), "line")));
+                                counted(std::exchange(unshown_, 0), "line")));
   }
   progress_.print(fmt::format("[{}] {}", line.rank, line.text));
 }
@@ -165,7 +165,7 @@ void RankReports::show_activity(std::string_view text) {
   progress_.now_at(text, numbers[0], numbers[1]);
 }
 
-void RankReports::note(const metrics::ProgressUpdate& update) {
+void RankReports::note(const screen::ProgressUpdate& update) {
   const std::optional<double> val_loss = update.val_loss ? update.val_loss : last_.val_loss;
   last_ = update;
   last_.val_loss = val_loss;
@@ -204,9 +204,8 @@ metrics::Summary RankReports::merge(const launch::LaunchResult& result, const st
   }
   train::drop_flights(folder);
   if (result.forced_signal != 0 && !came_to_its_end) {
-    summary.error =
-        fmt::format("ended at once by a second signal (SIG{}) after {}: {}", sigabbrev_np(result.forced_signal),
-                    metrics::counted(summary.steps, "step"), text_of(saved_));
+    summary.error = fmt::format("ended at once by a second signal (SIG{}) after {}: {}",
+                                sigabbrev_np(result.forced_signal), counted(summary.steps, "step"), text_of(saved_));
   } else if (result.stop_signal != 0 && !came_to_its_end && summary.steps == 0) {
     summary.error = fmt::format("stopped by SIG{} before the first step", sigabbrev_np(result.stop_signal));
     summary.exit_code = train::exit_code_of_stop(job_, result.stop_signal);

@@ -12,11 +12,11 @@
 #include "core/job/job.h"
 #include "core/launch/launch.h"
 #include "core/metrics/log.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/metrics/record.h"
-#include "core/metrics/screen.h"
+#include "core/screen/screen.h"
 #include "core/metrics/summary.h"
-#include "core/metrics/ticker.h"
+#include "core/screen/ticker.h"
 #include "core/train/rank_link.h"
 #include "core/run/run.h"
 
@@ -55,7 +55,7 @@ class RankReports {
   void finish_screen(const metrics::Summary& summary);
 
  private:
-  void note(const metrics::ProgressUpdate& update);
+  void note(const screen::ProgressUpdate& update);
   /// Writes to a rank's log. If that fails, the person is told.
   void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
@@ -65,16 +65,16 @@ class RankReports {
   const job::Job& job_;
   const RunSettings& settings_;
   const std::int64_t first_step_;  ///< done before this run
-  metrics::Screen screen_;
-  metrics::Progress progress_;
-  metrics::Ticker ticker_;
+  screen::Screen screen_;
+  screen::Progress progress_;
+  screen::Ticker ticker_;
   std::string results_;  ///< to show at the end
   std::atomic<bool> has_begun_ = false;
   Results saved_ = Results::none;
   std::int64_t unshown_ = 0;  ///< lines of ranks since the last one shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the last from each rank: first the planned values, then the results
-  metrics::ProgressUpdate last_;               ///< with the latest validation loss
+  screen::ProgressUpdate last_;                ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

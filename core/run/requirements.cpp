@@ -25,7 +25,8 @@
 #include "core/forecast/idle.h"
 #include "core/launch/world.h"
 #include "core/memory/machine.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
+#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 #include "core/workload/program.h"
 
@@ -40,7 +41,7 @@ struct Limits {
 };
 
 std::string text_of(const memory::MemoryRoom& room) {
-  return to_string(room, metrics::human_bytes(room.bytes), metrics::human_bytes(room.limit));
+  return to_string(room, human_bytes(room.bytes), human_bytes(room.limit));
 }
 
 /// Bytes that a rank needs of the host's memory. The arena of a device with units is theirs.
@@ -95,18 +96,18 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
                     std::int64_t ranks_here, const Need& need, const Limits& limits) {
   if (limits.memory && need.bytes > limits.memory->bytes) {
     const std::string of_text =
-        need.text == 0 ? "" : fmt::format(" and {} for the tokens of its text", metrics::human_bytes(need.text));
+        need.text == 0 ? "" : fmt::format(" and {} for the tokens of its text", human_bytes(need.text));
     throw Error(
         ErrorCode::job,
         fmt::format(
             "{}: {} needs {} ({} bytes){}, {} of them for its processes themselves{}, and {}: make the model, [data] "
             "batch or context smaller, use fewer ranks or more microbatches, or {}; 'shardrun plan' shows what takes "
             "the rest",
-            job.file, ranks_here == 0 ? "one rank of the job" : "the job", metrics::human_bytes(need.bytes), need.bytes,
+            job.file, ranks_here == 0 ? "one rank of the job" : "the job", human_bytes(need.bytes), need.bytes,
             ranks_here == job.ranks || ranks_here == 0
                 ? ""
-                : fmt::format(" for the {} on this machine", metrics::counted(ranks_here, "rank")),
-            metrics::human_bytes(need.processes), of_text, text_of(*limits.memory),
+                : fmt::format(" for the {} on this machine", counted(ranks_here, "rank")),
+            human_bytes(need.processes), of_text, text_of(*limits.memory),
             limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
   // Transports map memory of their own, and those within a machine that of all ranks.
@@ -121,8 +122,8 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
         ErrorCode::job,
         fmt::format("{}: a rank needs {} ({} bytes){} and {}: raise that limit (ulimit -v unlimited), or make the "
                     "model, [data] batch or context smaller",
-                    job.file, metrics::human_bytes(arena), arena,
-                    reserved == 0 ? "" : fmt::format(" and {} for what transports map", metrics::human_bytes(reserved)),
+                    job.file, human_bytes(arena), arena,
+                    reserved == 0 ? "" : fmt::format(" and {} for what transports map", human_bytes(reserved)),
                     text_of(*limits.addresses)));
   }
 }
@@ -162,7 +163,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   }
   if (limits.slowing && ranks_here == job.ranks && need.bytes > limits.slowing->bytes) {
     notices.push_back(fmt::format("the job needs {} and {} before it slows processes down: it may run very slowly",
-                                  metrics::human_bytes(need.bytes), text_of(*limits.slowing)));
+                                  human_bytes(need.bytes), text_of(*limits.slowing)));
   }
   return notices;
 }
@@ -214,7 +215,7 @@ void require_streams(const job::Job& job) {
   const std::filesystem::path& from = job.infer.from;
   const std::filesystem::path& to = job.infer.to;
   if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
-    refuse("from", fmt::format("{}: it cannot be read: {}", metrics::human_path(from), std::strerror(errno)));
+    refuse("from", fmt::format("{}: it cannot be read: {}", files::human_path(from), std::strerror(errno)));
   }
   if (job::is_standard(to)) {
     return;
@@ -223,13 +224,13 @@ void require_streams(const job::Job& job) {
   inputs.emplace_back("the command line", job.files.front());
   for (const auto& [setting, read] : inputs) {
     if (!read.empty() && !job::is_standard(read) && std::filesystem::equivalent(read, to, none)) {
-      refuse("to", fmt::format("{} is a file that the job reads, as {} says: choose another", metrics::human_path(to),
+      refuse("to", fmt::format("{} is a file that the job reads, as {} says: choose another", files::human_path(to),
                                setting));
     }
   }
   if (metrics::is_written_by_runs(to, job.output)) {
     refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
-                             metrics::human_path(to)));
+                             files::human_path(to)));
   }
 }
 
@@ -237,7 +238,7 @@ void require_streams(const job::Job& job) {
 void require_own_folder(const job::Job& job) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [job] output = {} {}", job.where("job", "output"),
-                                            metrics::human_path(job.output), what));
+                                            files::human_path(job.output), what));
   };
   std::error_code none;
   if (std::filesystem::equivalent(job.files.front(), metrics::job_path(job.output), none)) {
@@ -248,7 +249,7 @@ void require_own_folder(const job::Job& job) {
       refuse(
           fmt::format("has '{}', which {} names and which this run would replace or remove: choose another folder, "
                       "or move the file",
-                      metrics::human_path(file), setting));
+                      files::human_path(file), setting));
     }
   }
   const std::filesystem::path foreign = metrics::foreign_result(job.output, checkpoint::saved_state_file(job));
@@ -268,7 +269,7 @@ std::string narrow_notice(std::uint64_t bytes, std::uint64_t of_processes, const
              : fmt::format(
                    "the job needs {}, {} of them for its processes themselves, and {}: that is just enough, and "
                    "the kernel may end it",
-                   metrics::human_bytes(bytes), metrics::human_bytes(of_processes), text_of(room));
+                   human_bytes(bytes), human_bytes(of_processes), text_of(room));
 }
 
 void require_device(const job::Job& job, const device::Device& device) {

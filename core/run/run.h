@@ -11,14 +11,14 @@
 #include "core/files/folder.h"
 #include "core/job/job.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/metrics/summary.h"
 
 namespace shardrun::run {
 
 /// Output and stop requests of a run.
 struct RunSettings {
-  metrics::ProgressSink progress;
+  screen::ProgressSink progress;
   /// The signal that asked to stop, or 0. Any thread calls it at any time, so it does not wait and calls no device.
   std::function<int()> stop_signal;
   bool profile = false;

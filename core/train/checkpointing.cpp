@@ -12,7 +12,7 @@
 #include "core/checkpoint/folder.h"
 #include "core/files/folder.h"
 #include "core/files/sequential_file.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/train/rank_link.h"
 
 namespace shardrun::train {
@@ -227,7 +227,7 @@ void Checkpointing::await_writer() {
     const double waited = metrics::seconds_since(begin);
     record_.summary.checkpoints->stall_s += waited;
     record_.say(fmt::format("waited {} for an earlier checkpoint to be written: save less often, or to a faster disk",
-                            metrics::human_time(waited)));
+                            human_time(waited)));
   }
   tell(*outcome_);
 }
@@ -248,10 +248,9 @@ void Checkpointing::tell(const Outcome& outcome) {
     ++summary.saved;
     summary.bytes = outcome.bytes;
     summary.last_step = last_whole_ = outcome.step;
-    record_.say(fmt::format("checkpoint of step {}: {} in {} ({}/s)", outcome.step, metrics::human_bytes(outcome.bytes),
-                            metrics::human_time(outcome.seconds),
-                            metrics::human_bytes(static_cast<std::uint64_t>(static_cast<double>(outcome.bytes) /
-                                                                            std::max(outcome.seconds, 1e-6)))));
+    record_.say(fmt::format(
+        "checkpoint of step {}: {} in {} ({}/s)", outcome.step, human_bytes(outcome.bytes), human_time(outcome.seconds),
+        human_bytes(static_cast<std::uint64_t>(static_cast<double>(outcome.bytes) / std::max(outcome.seconds, 1e-6)))));
     if (!outcome.notice.empty()) {
       record_.say(fmt::format("warning: an older checkpoint could not be removed: {}", outcome.notice));
     }

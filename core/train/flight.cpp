@@ -8,7 +8,7 @@
 #include "core/base/error.h"
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 #include "core/runtime/flight_record.h"
 
@@ -69,7 +69,7 @@ std::string tell_flights(const std::filesystem::path& output, int ranks, int cau
     text += fmt::format("\n  and {} more such waits", waits.size() - most_waits);
   }
   return text +
-         fmt::format("\n  the last operations of every rank: {}", metrics::human_path(metrics::flight_folder(output)));
+         fmt::format("\n  the last operations of every rank: {}", files::human_path(metrics::flight_folder(output)));
 }
 
 }  // namespace shardrun::train

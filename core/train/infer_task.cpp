@@ -12,7 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/data/npy_stream.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/train/rank_task.h"
 #include "core/train/running_engine.h"
 
@@ -247,7 +247,7 @@ class InferTask : private RankTask, private plugins::EngineRecords {
   void tell_end() {
     record_.summary.steps = records_;
     if (is_first()) {
-      record_.say(fmt::format("{}{}", metrics::counted(records_, "record"),
+      record_.say(fmt::format("{}{}", counted(records_, "record"),
                               skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
     }
   }

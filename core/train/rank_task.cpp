@@ -6,7 +6,7 @@
 
 #include "core/device/apart.h"
 #include "core/files/folder.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/train/profile.h"
 
 namespace shardrun::train {
@@ -74,14 +74,13 @@ void RankTask::prepare(runtime::Executor& executor) {
                                               compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name);
   if (compiled_.engine != nullptr) {
     return record_.say(fmt::format("engine {}: {}, {}arena {} beside what the engine allocates", job_.engine.name,
-                                   metrics::counted(record_.summary.parameters, "parameter"), ranks,
-                                   metrics::human_bytes(compiled_.programs.memory.peak)));
+                                   counted(record_.summary.parameters, "parameter"), ranks,
+                                   human_bytes(compiled_.programs.memory.peak)));
   }
   record_.say(fmt::format("{}: {}, {}arena {}, {}, {} a step in all", job_.model.name,
-                          metrics::counted(record_.summary.parameters, "parameter"), ranks,
-                          metrics::human_bytes(compiled_.programs.memory.peak),
-                          metrics::counted(compiled_.programs.threads, "thread"),
-                          metrics::human_quantity(compile::flops_per_step(compiled_), "FLOP")));
+                          counted(record_.summary.parameters, "parameter"), ranks,
+                          human_bytes(compiled_.programs.memory.peak), counted(compiled_.programs.threads, "thread"),
+                          human_quantity(compile::flops_per_step(compiled_), "FLOP")));
 }
 
 metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary& failed,

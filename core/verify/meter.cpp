@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::verify {
 namespace {
@@ -17,16 +17,14 @@ constexpr std::chrono::seconds least_plain_interval{2};
 /// Before that an estimate says nothing.
 constexpr std::chrono::milliseconds least_measured{500};
 
-double seconds(metrics::SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(screen::SteadyTime::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::int64_t work_of(const partition::Instruction& instruction) { return instruction.flops + 1; }
 
 }  // namespace
 
-Meter::Meter(metrics::ProgressSink sink, std::string title)
+Meter::Meter(screen::ProgressSink sink, std::string title)
     : sink_(std::move(sink)), title_(std::move(title)), begin_(sink_.now()), shown_at_(begin_) {}
-
-Meter::~Meter() { clear_line(); }
 
 void Meter::expect(std::int64_t work) {
   total_ = work;
@@ -41,18 +39,18 @@ void Meter::at(std::string_view what) {
 
 void Meter::add(std::int64_t work) {
   done_ = std::min(total_, done_ + work);
-  const metrics::SteadyTime now = sink_.now();
+  const screen::SteadyTime now = sink_.now();
   if (is_due(now)) {
     show(now);
   }
 }
 
 void Meter::print(std::string_view line) {
-  clear_line();
+  line_.clear();
   sink_.write(fmt::format("{}\n", line));
 }
 
-bool Meter::is_due(metrics::SteadyTime now) const {
+bool Meter::is_due(screen::SteadyTime now) const {
   const auto since = now - shown_at_;
   if (sink_.is_terminal) {
     return since >= live_interval;
@@ -61,28 +59,17 @@ bool Meter::is_due(metrics::SteadyTime now) const {
   return since >= plain_interval || (since >= least_plain_interval && is_another_tenth);
 }
 
-void Meter::show(metrics::SteadyTime now) {
+void Meter::show(screen::SteadyTime now) {
   shown_at_ = now;
   shown_tenth_ = tenth();
   if (!sink_.is_terminal) {
     sink_.write(describe(now) + "\n");
     return;
   }
-  // The last column stays free: some terminals wrap as soon as it is written.
-  const std::size_t columns = std::max<std::size_t>(sink_.width(), 2) - 1;
-  const std::string line = describe(now).substr(0, columns);
-  sink_.write(fmt::format("\r{:{}}", line, std::min(std::max(live_width_, line.size()), columns)));
-  live_width_ = line.size();
+  line_.write(describe(now));
 }
 
-void Meter::clear_line() {
-  if (live_width_ > 0) {
-    sink_.write(fmt::format("\r{:{}}\r", "", live_width_));
-    live_width_ = 0;
-  }
-}
-
-std::string Meter::describe(metrics::SteadyTime now) const {
+std::string Meter::describe(screen::SteadyTime now) const {
   std::string text = fmt::format("{}: {}", title_, what_);
   if (total_ > 0) {
     text += fmt::format("  {}%",
@@ -90,7 +77,7 @@ std::string Meter::describe(metrics::SteadyTime now) const {
   }
   if (done_ > 0 && done_ < total_ && now - begin_ >= least_measured) {
     const double a_unit = seconds(now - begin_) / static_cast<double>(done_);
-    text += fmt::format("  ETA {}", metrics::human_duration(a_unit * static_cast<double>(total_ - done_)));
+    text += fmt::format("  ETA {}", human_duration(a_unit * static_cast<double>(total_ - done_)));
   }
   return text;
 }

@@ -7,21 +7,21 @@
 #include <string_view>
 #include <vector>
 
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 #include "core/partition/program.h"
 
 namespace shardrun::verify {
 
-/// Shows how much of a known amount of work is done, and the remaining time. On a terminal: one line that is rewritten
-/// in place, at most ten times a second. Elsewhere: whole lines, after 10 s, or after 2 s and a tenth of the work. Used
+/// Shows how much of a known amount of work is done, and the remaining time. On a terminal: a LiveLine, rewritten
+/// at most ten times a second. Elsewhere: whole lines, after 10 s, or after 2 s and a tenth of the work. Used
 /// by one thread.
 class Meter {
  public:
   /// `title`: the purpose of the work, "comparing with the reference".
-  Meter(metrics::ProgressSink sink, std::string title);
+  Meter(screen::ProgressSink sink, std::string title);
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
-  ~Meter();  ///< removes the live line
+  ~Meter() { line_.clear(); }
 
   /// Sets the total amount of work, in the caller's unit.
   void expect(std::int64_t work);
@@ -32,24 +32,23 @@ class Meter {
   void print(std::string_view line);
 
  private:
-  void show(metrics::SteadyTime now);
-  void clear_line();
+  void show(screen::SteadyTime now);
   /// Tenths of the total that are done, rounded down.
   [[nodiscard]] std::int64_t tenth() const {
     return total_ > 0 ? static_cast<std::int64_t>(10.0 * static_cast<double>(done_) / static_cast<double>(total_)) : 0;
   }
-  [[nodiscard]] bool is_due(metrics::SteadyTime now) const;
-  [[nodiscard]] std::string describe(metrics::SteadyTime now) const;
+  [[nodiscard]] bool is_due(screen::SteadyTime now) const;
+  [[nodiscard]] std::string describe(screen::SteadyTime now) const;
 
-  metrics::ProgressSink sink_;
+  screen::ProgressSink sink_;
   std::string title_;
   std::string what_;
   std::int64_t total_ = 0;
   std::int64_t done_ = 0;
-  metrics::SteadyTime begin_;
-  metrics::SteadyTime shown_at_;
+  screen::SteadyTime begin_;
+  screen::SteadyTime shown_at_;
   std::int64_t shown_tenth_ = 0;
-  std::size_t live_width_ = 0;  ///< columns of the line on the screen; 0: there is none
+  screen::LiveLine line_{sink_};
 };
 
 /// A program's work in the meter's unit: floating-point operations, plus one per instruction, so that instructions that

@@ -8,7 +8,7 @@
 #include <limits>
 #include <set>
 
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 #include "core/metrics/json_text.h"
 
 namespace shardrun::verify {
@@ -139,9 +139,9 @@ std::string to_text(const Report& report, std::size_t rows) {
     text += "\n";
   }
   text += fmt::format("compared with the float64 reference: {}, {} a step, over {}\n",
-                      metrics::counted(static_cast<std::int64_t>(report.tensors()), "tensor"),
-                      metrics::counted(report.values_per_step(), "value"), metrics::counted(report.steps(), "step"));
-  const std::string all = metrics::counted(static_cast<std::int64_t>(report.compared()), "comparison");
+                      counted(static_cast<std::int64_t>(report.tensors()), "tensor"),
+                      counted(report.values_per_step(), "value"), counted(report.steps(), "step"));
+  const std::string all = counted(static_cast<std::int64_t>(report.compared()), "comparison");
   const char* const meaning = "(each is a tensor and what of it, at its worst step)";
   return text + (report.passed() ? fmt::format("passed: {} {}\n", all, meaning)
                                  : fmt::format("failed: {} of {} {}, in {} of the tensors\n", report.failed(), all,

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 namespace shardrun::verify {
 namespace {
@@ -24,8 +24,8 @@ namespace {
       ErrorCode::usage,
       fmt::format("--tensors '{}' matches no tensor{}; the job has {}: {}{}; * stands for any characters, ? for "
                   "one, and show-sharding JOB.ini '*' shows all",
-                  glob, did_you_mean(glob, names), metrics::counted(std::ssize(names), "tensor"),
-                  fmt::join(first, ", "), names.size() > most ? ", …" : ""));
+                  glob, did_you_mean(glob, names), counted(std::ssize(names), "tensor"), fmt::join(first, ", "),
+                  names.size() > most ? ", …" : ""));
 }
 
 }  // namespace

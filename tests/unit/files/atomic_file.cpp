@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "core/files/folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
@@ -192,4 +193,12 @@ TEST_CASE("a file that may not be as large is refused before any of it is writte
   CHECK_THAT(error_of([&] { file.reserve(1001); }),
              Contains("cannot make room for the 1001 bytes of") && Contains("File too large") &&
                  Contains("the limit of a file's size (ulimit -f) is 1000 bytes"));
+}
+
+TEST_CASE("a path is shown without detours, from the working folder where that is shorter", "[files]") {
+  const std::filesystem::path here = std::filesystem::current_path();
+  CHECK(shardrun::files::human_path(here / "a/../runs/job") == "runs/job");
+  CHECK(shardrun::files::human_path("./runs/../runs/job") == "runs/job");
+  CHECK(shardrun::files::human_path("/x/../y/z") == "/y/z");
+  CHECK(shardrun::files::human_path(here) == ".");
 }

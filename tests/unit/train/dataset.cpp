@@ -295,7 +295,7 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
   // A run says so before it writes anything.
   const job::Job job = job_in(folder, arrays_job, {"job.output=run"});
   CHECK_THAT(
-      error_of([&] { static_cast<void>(run::run_job(job, {.progress = metrics::descriptor_sink(-1, nullptr)})); }),
+      error_of([&] { static_cast<void>(run::run_job(job, {.progress = screen::descriptor_sink(-1, nullptr)})); }),
       StartsWith(at + "/x.npy' has NaN"));
   CHECK_FALSE(std::filesystem::exists(job.output));
   CHECK(refusal(job) == "nothing");  // a plan reads no more than it needs

@@ -16,9 +16,9 @@ namespace {
 /// A screen, and a clock that goes when it is told to.
 struct Screen {
   std::string text;
-  metrics::SteadyTime now;
+  screen::SteadyTime now;
 
-  [[nodiscard]] metrics::ProgressSink sink(bool is_terminal) {
+  [[nodiscard]] screen::ProgressSink sink(bool is_terminal) {
     return {.write = [this](std::string_view written) { text += written; },
             .is_terminal = is_terminal,
             .width = [] { return std::size_t{40}; },

@@ -64,7 +64,7 @@ TEST_CASE("a comparison ends at the op where it is asked to, and its meter count
   const auto compare = [&](int most) {
     ops = 0;
     shown.clear();
-    metrics::SteadyTime now;
+    screen::SteadyTime now;
     verify::Meter meter({.write = [&](std::string_view text) { shown += text; },
                          .now = [&] { return now += std::chrono::seconds(20); }},  // every op is shown
                         "comparing");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
@@ -26,6 +27,27 @@ struct ProgressSink {
 /// of TERM, or null) is not "dumb". Output that cannot be written is dropped: progress does not fail a run.
 [[nodiscard]] ProgressSink descriptor_sink(int fd, const char* term);
 
+/// A line on a terminal that is rewritten in place, with carriage returns and spaces alone, so NO_COLOR does not
+/// matter.
+class LiveLine {
+ public:
+  /// `sink` outlives this.
+  explicit LiveLine(const ProgressSink& sink) : sink_(sink) {}
+
+  /// How long it may be. The terminal's last column stays free: some terminals wrap as soon as it is written.
+  [[nodiscard]] std::size_t room() const { return std::max<std::size_t>(sink_.width(), 2) - 1; }
+  [[nodiscard]] bool is_shown() const noexcept { return width_ > 0; }
+  /// Shows `text`, cut to its room, in place of what is shown.
+  void write(std::string_view text);
+  void clear();
+  /// Leaves what is shown; later output goes below it.
+  void keep();
+
+ private:
+  const ProgressSink& sink_;
+  std::size_t width_ = 0;  ///< columns on the screen
+};
+
 struct ProgressUpdate {
   std::int64_t step = 0;           ///< steps done
   std::optional<double> loss;      ///< for tasks that have one
@@ -34,8 +56,7 @@ struct ProgressUpdate {
 };
 
 /// Shows the progress of a run.
-/// - On a terminal: one line that is rewritten in place, at most ten times a second and never wider than the terminal.
-///   It uses only carriage returns and spaces, no escape sequences, so NO_COLOR does not matter.
+/// - On a terminal: a LiveLine, rewritten at most ten times a second.
 /// - Elsewhere: plain lines for the first and the last step, for each validation, every `log_every` steps (0: after 10
 ///   s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
 /// A rate is that of the steps since the previous line; at the end, of all steps. Any thread may call it.
@@ -95,7 +116,6 @@ class Progress {
   void begin(std::string_view what, SteadyTime now);
   void show(SteadyTime now);
   void write_line(SteadyTime now);
-  void clear_line();
   [[nodiscard]] bool is_behind() const { return sink_.is_behind && sink_.is_behind(); }
   [[nodiscard]] bool due_as_line(const ProgressUpdate& update, SteadyTime now) const;
   [[nodiscard]] std::string activity_text(SteadyTime now) const;
@@ -119,11 +139,11 @@ class Progress {
   SteadyTime::duration longest_step_{};
   Rates unshown_;  ///< since the last line
   Rates all_;
-  std::size_t live_width_ = 0;  ///< columns of the progress line; 0: none is shown
+  LiveLine line_{sink_};
   bool is_left_ = false;
   std::optional<SteadyTime> ticked_at_;  ///< the last tick, by the sink's clock
   SteadyTime::duration longest_step_at_tick_{};
   SteadyTime::duration standstill_{};
 };
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 
 /// Calls a function about once an interval, on a thread of its own, until destruction. The destructor waits for a
 /// running call.
@@ -25,4 +25,4 @@ class Ticker {
   std::thread thread_;
 };
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen

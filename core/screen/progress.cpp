@@ -1,4 +1,4 @@
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "core/base/printable.h"
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 namespace {
 
 constexpr std::chrono::milliseconds live_interval{100};
@@ -68,6 +68,27 @@ ProgressSink descriptor_sink(int fd, const char* term) {
   sink.width = [fd] { return terminal_width(fd); };
   sink.now = [] { return std::chrono::steady_clock::now(); };
   return sink;
+}
+
+void LiveLine::write(std::string_view text) {
+  const std::size_t columns = room();
+  const std::string_view shown = text.substr(0, columns);
+  sink_.write(fmt::format("\r{:{}}", shown, std::min(std::max(width_, shown.size()), columns)));
+  width_ = shown.size();
+}
+
+void LiveLine::clear() {
+  if (is_shown()) {
+    sink_.write(fmt::format("\r{:{}}\r", "", width_));
+    width_ = 0;
+  }
+}
+
+void LiveLine::keep() {
+  if (is_shown()) {
+    sink_.write("\n");
+    width_ = 0;
+  }
 }
 
 Progress::Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit)
@@ -180,18 +201,11 @@ void Progress::tick() {
 
 void Progress::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  const bool is_live = live_width_ > 0;
-  clear_line();
+  const bool is_live = line_.is_shown();
+  line_.clear();
   sink_.write(printable_lines(line) + '\n');
   if (is_live) {
     write_line(now());
-  }
-}
-
-void Progress::clear_line() {
-  if (live_width_ > 0) {
-    sink_.write(fmt::format("\r{:{}}\r", "", live_width_));
-    live_width_ = 0;
   }
 }
 
@@ -201,24 +215,20 @@ void Progress::finish() {
   begin("", now);
   finished_ = true;
   if (!first_) {
-    clear_line();
+    line_.clear();
     return;
   }
   show(now);
-  if (sink_.is_terminal) {
-    sink_.write("\n");
-    live_width_ = 0;
-  }
+  line_.keep();
 }
 
 void Progress::leave() noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    if (first_ && !finished_ && live_width_ > 0) {
-      sink_.write("\n");
-      live_width_ = 0;
+    if (first_ && !finished_) {
+      line_.keep();
     }
-    clear_line();  // an activity is not a result
+    line_.clear();  // an activity is not a result
     begin("", now());
     is_left_ = true;
   } catch (const std::exception&) {
@@ -248,11 +258,7 @@ void Progress::write_line(SteadyTime now) {
     sink_.write(describe(now, no_limit) + '\n');
     return;
   }
-  // The last column stays free: some terminals wrap as soon as it is written.
-  const std::size_t columns = std::max<std::size_t>(sink_.width(), 2) - 1;
-  const std::string line = describe(now, columns);
-  sink_.write(fmt::format("\r{:{}}", line, std::min(std::max(live_width_, line.size()), columns)));
-  live_width_ = line.size();
+  line_.write(describe(now, line_.room()));
 }
 
 std::string Progress::activity_text(SteadyTime now) const {
@@ -313,4 +319,4 @@ std::string Progress::describe(SteadyTime now, std::size_t width) const {
   return line;
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <thread>
 
-#include "core/metrics/progress.h"
+#include "core/screen/progress.h"
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 
 /// Writes a person's output on a thread of its own, in order. A stopped terminal (Ctrl-S), or a pipe that nobody reads,
 /// holds up nobody else. One thread uses it.
@@ -44,4 +44,4 @@ class Screen {
 /// `sink` behind a screen: writing returns at once, and updates are skipped while the screen is late.
 [[nodiscard]] ProgressSink through(Screen& screen, ProgressSink sink);
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen

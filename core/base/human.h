@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
-namespace shardrun::metrics {
+namespace shardrun {
 
 // Numbers for people, with three significant digits. All except `counted` give "-" for a number that is negative or not
 // finite.
@@ -20,9 +19,7 @@ namespace shardrun::metrics {
 [[nodiscard]] std::string human_duration(double seconds);
 /// A measured or predicted duration: "45.6 us", "1.23 ms", "12.1 s"; from a minute on as human_duration.
 [[nodiscard]] std::string human_time(double seconds);
-/// Without '.' and '..', and relative to the working directory if that is shorter.
-[[nodiscard]] std::string human_path(const std::filesystem::path& path);
 /// "1 thread", "4 threads", "0 steps"; `plural` is for irregular ones: "2 processes".
 [[nodiscard]] std::string counted(std::int64_t count, std::string_view singular, std::string_view plural = {});
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun

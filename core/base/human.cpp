@@ -1,4 +1,4 @@
-#include "core/metrics/human.h"
+#include "core/base/human.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,8 @@
 #include <cstddef>
 #include <span>
 #include <string_view>
-#include <system_error>
 
-#include "core/files/folder.h"
-
-namespace shardrun::metrics {
+namespace shardrun {
 namespace {
 
 /// At most three digits before the unit. 999.6 is "1.00k" and not "1000": the unit is chosen after rounding.
@@ -98,15 +95,6 @@ std::string human_time(double seconds) {
   return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, unit);
 }
 
-std::string human_path(const std::filesystem::path& path) {
-  const std::filesystem::path normal = files::shown(path).lexically_normal();
-  std::error_code failed;
-  const std::filesystem::path folder = std::filesystem::current_path(failed);
-  const std::filesystem::path relative = normal.lexically_relative(folder);
-  const bool is_shorter = !failed && !relative.empty() && relative.native().size() < normal.native().size();
-  return (is_shorter ? relative : normal).string();
-}
-
 std::string counted(std::int64_t count, std::string_view singular, std::string_view plural) {
   if (count == 1) {
     return fmt::format("1 {}", singular);
@@ -114,4 +102,4 @@ std::string counted(std::int64_t count, std::string_view singular, std::string_v
   return plural.empty() ? fmt::format("{} {}s", count, singular) : fmt::format("{} {}", count, plural);
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun

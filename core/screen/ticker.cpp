@@ -1,4 +1,4 @@
-#include "core/metrics/ticker.h"
+#include "core/screen/ticker.h"
 
 #include <csignal>
 #include <exception>
@@ -6,7 +6,7 @@
 
 #include "core/base/signal_free_thread.h"
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 
 Ticker::Ticker(std::chrono::milliseconds interval, std::function<void()> tick) {
   const auto run = [this, interval, tick = std::move(tick)] {
@@ -34,4 +34,4 @@ Ticker::~Ticker() {
   thread_.join();
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen

@@ -1,4 +1,4 @@
-#include "core/metrics/screen.h"
+#include "core/screen/screen.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -10,7 +10,7 @@
 
 #include "core/base/signal_free_thread.h"
 
-namespace shardrun::metrics {
+namespace shardrun::screen {
 namespace {
 
 /// So small that a screen which takes anything at all is seen to.
@@ -102,4 +102,4 @@ ProgressSink through(Screen& screen, ProgressSink sink) {
   return sink;
 }
 
-}  // namespace shardrun::metrics
+}  // namespace shardrun::screen
