@@ -1,13 +1,17 @@
 // What the comparison with the reference does not show: exact bits, far ranges, and sizes of nothing.
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "core/base/philox.h"
 #include "core/device/cpu/variant.h"
+#include "core/device/device.h"
 #include "core/device/threads.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
@@ -175,4 +179,25 @@ TEST_CASE("shards may be empty", "[device]") {
   CHECK(dw == Floats(6, 5));
   kernel.run({attributes, inputs, outputs, false, {}, scalars, threads});
   CHECK(dw == Floats(6, 0));
+}
+
+TEST_CASE("the loops are those of the best instruction set that the machine has", "[device]") {
+  std::ifstream file("/proc/cpuinfo");
+  std::string flags;
+  for (std::string line; std::getline(file, line) && flags.empty();) {
+    flags = line.starts_with("flags") ? line + " " : "";
+  }
+  const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
+  const bool v3 = has("avx2") && has("fma");
+  const bool v4 = v3 && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl");
+  CHECK(device::machine_level() == (v4 ? 4 : v3 ? 3 : 0));
+
+  const std::vector<cpu::LevelKernel> kernels = cpu::kernels_of("gelu");
+  if (test::sanitized && !test::all_tests) {  // only the baseline is built
+    REQUIRE(kernels.size() == 1);
+  } else {
+    REQUIRE(kernels.size() == (v4 ? 3U : v3 ? 2U : 1U));
+    CHECK(kernels.back().level == device::machine_level());
+  }
+  CHECK(Device::find("cpu").kernel("gelu").run == kernels.back().kernel.run);
 }

@@ -1,16 +1,12 @@
 #include <atomic>
-#include <fstream>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/device/cpu/variant.h"
 #include "core/device/device.h"
 #include "core/device/threads.h"
 #include "tests/support/catch.h"
-#include "tests/support/depth.h"
 
 using namespace shardrun;
 using namespace shardrun::device;
@@ -53,27 +49,6 @@ TEST_CASE("an op without a kernel is named", "[device]") {
 
 TEST_CASE("of several kernels the highest level is taken, in whatever order they registered", "[device]") {
   CHECK(Device::find("reference").kernel("test_levels").run == strong);
-}
-
-TEST_CASE("the loops are those of the best instruction set that the machine has", "[device]") {
-  std::ifstream file("/proc/cpuinfo");
-  std::string flags;
-  for (std::string line; std::getline(file, line) && flags.empty();) {
-    flags = line.starts_with("flags") ? line + " " : "";
-  }
-  const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
-  const bool v3 = has("avx2") && has("fma");
-  const bool v4 = v3 && has("avx512f") && has("avx512bw") && has("avx512dq") && has("avx512vl");
-  CHECK(device::machine_level() == (v4 ? 4 : v3 ? 3 : 0));
-
-  const std::vector<cpu::LevelKernel> kernels = cpu::kernels_of("gelu");
-  if (test::sanitized && !test::all_tests) {  // only the baseline is built
-    REQUIRE(kernels.size() == 1);
-  } else {
-    REQUIRE(kernels.size() == (v4 ? 3U : v3 ? 2U : 1U));
-    CHECK(kernels.back().level == device::machine_level());
-  }
-  CHECK(Device::find("cpu").kernel("gelu").run == kernels.back().kernel.run);
 }
 
 TEST_CASE("every part runs once, part 0 on the caller", "[device]") {

@@ -187,9 +187,9 @@ bool is_as_defined(std::uint32_t reduction, T a, T b, T found) {
 }
 
 /// Elements that are not as defined, or that are written where none is to be.
-template <class T, std::size_t Targets>
-std::size_t count_wrong(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t count,
-                        std::size_t shift, bool in_place) {
+template <class T>
+std::size_t count_wrong(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors, std::size_t targets,
+                        std::size_t count, std::size_t shift, bool in_place) {
   constexpr auto guard = std::byte{0xA5};
   const std::size_t bytes = count * sizeof(T);
   std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(bytes + shift + 64, guard));
@@ -204,9 +204,10 @@ std::size_t count_wrong(std::uint32_t dtype, std::uint32_t reduction, Vectors ve
     std::memcpy(memory[1].data() + shift, b.data(), bytes);
   }
   void* const to[2] = {memory[in_place ? 0 : 2].data() + shift, memory[in_place ? 1 : 3].data() + shift};
-  find_reduction<Targets>(dtype, reduction, vectors)(to, memory[0].data() + shift, memory[1].data() + shift, count);
+  find_reduction(dtype, reduction, vectors)(to[0], targets == 2 ? to[1] : nullptr, memory[0].data() + shift,
+                                            memory[1].data() + shift, count);
   std::size_t wrong = 0;
-  for (std::size_t target = 0; target < Targets; ++target) {
+  for (std::size_t target = 0; target < targets; ++target) {
     for (std::size_t i = 0; i < count; ++i) {
       T found;
       std::memcpy(&found, static_cast<const std::byte*>(to[target]) + i * sizeof(T), sizeof(T));
@@ -230,8 +231,8 @@ std::size_t count_all_wrong(std::uint32_t dtype) {
       for (const std::size_t count : {0U, 1U, 3U, 7U, 31U, 64U, 129U, 1000U, 4099U}) {
         for (const std::size_t shift : {0U, 1U, 8U, 52U}) {
           const auto vectors = static_cast<Vectors>(set);
-          wrong += count_wrong<T, 1>(dtype, reduction, vectors, count, shift, shift == 8);
-          wrong += count_wrong<T, 2>(dtype, reduction, vectors, count, shift, shift == 52);
+          wrong += count_wrong<T>(dtype, reduction, vectors, 1, count, shift, shift == 8);
+          wrong += count_wrong<T>(dtype, reduction, vectors, 2, count, shift, shift == 52);
         }
       }
     }

@@ -157,39 +157,38 @@ enum class Vectors : std::uint32_t { baseline, avx2, avx512 };
 #endif
 }
 
-/// Reduces `count` elements of a and b into to[0], and into to[1] where it has two targets. A target is a or b itself,
-/// or overlaps neither. Any alignment.
-using Reduction = void (*)(void* const* to, const void* a, const void* b, std::uint64_t count) noexcept;
+/// Reduces `count` elements of a and b into `to`, and into `also` unless it is null. A target is a or b itself, or
+/// overlaps neither. Any alignment.
+using Reduction = void (*)(void* to, void* also, const void* a, const void* b, std::uint64_t count) noexcept;
 
 namespace detail {
 
-template <class Left, class Right, class To, std::uint32_t Code, std::size_t Targets>
+template <class Left, class Right, class To, std::uint32_t Code>
 [[nodiscard]] Reduction reduction_for(Vectors vectors) noexcept {
 #ifdef SHARDRUN_X86_VECTORS
   switch (vectors) {
-    case Vectors::avx512: return avx512::reduce_vectors<Left, Right, To, Code, Targets>;
-    case Vectors::avx2: return avx2::reduce_vectors<Left, Right, To, Code, Targets>;
+    case Vectors::avx512: return avx512::reduce_vectors<Left, Right, To, Code>;
+    case Vectors::avx2: return avx2::reduce_vectors<Left, Right, To, Code>;
     case Vectors::baseline: break;
   }
 #else
   (void)vectors;
 #endif
-  return baseline::reduce_vectors<Left, Right, To, Code, Targets>;
+  return baseline::reduce_vectors<Left, Right, To, Code>;
 }
 
 /// Sums and products of integers must wrap around, so they are computed as unsigned.
 template <class T>
 using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
 
-template <class Left, class Right, class To, std::size_t Targets>
+template <class Left, class Right, class To>
 [[nodiscard]] Reduction reduction_of(std::uint32_t reduction, Vectors vectors) noexcept {
   switch (reduction) {
-    case SR_REDUCE_SUM:
-      return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_SUM, Targets>(vectors);
+    case SR_REDUCE_SUM: return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_SUM>(vectors);
     case SR_REDUCE_PRODUCT:
-      return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_PRODUCT, Targets>(vectors);
-    case SR_REDUCE_MIN: return reduction_for<Left, Right, To, SR_REDUCE_MIN, Targets>(vectors);
-    case SR_REDUCE_MAX: return reduction_for<Left, Right, To, SR_REDUCE_MAX, Targets>(vectors);
+      return reduction_for<Wrapping<Left>, Wrapping<Right>, Wrapping<To>, SR_REDUCE_PRODUCT>(vectors);
+    case SR_REDUCE_MIN: return reduction_for<Left, Right, To, SR_REDUCE_MIN>(vectors);
+    case SR_REDUCE_MAX: return reduction_for<Left, Right, To, SR_REDUCE_MAX>(vectors);
     default: return nullptr;
   }
 }
@@ -232,13 +231,11 @@ auto with_type(std::uint32_t dtype, const Act& act) {
 }  // namespace detail
 
 /// Null for an unknown code. f16 and bf16 are computed in float and rounded to nearest, ties to even.
-template <std::size_t Targets = 1>
 [[nodiscard]] inline Reduction find_reduction(std::uint32_t dtype, std::uint32_t reduction,
                                               Vectors vectors = best_vectors()) noexcept {
-  static_assert(Targets == 1 || Targets == 2);
   return detail::with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    return detail::reduction_of<T, T, T, Targets>(reduction, vectors);
+    return detail::reduction_of<T, T, T>(reduction, vectors);
   });
 }
 
@@ -246,7 +243,7 @@ template <std::size_t Targets = 1>
 inline void reduce(std::uint32_t dtype, std::uint32_t reduction, void* to, const void* from,
                    std::uint64_t count) noexcept {
   if (const Reduction run = find_reduction(dtype, reduction)) {
-    run(&to, to, from, count);
+    run(to, nullptr, to, from, count);
   }
 }
 
@@ -257,16 +254,15 @@ class Reducer {
   Reducer() = default;
   /// For unknown codes `run` must not be called.
   Reducer(std::uint32_t dtype, std::uint32_t reduction, Vectors vectors = best_vectors()) noexcept
-      : pair_{find_reduction<1>(dtype, reduction, vectors), find_reduction<2>(dtype, reduction, vectors)} {
+      : pair_(find_reduction(dtype, reduction, vectors)) {
     detail::with_type(dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       using Partial = detail::Partial<T>;
       element_bytes_ = sizeof(T);
       partial_bytes_ = sizeof(Partial);
-      first_ = detail::reduction_of<T, T, Partial, 1>(reduction, vectors);
-      next_ = detail::reduction_of<Partial, T, Partial, 1>(reduction, vectors);
-      last_[0] = detail::reduction_of<Partial, T, T, 1>(reduction, vectors);
-      last_[1] = detail::reduction_of<Partial, T, T, 2>(reduction, vectors);
+      first_ = detail::reduction_of<T, T, Partial>(reduction, vectors);
+      next_ = detail::reduction_of<Partial, T, Partial>(reduction, vectors);
+      last_ = detail::reduction_of<Partial, T, T>(reduction, vectors);
       return true;
     });
   }
@@ -299,26 +295,26 @@ class Reducer {
   void run_tile(std::size_t sources, SourceOf source_of, std::size_t targets, TargetOf target_of,
                 std::uint64_t count) const noexcept {
     alignas(64) unsigned char partial[tile_bytes];
-    void* const so_far = partial;
-    void* const first[2] = {target_of(0), target_of(targets > 1 ? 1 : 0)};
+    void* const result = target_of(0);
+    void* const also = targets > 1 ? target_of(1) : nullptr;
     if (sources == 2) {
-      pair_[targets > 1 ? 1 : 0](first, source_of(0), source_of(1), count);
+      pair_(result, also, source_of(0), source_of(1), count);
     } else {
-      first_(&so_far, source_of(0), source_of(1), count);
+      first_(partial, nullptr, source_of(0), source_of(1), count);
       for (std::size_t i = 2; i + 1 < sources; ++i) {
-        next_(&so_far, so_far, source_of(i), count);
+        next_(partial, nullptr, partial, source_of(i), count);
       }
-      last_[targets > 1 ? 1 : 0](first, so_far, source_of(sources - 1), count);
+      last_(result, also, partial, source_of(sources - 1), count);
     }
     for (std::size_t i = 2; i < targets; ++i) {
-      std::memcpy(target_of(i), first[0], count * element_bytes_);
+      std::memcpy(target_of(i), result, count * element_bytes_);
     }
   }
 
-  Reduction pair_[2] = {};  ///< of two sources, into one target and into two
+  Reduction pair_ = nullptr;  ///< of two sources
   Reduction first_ = nullptr;
   Reduction next_ = nullptr;
-  Reduction last_[2] = {};  ///< into one target and into two
+  Reduction last_ = nullptr;
   std::uint64_t element_bytes_ = 1;
   std::uint64_t partial_bytes_ = 1;
 };
