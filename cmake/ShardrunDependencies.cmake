@@ -7,7 +7,7 @@ if(SHARDRUN_TESTS)
   find_package(Boost 1.81 REQUIRED COMPONENTS context)  # the emulator of CUDA kernels
 endif()
 find_package(fmt REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 if(SHARDRUN_ONEDNN)
   find_package(dnnl)
 endif()

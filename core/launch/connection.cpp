@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/read.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
 #include <vector>
@@ -22,66 +22,78 @@ std::string message_of(const error_code& error) {
 
 }  // namespace
 
-FrameConnection::FrameConnection(boost::asio::ip::tcp::socket socket, std::size_t max_bytes)
-    : socket_(std::move(socket)), max_bytes_(max_bytes) {
+FrameConnection::FrameConnection(boost::asio::ip::tcp::socket socket, const TlsContext& tls)
+    : socket_(std::move(socket)), tls_(tls) {
   close_on_exec(socket_.native_handle());
   error_code ignored;
   socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
 }
 
-void FrameConnection::seal(const Digest& outgoing, const Digest& incoming) {
-  sealing_.emplace(outgoing);
-  opening_.emplace(incoming);
-}
-
 void FrameConnection::start(Events events) {
   events_ = std::move(events);
-  read_header();
+  boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->take(0); });
 }
 
-void FrameConnection::read_header() {
-  boost::asio::async_read(
-      socket_, boost::asio::buffer(header_), [self = shared_from_this()](const error_code& error, std::size_t) {
-        if (error || !self->open_) {
-          return self->ended(message_of(error));
-        }
-        self->has_heard_ = true;
-        const std::size_t length = read_u32({self->header_.data(), self->header_.size()});
-        const std::size_t least = version_and_type_bytes + self->seal_bytes();
-        const std::size_t most = self->max_bytes_ + self->seal_bytes();
-        if (length < least || length > most) {
-          return self->ended(fmt::format("it announced a frame of {} bytes, of {} to {}", length, least, most));
-        }
-        self->read_body(length);
-      });
-}
-
-void FrameConnection::read_body(std::size_t length) {
-  body_.resize(length);
-  boost::asio::async_read(socket_, boost::asio::buffer(body_),
-                          [self = shared_from_this()](const error_code& error, std::size_t) {
+void FrameConnection::read() {
+  socket_.async_read_some(boost::asio::buffer(read_),
+                          [self = shared_from_this()](const error_code& error, std::size_t size) {
                             if (error || !self->open_) {
                               return self->ended(message_of(error));
                             }
-                            self->deliver();
+                            self->has_heard_ = true;
+                            self->take(size);
                           });
 }
 
+/// Takes the first bytes of `read_`, and reads on.
+void FrameConnection::take(std::size_t size) {
+  const bool had_proved = tls_.has_proved();
+  std::string failed;
+  try {
+    tls_.receive({read_.data(), size}, received_);
+  } catch (const ProtocolError& error) {
+    failed = error.message();
+  }
+  if (!had_proved && tls_.has_proved() && failed.empty() && events_.proved) {
+    call(events_.proved);
+  }
+  transmit({});  // what the handshake says, or an alert
+  peer_gone_ = peer_gone_ || !failed.empty();
+  deliver();
+  if (open_ && failed.empty()) {
+    read();
+  } else {
+    ended(failed);
+  }
+}
+
+/// Delivers the whole frames that have come.
 void FrameConnection::deliver() {
-  if (opening_) {
-    std::optional<std::string> opened = opening_->open({header_.data(), header_.size()}, body_);
-    if (!opened) {
-      return ended("a frame does not have the tag of this connection: it was sent or changed by somebody else");
+  std::size_t delivered = 0;
+  while (open_ && received_.size() - delivered >= frame_header_bytes) {
+    const std::string_view rest = std::string_view(received_).substr(delivered);
+    const std::size_t length = read_u32(rest.substr(0, frame_header_bytes));
+    if (length < version_and_type_bytes || length > max_frame_bytes) {
+      return ended(fmt::format("it announced a frame of {} bytes, of {} to {}", length, version_and_type_bytes,
+                               max_frame_bytes));
     }
-    body_ = *std::move(opened);
+    if (rest.size() < frame_header_bytes + length) {
+      break;
+    }
+    const std::string_view frame = rest.substr(frame_header_bytes, length);
+    if (const auto version = static_cast<std::uint8_t>(frame[0]); version != protocol_version) {
+      return ended(fmt::format("it speaks version {} of the protocol, not {}", version, protocol_version));
+    }
+    call([&] { events_.frame(static_cast<FrameType>(frame[1]), frame.substr(version_and_type_bytes)); });
+    delivered += frame_header_bytes + length;
   }
-  const auto version = static_cast<std::uint8_t>(body_[0]);
-  if (version != protocol_version) {
-    return ended(fmt::format("it speaks version {} of the protocol, not {}", version, protocol_version));
-  }
+  received_.erase(0, delivered);
+}
+
+void FrameConnection::call(const std::function<void()>& callback) {
   std::string refused;
   try {
-    events_.frame(static_cast<FrameType>(body_[1]), std::string_view(body_).substr(version_and_type_bytes));
+    callback();
   } catch (const ProtocolError& error) {
     refused = error.message();
   }
@@ -89,16 +101,11 @@ void FrameConnection::deliver() {
     events_ = *std::exchange(next_events_, std::nullopt);
   }
   if (!refused.empty()) {
-    return ended(refused);
-  }
-  if (open_) {
-    read_header();
-  } else {
-    events_ = {};
+    ended(refused);
   }
 }
 
-/// The callbacks are destroyed here, or in deliver(), but never in close(), which one of them may have called.
+/// The callbacks are destroyed here, or in call(), but never in close(), which one of them may have called.
 void FrameConnection::ended(const std::string& why) {
   const Events events = std::exchange(events_, {});
   if (open_) {
@@ -113,35 +120,38 @@ void FrameConnection::close() {
   socket_.close(ignored);
 }
 
-void FrameConnection::send(std::string frame, std::function<void()> written) {
+void FrameConnection::send(const std::string& frame, std::function<void()> written) {
   if (!open_ || peer_gone_) {
     if (written) {
       written();
     }
     return;
   }
-  if (sealing_) {
-    const std::string_view message = std::string_view(frame).substr(frame_header_bytes);
-    std::string sealed = frame_header(message.size() + Cipher::tag_bytes);
-    sealed += sealing_->seal(sealed, message);
-    frame = std::move(sealed);
+  tls_.send(frame);
+  transmit(std::move(written));
+}
+
+void FrameConnection::transmit(std::function<void()> written) {
+  std::string bytes = tls_.take_output();
+  if (bytes.empty() || !open_ || peer_gone_) {
+    return;
   }
-  unsent_bytes_ += frame.size();
-  outgoing_.push_back({std::move(frame), std::move(written)});
+  unsent_bytes_ += bytes.size();
+  outgoing_.push_back({std::move(bytes), std::move(written)});
   if (outgoing_.size() == 1) {
     write_front();
   }
 }
 
 void FrameConnection::write_front() {
-  boost::asio::async_write(socket_, boost::asio::buffer(outgoing_.front().frame),
+  boost::asio::async_write(socket_, boost::asio::buffer(outgoing_.front().bytes),
                            [self = shared_from_this()](const error_code& error, std::size_t) {
-                             self->peer_gone_ = static_cast<bool>(error);
+                             self->peer_gone_ = self->peer_gone_ || error;
                              std::vector<Outgoing> done;
                              do {
                                done.push_back(std::move(self->outgoing_.front()));
                                self->outgoing_.pop_front();
-                               self->unsent_bytes_ -= done.back().frame.size();
+                               self->unsent_bytes_ -= done.back().bytes.size();
                              } while (self->peer_gone_ && !self->outgoing_.empty());
                              if (!self->outgoing_.empty()) {
                                self->write_front();

@@ -97,7 +97,7 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
 
 std::string handed_over_bytes(const RankContext& context) {
   return FrameWriter(FrameType::hello)
-      .raw({reinterpret_cast<const char*>(context.token.data()), context.token.size()})
+      .raw(text_of(context.token))
       .u32(static_cast<std::uint32_t>(context.heartbeat.count()))
       .bytes(context.run)
       .finish();

@@ -10,11 +10,8 @@ namespace shardrun::launch {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-/// HMAC-SHA-256 (RFC 2104, FIPS 180-4), by OpenSSL. Throws Error{internal} if OpenSSL fails.
-[[nodiscard]] Digest hmac_sha256(const Digest& key, std::string_view message);
-
-/// A key for one purpose: HMAC-SHA-256 of the purpose under the token. Keys for different purposes are independent, and
-/// none reveals the token.
+/// A key for one purpose: HMAC-SHA-256 (RFC 2104, FIPS 180-4) of the purpose under the token, by OpenSSL. Keys for
+/// different purposes are independent, and none reveals the token. Throws Error{internal} if OpenSSL fails.
 [[nodiscard]] Digest derive_key(const Token& token, std::string_view purpose);
 
 }  // namespace shardrun::launch

@@ -4,7 +4,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -43,14 +42,6 @@ Token random_token() {
     filled += got > 0 ? static_cast<std::size_t>(got) : 0;
   }
   return token;
-}
-
-bool equal_in_constant_time(const Token& one, const Token& other) noexcept {
-  volatile std::uint8_t difference = 0;
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    difference = static_cast<std::uint8_t>(difference | (one[i] ^ other[i]));
-  }
-  return difference == 0;
 }
 
 FrameWriter::FrameWriter(FrameType type) : frame_(frame_header_bytes, '\0') {
@@ -108,13 +99,6 @@ std::uint32_t PayloadReader::u32() { return number_of<std::uint32_t>(raw(sizeof(
 std::uint64_t PayloadReader::u64() { return number_of<std::uint64_t>(raw(sizeof(std::uint64_t))); }
 
 std::string_view PayloadReader::bytes() { return raw(u32()); }
-
-Token PayloadReader::block() {
-  Token block = {};
-  const std::string_view taken = raw(block.size());
-  std::copy(taken.begin(), taken.end(), block.begin());
-  return block;
-}
 
 void PayloadReader::expect_end() const {
   if (!rest_.empty()) {

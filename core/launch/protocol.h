@@ -14,20 +14,16 @@ namespace shardrun::launch {
 // The messages between a rank and the launcher over the rank's control connection.
 //
 // A frame is: length of the rest (u32), version (u8), type (u8), payload. Numbers are little-endian. Texts and bytes in
-// a payload are preceded by their length (u32). After the handshake (handshake.h) everything behind the length is
-// encrypted, with a tag at its end. To a peer that has not proved that it knows the token, the launcher sends only its
-// nonce and its proof.
+// a payload are preceded by their length (u32). Frames are sent over TLS (tls.h), and only once both ends have proved
+// that they know the token. The first frame is the rank's hello.
 
-inline constexpr std::uint8_t protocol_version = 3;
+inline constexpr std::uint8_t protocol_version = 4;
 inline constexpr std::size_t frame_header_bytes = 4;
-inline constexpr std::size_t max_hello_bytes = 256;                       ///< the longest frame from an unknown peer
-inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< the longest frame from a known peer
-inline constexpr std::uint32_t hello_magic = 0x6472'6873;                 ///< "shrd"
+inline constexpr std::size_t max_frame_bytes = std::size_t{1024} * 1024;  ///< the longest frame
 
 enum class FrameType : std::uint8_t {
   // From a rank.
-  greeting = 11,    ///< magic (u32), nonce
-  hello = 1,        ///< see Hello; encrypted, like all later frames
+  hello = 1,        ///< see Hello
   heartbeat = 2,    ///< empty; a launcher that is a rank too answers with one
   set = 3,          ///< key, value
   get = 4,          ///< request (u64), key
@@ -38,7 +34,6 @@ enum class FrameType : std::uint8_t {
   abort_heard = 9,  ///< empty; a later failure of this rank may be a consequence of the abort
   paused = 10,      ///< empty; this rank waits for `resume`, with no operation in progress
   // From the launcher.
-  challenge = 73,      ///< nonce, proof
   welcome = 64,        ///< empty
   refused = 65,        ///< reason, though the token is right; the launcher's job text if the jobs differ, else ""
   value = 66,          ///< request, value
@@ -68,9 +63,6 @@ using Token = std::array<std::uint8_t, 32>;
   return {reinterpret_cast<const char*>(token.data()), token.size()};
 }
 
-/// Compares in a time that does not depend on where the tokens differ.
-[[nodiscard]] bool equal_in_constant_time(const Token& one, const Token& other) noexcept;
-
 /// Builds a frame. Throws Error{io} if the frame would be longer than max_frame_bytes.
 class FrameWriter {
  public:
@@ -97,7 +89,6 @@ class PayloadReader {
   [[nodiscard]] std::uint64_t u64();
   [[nodiscard]] std::string_view raw(std::size_t size);
   [[nodiscard]] std::string_view bytes();
-  [[nodiscard]] Token block();  ///< 32 bytes: a token, a nonce or a digest
   void expect_end() const;
 
  private:

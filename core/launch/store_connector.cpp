@@ -35,6 +35,7 @@ StoreConnector::StoreConnector(boost::asio::io_context& io, StoreConnectorSettin
       addresses_(divided(settings_.address)),
       events_(std::move(events)),
       io_(io),
+      tls_(tls_context(TlsEnd::rank, settings_.token)),
       timer_(io) {}
 
 StoreConnector::~StoreConnector() {
@@ -73,7 +74,7 @@ void StoreConnector::connect() {
     error_code unknown;
     const tcp::endpoint own = socket->local_endpoint(unknown);
     own_address_ = own.address().to_string();
-    greet(std::make_shared<FrameConnection>(std::move(*socket), max_hello_bytes));
+    shake_hands(std::make_shared<FrameConnection>(std::move(*socket), tls_));
   });
 }
 
@@ -93,35 +94,23 @@ void StoreConnector::pause_before_connecting(const std::string& why, std::chrono
   });
 }
 
-/// Sends the greeting. The listener must prove in time that it knows the token.
-void StoreConnector::greet(std::shared_ptr<FrameConnection> connection) {
+/// The listener must prove in time that it knows the token.
+void StoreConnector::shake_hands(std::shared_ptr<FrameConnection> connection) {
   connection_ = std::move(connection);
-  nonce_ = random_token();
-  connection_->start({.frame = [this](FrameType type, std::string_view payload) { check_proof(type, payload); },
+  connection_->start({.proved =
+                          [this] {
+                            timer_.cancel();
+                            events_.proved(std::exchange(connection_, nullptr), own_address_);
+                          },
+                      .frame = {},
                       .closed = [this](const std::string& why) { not_proved(why); }});
-  connection_->send(encode_greeting(nonce_));
   timer_.expires_after(settings_.proof_timeout);
-  timer_.async_wait([this, greeted = connection_](const error_code& cancelled) {
-    if (!cancelled && greeted == connection_) {
+  timer_.async_wait([this, met = connection_](const error_code& cancelled) {
+    if (!cancelled && met == connection_) {
       // It may be the launcher, which is busy. So try again.
       connect_later(unproved(fmt::format("it did not answer within {} ms", settings_.proof_timeout.count())));
     }
   });
-}
-
-void StoreConnector::check_proof(FrameType type, std::string_view payload) {
-  if (type != FrameType::challenge) {
-    throw ProtocolError(fmt::format("it answered with a frame of type {}", static_cast<int>(type)));
-  }
-  const Challenge challenge = decode_challenge(payload);
-  const SessionKeys keys = session_keys(settings_.token, nonce_, challenge.nonce);
-  if (!equal_in_constant_time(challenge.proof, keys.proof)) {
-    throw ProtocolError("its proof is wrong");
-  }
-  timer_.cancel();
-  connection_->set_max_bytes(max_frame_bytes);
-  connection_->seal(keys.to_launcher, keys.to_rank);
-  events_.proved(std::exchange(connection_, nullptr), own_address_);
 }
 
 std::string StoreConnector::unproved(const std::string& why) const {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/launch/connection.h"
-#include "core/launch/handshake.h"
+#include "core/launch/protocol.h"
 
 namespace shardrun::launch {
 
@@ -19,7 +19,7 @@ struct StoreConnectorSettings {
   std::string address;  ///< numeric; or several, separated by commas, which are tried in turn
   std::uint16_t port = 0;
   Token token = {};                                ///< the secret that both ends prove to know; it is not sent
-  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the listener's proof
+  std::chrono::milliseconds proof_timeout{10000};  ///< from connecting to the end of the handshake
   /// Give up after this many wrong answers instead of a proof, but not before `shortest_of_unproved` has passed since
   /// the first of them. 0: never give up.
   int most_unproved = 0;
@@ -28,8 +28,8 @@ struct StoreConnectorSettings {
 
 /// All must be set.
 struct StoreConnectorEvents {
-  /// The listener has proved that it knows the token. The connection is encrypted. It still has the connector's
-  /// callbacks, one of which calls this. `own_address`: the address of this end of the connection.
+  /// The listener has proved that it knows the token. The connection still has the connector's callbacks, one of which
+  /// calls this. `own_address`: the address of this end of the connection.
   std::function<void(std::shared_ptr<FrameConnection> connection, const std::string& own_address)> proved;
   std::function<void(const std::string& why)> failed;   ///< an attempt failed; another follows
   std::function<void(const std::string& why)> refused;  ///< the last attempt failed; no other follows
@@ -50,8 +50,7 @@ class StoreConnector {
 
  private:
   void pause_before_connecting(const std::string& why, std::chrono::milliseconds longest_pause);
-  void greet(std::shared_ptr<FrameConnection> connection);
-  void check_proof(FrameType type, std::string_view payload);
+  void shake_hands(std::shared_ptr<FrameConnection> connection);
   void not_proved(const std::string& why);
   [[nodiscard]] std::string unproved(const std::string& why) const;
 
@@ -59,12 +58,12 @@ class StoreConnector {
   const std::vector<std::string> addresses_;
   const StoreConnectorEvents events_;
   boost::asio::io_context& io_;
+  const TlsContext tls_;
   boost::asio::steady_timer timer_;  ///< until the next attempt, or until the proof is late
   std::size_t attempts_ = 0;
   std::chrono::milliseconds pause_{20};
   std::shared_ptr<FrameConnection> connection_;  ///< until the listener has proved itself
   std::string own_address_;                      ///< of `connection_`
-  Nonce nonce_ = {};                             ///< of `connection_`
   int unproved_ = 0;                             ///< number of answers that were not a proof
   std::chrono::steady_clock::time_point first_unproved_;
 };

@@ -19,7 +19,6 @@ using boost::system::error_code;
 struct StoreServer::Guest {
   std::shared_ptr<FrameConnection> connection;
   std::string from;
-  bool challenged = false;
   std::unique_ptr<RunningTimer> deadline;
 };
 
@@ -97,6 +96,7 @@ std::string stop_frame(int signal) {
 StoreServer::StoreServer(boost::asio::io_context& io, StoreServerSettings settings, StoreServerEvents events)
     : io_(io),
       settings_(std::move(settings)),
+      tls_(tls_context(TlsEnd::launcher, settings_.token)),
       events_(std::move(events)),
       acceptor_(listen(io, settings_)),
       accept_again_(io),
@@ -150,14 +150,15 @@ void StoreServer::receive_guest(tcp::socket socket) {
   }
   const std::uint64_t id = next_guest_++;
   Guest& guest = guests_[id];
-  guest.connection = std::make_shared<FrameConnection>(std::move(socket), max_hello_bytes);
+  guest.connection = std::make_shared<FrameConnection>(std::move(socket), tls_);
   guest.from = from;
   guest.deadline = std::make_unique<RunningTimer>(io_);
   guest.deadline->start(settings_.hello_timeout, [this, id] {
     drop_guest(id, fmt::format("it said no hello within {} ms", settings_.hello_timeout.count()));
   });
-  guest.connection->start({.frame = [this, id](FrameType type, std::string_view payload) { greet(id, type, payload); },
-                           .closed = [this, id](const std::string& why) { drop_guest(id, why); }});
+  guest.connection->start(
+      {.frame = [this, id](FrameType type, std::string_view payload) { hear_hello(id, type, payload); },
+       .closed = [this, id](const std::string& why) { drop_guest(id, why); }});
 }
 
 void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
@@ -165,15 +166,15 @@ void StoreServer::drop_guest(std::uint64_t id, const std::string& why) {
   if (found != guests_.end()) {
     found->second.connection->close();
     const std::string_view unproved =
-        found->second.challenged ? "it has not proved that it knows this job's token: " : "";
+        found->second.connection->has_proved() ? "" : "it has not proved that it knows this job's token: ";
     log_drop(found->second.from, fmt::format("{}{}", unproved, why));
     guests_.erase(found);
     ++strangers_;
   }
 }
 
-/// Drops the oldest connection without a hello, even if it has greeted: strangers greet too, and a dropped rank comes
-/// again. Returns false if there is none.
+/// Drops the oldest connection without a hello, even in its handshake: strangers begin one too, and a dropped rank
+/// comes again. Returns false if there is none.
 bool StoreServer::drop_guest_for_room(const std::string& why) {
   if (guests_.empty()) {
     return false;
@@ -182,27 +183,12 @@ bool StoreServer::drop_guest_for_room(const std::string& why) {
   return true;
 }
 
-void StoreServer::greet(std::uint64_t id, FrameType type, std::string_view payload) {
-  Guest& guest = guests_.at(id);
-  if (type == FrameType::greeting && !guest.challenged) {
-    return challenge(guest, decode_greeting(payload));
-  }
-  if (type != FrameType::hello || !guest.challenged) {
+/// The guest knows the token, because the handshake is over.
+void StoreServer::hear_hello(std::uint64_t id, FrameType type, std::string_view payload) {
+  if (type != FrameType::hello) {
     return drop_guest(id, "it said something else than hello");
   }
-  hear_hello(id, decode_hello(payload));
-}
-
-void StoreServer::challenge(Guest& guest, const Nonce& of_rank) {
-  const Nonce own = random_token();
-  const SessionKeys keys = session_keys(settings_.token, of_rank, own);
-  guest.challenged = true;
-  guest.connection->send(encode(Challenge{.nonce = own, .proof = keys.proof}));
-  guest.connection->seal(keys.to_rank, keys.to_launcher);
-}
-
-/// The guest knows the token, because its frame was encrypted with the connection's key.
-void StoreServer::hear_hello(std::uint64_t id, const Hello& hello) {
+  const Hello hello = decode_hello(payload);
   if (hello.world_size != members_.size()) {
     return refuse(id, fmt::format("it is one of {} ranks, and this job has {}", hello.world_size, members_.size()));
   }
@@ -236,7 +222,6 @@ void StoreServer::admit(std::uint64_t id, const Hello& hello) {
   member.joined = true;
   member.connection = guests_.at(id).connection;
   guests_.erase(id);
-  member.connection->set_max_bytes(max_frame_bytes);
   member.connection->restart(
       {.frame = [this, rank](FrameType type, std::string_view payload) { member_frame(rank, type, payload); },
        .closed =

@@ -15,7 +15,6 @@
 
 #include "core/launch/connection.h"
 #include "core/launch/failure.h"
-#include "core/launch/handshake.h"
 #include "core/launch/protocol.h"
 
 namespace shardrun::launch {
@@ -89,9 +88,7 @@ class StoreServer {
   void receive_guest(boost::asio::ip::tcp::socket socket);
   void drop_guest(std::uint64_t guest, const std::string& why);
   [[nodiscard]] bool drop_guest_for_room(const std::string& why);
-  void greet(std::uint64_t guest, FrameType type, std::string_view payload);
-  void challenge(Guest& guest, const Nonce& of_rank);
-  void hear_hello(std::uint64_t guest, const Hello& hello);
+  void hear_hello(std::uint64_t guest, FrameType type, std::string_view payload);
   void refuse(std::uint64_t guest, const std::string& why, std::string_view job = {});
   void admit(std::uint64_t guest, const Hello& hello);
   void member_frame(int rank, FrameType type, std::string_view payload);
@@ -102,6 +99,7 @@ class StoreServer {
 
   boost::asio::io_context& io_;
   StoreServerSettings settings_;
+  const TlsContext tls_;
   StoreServerEvents events_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_again_;

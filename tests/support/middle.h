@@ -63,18 +63,15 @@ namespace shardrun::test {
   return bytes;
 }
 
-/// A whole frame of a control connection, with its length before it; "" where the connection ends.
-[[nodiscard]] inline std::string read_frame(int socket) {
-  std::string frame = read_bytes(socket, 4);
-  if (frame.size() < 4) {
+/// A whole record of TLS, with its header; "" where the connection ends.
+[[nodiscard]] inline std::string read_record(int socket) {
+  const std::string header = read_bytes(socket, 5);
+  if (header.size() < 5) {
     return {};
   }
-  std::uint32_t length = 0;
-  for (std::size_t byte = 4; byte-- > 0;) {
-    length = length << 8U | static_cast<unsigned char>(frame[byte]);
-  }
-  const std::string body = length <= (1U << 21U) ? read_bytes(socket, length) : "";
-  return body.empty() ? "" : frame + body;
+  const auto byte = [&](std::size_t at) { return std::size_t{static_cast<unsigned char>(header[at])}; };
+  const std::string body = read_bytes(socket, byte(3) << 8U | byte(4));
+  return body.empty() ? "" : header + body;
 }
 
 inline void send_bytes(int socket, std::string_view bytes) {
@@ -91,18 +88,18 @@ inline void send_bytes(int socket, std::string_view bytes) {
 /// he sees, and passes on what he likes.
 class Middle {
  public:
-  struct Frame {
+  struct Record {
     int connection;  ///< of those made so far
     bool to_launcher;
     int number;  ///< of those of this connection in this direction
     std::string bytes;
   };
-  /// What he sends in place of a frame: onwards, and back to where it came from.
+  /// What he sends in place of a record: onwards, and back to where it came from.
   struct Sent {
     std::string onwards;
     std::string back = {};
   };
-  using Change = std::function<Sent(const Frame& frame)>;
+  using Change = std::function<Sent(const Record& record)>;
 
   /// `change` is called on any thread, one call at a time.
   Middle(std::uint16_t launcher, Change change) : launcher_(launcher), change_(std::move(change)) {
@@ -165,7 +162,7 @@ class Middle {
     const int from = to_launcher ? line.rank.get() : line.launcher.get();
     const int to = to_launcher ? line.launcher.get() : line.rank.get();
     for (int number = 0;; ++number) {
-      std::string bytes = read_frame(from);
+      std::string bytes = read_record(from);
       if (bytes.empty()) {
         return line.cut();
       }
@@ -196,6 +193,6 @@ class Middle {
 };
 
 /// He passes on what comes.
-[[nodiscard]] inline Middle::Sent as_it_is(const Middle::Frame& frame) { return {.onwards = frame.bytes}; }
+[[nodiscard]] inline Middle::Sent as_it_is(const Middle::Record& record) { return {.onwards = record.bytes}; }
 
 }  // namespace shardrun::test

@@ -1,21 +1,25 @@
 #include "tests/unit/launch/attacks.h"
 
 #include <fmt/format.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/write.hpp>
 #include <functional>
 #include <string_view>
 
 #include "core/base/philox.h"
-#include "core/launch/cipher.h"
-#include "core/launch/handshake.h"
-#include "core/launch/protocol.h"
 #include "tests/support/attacks.h"
 #include "tests/support/middle.h"
 
 namespace shardrun::test {
 
+namespace ssl = boost::asio::ssl;
+using boost::asio::ip::tcp;
 using launch::FrameType;
 using launch::FrameWriter;
 using launch::Hello;
@@ -37,52 +41,32 @@ void reset_at_close(const files::FileDescriptor& socket) {
   ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
-/// What comes until the other side hangs up, in words: "dropped", "challenged" (and then dropped).
+/// What comes until the other side hangs up, in words: "dropped", "answered" (and then dropped). An alert is no answer.
 std::string outcome(const files::FileDescriptor& socket) {
   std::string words;
-  for (std::string frame; !(frame = read_frame(socket.get())).empty();) {
-    const bool is_challenge = static_cast<FrameType>(frame[launch::frame_header_bytes + 1]) == FrameType::challenge;
-    words += is_challenge && words.empty() ? "challenged, " : "told something, ";
+  for (std::string record; !(record = read_record(socket.get())).empty();) {
+    words = words.empty() && record[0] != alert_record ? "answered, " : words;
   }
   return words + "dropped";
 }
 
-std::string greeting() { return launch::encode_greeting(launch::random_token()); }
-
-std::string sealed(launch::Cipher& cipher, const std::string& frame) {
-  const std::string_view message = std::string_view(frame).substr(launch::frame_header_bytes);
-  const std::string header = launch::frame_header(message.size() + launch::Cipher::tag_bytes);
-  return header + cipher.seal(header, message);
-}
-
 /// Does the handshake with this token, and says this hello; what came of it.
-std::string say_hello(const RankContext& context, const launch::Token& token, const std::string& hello,
-                      std::string* said = nullptr) {
-  const files::FileDescriptor socket = connect_to(context);
-  const launch::Nonce nonce = launch::random_token();
-  const std::string first = launch::encode_greeting(nonce);
-  send_bytes(socket.get(), first);
-  const std::string frame = read_frame(socket.get());
-  const launch::Challenge challenge = launch::decode_challenge(std::string_view(frame).substr(before_payload));
-  const launch::SessionKeys keys = launch::session_keys(token, nonce, challenge.nonce);
-  launch::Cipher sealing(keys.to_launcher);
-  const std::string second = sealed(sealing, hello);
-  if (said != nullptr) {
-    *said = first + second;
-  }
-  send_bytes(socket.get(), second);
-  const std::string answer = read_frame(socket.get());
+std::string say_hello(const RankContext& context, const launch::Token& token, const std::string& hello) {
+  boost::asio::io_context io;
+  ssl::context tls(launch::tls_context(launch::TlsEnd::rank, token).release());
+  ssl::stream<tcp::socket> stream(io, tls);
+  stream.next_layer().connect({boost::asio::ip::address_v4::loopback(), context.port});
+  boost::system::error_code failed;
+  stream.handshake(ssl::stream_base::client, failed);
+  boost::asio::write(stream, boost::asio::buffer(hello), failed);
+  std::string answer(1024, '\0');
+  answer.resize(stream.read_some(boost::asio::buffer(answer), failed));
   if (answer.empty()) {
     return "dropped";
   }
-  launch::Cipher opening(keys.to_rank);
-  const std::optional<std::string> opened = opening.open(std::string_view(answer).substr(0, launch::frame_header_bytes),
-                                                         std::string_view(answer).substr(launch::frame_header_bytes));
-  if (!opened) {
-    return "answered, with another key";
-  }
-  return static_cast<FrameType>((*opened)[1]) == FrameType::refused
-             ? fmt::format("refused, {}", launch::PayloadReader(std::string_view(*opened).substr(2)).bytes())
+  return static_cast<FrameType>(answer[before_payload - 1]) == FrameType::refused
+             ? fmt::format("refused, {}",
+                           launch::PayloadReader(std::string_view(answer).substr(before_payload)).bytes())
              : "let in";
 }
 
@@ -103,6 +87,17 @@ std::string with_version(std::string frame, char version) {
 
 }  // namespace
 
+std::string client_hello(const launch::TlsContext& context) {
+  launch::Tls tls(context);
+  std::string nothing;
+  tls.receive("", nothing);
+  return tls.take_output();
+}
+
+std::string client_hello(const launch::Token& token) {
+  return client_hello(launch::tls_context(launch::TlsEnd::rank, token));
+}
+
 Attacked attack(const RankContext& context) {
   Attacked result;
   const auto note = [&](const std::string& name, const std::string& came_of_it) {
@@ -115,33 +110,36 @@ Attacked attack(const RankContext& context) {
     ++result.strangers;
   };
   const std::string good = hello_of(context, [](Hello&) {});
+  const std::string first = client_hello(context.token);
   launch::Token other_token = context.token;
   other_token.back() ^= 1U;
-  std::string said;
+  const launch::TlsContext keyless(::SSL_CTX_new(::TLS_client_method()));
+  const launch::TlsContext older(::SSL_CTX_new(::TLS_client_method()));
+  ::SSL_CTX_set_max_proto_version(older.get(), TLS1_2_VERSION);
 
   attempt("HTTP", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   attempt("zeros", std::string(64, '\0'));
   attempt("ones", std::string(5000, '\xff'));
-  attempt("long", std::string("\x00\x00\x10\x00", 4) + std::string(64, 'x'));
-  attempt("no greeting", FrameWriter(FrameType::set).bytes("key").bytes("value").finish());
-  attempt("hello at once", good);
-  attempt("short greeting", FrameWriter(FrameType::greeting).u32(launch::hello_magic).finish());
-  attempt("long greeting", FrameWriter(FrameType::greeting).raw(std::string(9000, 'x')).finish());
-  attempt("other magic", FrameWriter(FrameType::greeting).u32(7).raw(std::string(32, 'x')).finish());
-  attempt("version", with_version(greeting(), 9));
+  attempt("long", std::string("\x16\x03\x01\x00\x04\x01\x02\x02\x00", 9));
+  attempt("much", std::string("\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb", 9) + std::string(5000, 'x'));
+  attempt("hello in the clear", good);
+  attempt("TLS without a key", client_hello(keyless));
+  attempt("TLS 1.2", client_hello(older));
   attempt("silence", "");
-  attempt("drop by drop", greeting().substr(0, 20));
-  attempt("greeting alone", greeting());
-  attempt("two greetings", greeting() + greeting());
-  attempt("hello in the clear", greeting() + good);
+  attempt("drop by drop", first.substr(0, 20));
+  attempt("replay", first);
+  attempt("two replays", first + first);
   note("token", say_hello(context, other_token, good));
   ++result.strangers;
 
-  note("taken rank", say_hello(context, context.token, good, &said));
+  note("taken rank", say_hello(context, context.token, good));
   note("no such rank", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.rank = 1000; })));
   note("other size", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.world_size = 3; })));
   note("other job", say_hello(context, context.token, hello_of(context, [](Hello& hello) { hello.job_hash = 77; })));
-  attempt("replay", said);
+  note("version", say_hello(context, context.token, with_version(good, 9)));
+  note("no hello", say_hello(context, context.token, FrameWriter(FrameType::set).bytes("key").bytes("value").finish()));
+  note("long frame", say_hello(context, context.token, std::string("\x00\x00\x20\x00", 4)));
+  result.strangers += 3;
 
   const int scans = attacks(100);
   for (int i = 0; i < scans; ++i) {
@@ -150,7 +148,7 @@ Attacked attack(const RankContext& context) {
       reset_at_close(scan);
     }
     if (i % 3 == 0) {
-      send_bytes(scan.get(), greeting());
+      send_bytes(scan.get(), first);
     }
   }
   std::vector<files::FileDescriptor> crowd;

@@ -1,18 +1,20 @@
 // Who stands where the launcher is expected, or between it and its ranks.
 
+#include <dlfcn.h>
 #include <fmt/format.h>
-#include <sys/random.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <functional>
 #include <future>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,9 +23,10 @@
 
 #include "core/base/host_name.h"
 #include "core/base/philox.h"
-#include "core/launch/handshake.h"
+#include "core/launch/keys.h"
 #include "core/launch/rank.h"
 #include "core/launch/store_client.h"
+#include "core/launch/tls.h"
 #include "tests/support/attacks.h"
 #include "tests/support/catch.h"
 #include "tests/support/errors.h"
@@ -32,10 +35,12 @@
 #include "tests/unit/launch/store.h"
 
 using namespace shardrun::launch;
+namespace ssl = boost::asio::ssl;
+using boost::asio::ip::tcp;
 using Catch::Matchers::Contains;
 using shardrun::test::as_it_is;
 using shardrun::test::attacks;
-using shardrun::test::before_payload;
+using shardrun::test::client_hello;
 using shardrun::test::error_of;
 using shardrun::test::Middle;
 using shardrun::test::Store;
@@ -43,18 +48,18 @@ using std::chrono::milliseconds;
 
 namespace {
 
-std::atomic<int> failing_draws = 0;
+std::atomic<int> failing_clients = 0;
 
 }  // namespace
 
-/// Instead of the C library's, for this program: the next draws of random bytes can be made to fail.
-extern "C" ssize_t getrandom(void* bytes, size_t count, unsigned int flags) {
-  if (failing_draws > 0) {
-    --failing_draws;
-    errno = EIO;
-    return -1;
+/// Instead of OpenSSL's, for this program: the next attempts of ranks to begin TLS can be made to fail.
+extern "C" SSL* SSL_new(SSL_CTX* context) {
+  static const auto real = reinterpret_cast<SSL* (*)(SSL_CTX*)>(::dlsym(RTLD_NEXT, "SSL_new"));
+  if (failing_clients > 0 && ::SSL_CTX_get_ssl_method(context) == ::TLS_client_method()) {
+    --failing_clients;
+    return nullptr;
   }
-  return ::syscall(SYS_getrandom, bytes, count, flags);
+  return real(context);
 }
 
 namespace {
@@ -79,7 +84,7 @@ std::string digits_of(const Token& token) {
   return text;
 }
 
-/// What a man in the middle does to one frame; the rest he passes on.
+/// What a man in the middle does to one record; the rest he passes on.
 struct Attack {
   std::string what;
   bool to_launcher;
@@ -87,33 +92,70 @@ struct Attack {
   bool done = false;
   std::string held = {};
 
-  Middle::Sent operator()(const Middle::Frame& frame) {
+  Middle::Sent operator()(const Middle::Record& record) {
     if (!held.empty()) {
-      return {.onwards = frame.bytes + std::exchange(held, "")};
+      return {.onwards = record.bytes + std::exchange(held, "")};
     }
-    if (done || frame.connection != 0 || frame.to_launcher != to_launcher || frame.number != number) {
-      return as_it_is(frame);
+    if (done || record.connection != 0 || record.to_launcher != to_launcher || record.number != number) {
+      return as_it_is(record);
     }
     done = true;
     if (what == "repeat") {
-      return {.onwards = frame.bytes + frame.bytes};
+      return {.onwards = record.bytes + record.bytes};
     }
     if (what == "omit") {
       return {};
     }
     if (what == "reflect") {
-      return {.onwards = "", .back = frame.bytes};
+      return {.onwards = "", .back = record.bytes};
     }
     if (what == "delay") {
-      held = frame.bytes;
+      held = record.bytes;
       return {};
     }
-    std::string changed = frame.bytes;
-    const std::size_t at = frame_header_bytes + static_cast<std::size_t>(frame.number) % (changed.size() - 4);
+    std::string changed = record.bytes;
+    const std::size_t at = 5 + static_cast<std::size_t>(record.number) % (changed.size() - 5);  // behind the header
     changed[at] = static_cast<char>(changed[at] ^ 1);
     return {.onwards = changed};
   }
 };
+
+/// What a rank says after this answer to the first that it sent; alerts are no words.
+std::string answer(int rank, const std::function<std::string(const std::string& sent)>& with) {
+  shardrun::test::send_bytes(rank, with(shardrun::test::read_record(rank)));
+  ::shutdown(rank, SHUT_WR);
+  std::string told;
+  for (std::string record; !(record = shardrun::test::read_record(rank)).empty();) {
+    told += record.starts_with(shardrun::test::alert_record) ? "" : record;
+  }
+  return told;
+}
+
+/// What a rank says to this server.
+std::string serve(int rank, ssl::context& tls) {
+  boost::asio::io_context io;
+  ssl::stream<tcp::socket> stream(io, tls);
+  stream.next_layer().assign(tcp::v4(), ::dup(rank));
+  boost::system::error_code failed;
+  stream.handshake(ssl::stream_base::server, failed);
+  std::string told(1, '\0');
+  told.resize(stream.read_some(boost::asio::buffer(told), failed));
+  return told;
+}
+
+/// A server that has a certificate, signed by itself, and not the key.
+ssl::context with_certificate() {
+  ssl::context tls(ssl::context::tlsv13_server);
+  const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(::EVP_EC_gen("P-256"), ::EVP_PKEY_free);
+  const std::unique_ptr<X509, decltype(&::X509_free)> certificate(::X509_new(), ::X509_free);
+  ::X509_gmtime_adj(::X509_getm_notBefore(certificate.get()), 0);
+  ::X509_gmtime_adj(::X509_getm_notAfter(certificate.get()), 3600);
+  ::X509_set_pubkey(certificate.get(), key.get());
+  ::X509_sign(certificate.get(), key.get(), ::EVP_sha256());
+  REQUIRE(::SSL_CTX_use_certificate(tls.native_handle(), certificate.get()) == 1);
+  REQUIRE(::SSL_CTX_use_PrivateKey(tls.native_handle(), key.get()) == 1);
+  return tls;
+}
 
 }  // namespace
 
@@ -152,7 +194,8 @@ TEST_CASE("a man in the middle changes nothing unseen", "[launch][attack]") {
     Attack attack{.what = kinds[static_cast<std::size_t>(i) % kinds.size()],
                   .to_launcher = i / 5 % 2 == 0,
                   .number = static_cast<int>(random() % 8)};
-    const bool in_handshake = attack.number < 2;
+    // Up to the rank's hello, and up to the welcome.
+    const bool in_handshake = attack.number < (attack.to_launcher ? 3 : 4);
     if (in_handshake && (attack.what == "delay" || attack.what == "omit")) {
       attack.what = "change";  // nothing would follow, and both ends wait
     }
@@ -196,8 +239,7 @@ TEST_CASE("a man in the middle changes nothing unseen", "[launch][attack]") {
   CHECK(unseen == 0);
 }
 
-TEST_CASE("a greeting or a proof that is changed on its way costs a rank no more than another attempt",
-          "[launch][attack]") {
+TEST_CASE("a first record that is changed on its way costs a rank no more than another attempt", "[launch][attack]") {
   const bool to_launcher = GENERATE(true, false);
   const std::string what = GENERATE("change", "omit", "reflect");
   Store store(1, {.hello_timeout = milliseconds(100)});
@@ -211,36 +253,34 @@ TEST_CASE("an imposter is told nothing, and is named", "[launch][attack]") {
   const Token token = random_token();
   Token other = token;
   other[31] ^= 1U;
-  const SessionKeys recorded = session_keys(token, random_token(), Nonce{});
-  const std::vector<std::function<std::string(const std::string& greeting)>> imposters = {
-      [](const std::string&) { return std::string("HTTP/1.0 200 OK\r\n\r\n"); },
-      [](const std::string& greeting) { return greeting; },
-      [](const std::string&) { return FrameWriter(FrameType::welcome).finish(); },
-      [](const std::string&) { return encode(Challenge{.nonce = random_token(), .proof = random_token()}); },
-      [&](const std::string&) { return encode(Challenge{.nonce = {}, .proof = recorded.proof}); },
-      [&](const std::string& greeting) {
-        const Nonce nonce = decode_greeting(std::string_view(greeting).substr(before_payload));
-        return encode(Challenge{.nonce = {}, .proof = session_keys(other, nonce, {}).proof});
-      },
+  ssl::context other_run(tls_context(TlsEnd::launcher, other).release());
+  ssl::context certified = with_certificate();
+  const TlsContext launcher = tls_context(TlsEnd::launcher, token);
+  Tls earlier(launcher);
+  std::string nothing;
+  earlier.receive(client_hello(token), nothing);
+  const std::string recorded = earlier.take_output();
+  const std::vector<std::function<std::string(int rank)>> imposters = {
+      [](int rank) { return answer(rank, [](const std::string&) { return "HTTP/1.0 200 OK\r\n\r\n"; }); },
+      [](int rank) { return answer(rank, [](const std::string& sent) { return sent; }); },
+      [&](int rank) { return answer(rank, [&](const std::string&) { return client_hello(token); }); },
+      [&](int rank) { return answer(rank, [&](const std::string&) { return recorded; }); },
+      [&](int rank) { return serve(rank, other_run); },
+      [&](int rank) { return serve(rank, certified); },
   };
-  const int count = attacks(6);
-  std::set<std::string> greetings;
+  const int count = attacks(static_cast<int>(imposters.size()));
   std::size_t connections = 0;
   for (int i = 0; i < count; ++i) {
     auto [listener, port] = shardrun::test::listen_at(0);
-    std::string beyond;
+    std::string told;
     std::thread imposter([&, socket = listener.get()] {
       for (;;) {
         const shardrun::files::FileDescriptor rank(::accept(socket, nullptr, nullptr));
         if (!rank.is_open()) {
           return;
         }
-        const std::string greeting = shardrun::test::read_frame(rank.get());
-        greetings.insert(greeting);
         ++connections;
-        shardrun::test::send_bytes(rank.get(), imposters[static_cast<std::size_t>(i) % imposters.size()](greeting));
-        ::shutdown(rank.get(), SHUT_WR);
-        beyond += shardrun::test::read_bytes(rank.get(), 1);
+        told += imposters[static_cast<std::size_t>(i) % imposters.size()](rank.get());
       }
     });
     const StoreClientSettings settings{
@@ -250,18 +290,24 @@ TEST_CASE("an imposter is told nothing, and is named", "[launch][attack]") {
     const std::string error = error_of([&] { const StoreClient client(settings, in(long_enough)); });
     ::shutdown(listener.get(), SHUT_RDWR);
     imposter.join();
+    INFO("imposter " << i);
     CHECK_THAT(error, Contains(fmt::format("what listens at 127.0.0.1 port {} has not proved that it knows this run's "
                                            "token: ",
                                            port)) &&
                           Contains("is SHARDRUN_TOKEN the same there"));
-    CHECK(beyond.empty());
+    CHECK(told.empty());
   }
   CHECK(connections == 2 * static_cast<std::size_t>(count));
-  CHECK(greetings.size() == connections);
-  for (const std::string& greeting : greetings) {
-    CHECK(greeting.size() == before_payload + 4 + sizeof(Nonce));
-    CHECK(greeting.find(text_of(token)) == std::string::npos);
-  }
+}
+
+TEST_CASE("a rank offers its key with a fresh exchange, and nothing else", "[launch][attack]") {
+  const Token token = random_token();
+  const std::string hello = client_hello(token);
+  CHECK(hello != client_hello(token));
+  CHECK(hello.find(text_of(token)) == std::string::npos);
+  CHECK(hello.find(text_of(derive_key(token, "TLS of control connections"))) == std::string::npos);
+  CHECK(hello.find(std::string("\x00\x2d\x00\x02\x01\x01", 6)) != std::string::npos);  // psk_dhe_ke
+  CHECK(hello.find(std::string("\x00\x2a\x00\x00", 4)) == std::string::npos);          // early data
 }
 
 TEST_CASE("a rank tries on where something else listens until its launcher does", "[launch]") {
@@ -297,9 +343,9 @@ TEST_CASE("a rank that is hung up on before a word tries on, however often", "[l
 
 TEST_CASE("a rank whose line cannot be served for a while does not end", "[launch]") {
   Store store(1);
-  failing_draws = 2;
+  failing_clients = 2;
   Rank rank(store.context(0), Store::job, in(long_enough));
-  CHECK(failing_draws == 0);
+  CHECK(failing_clients == 0);
   rank.set("key", "value");
   CHECK(rank.get("key", in(long_enough)) == "value");
 }
@@ -307,10 +353,9 @@ TEST_CASE("a rank whose line cannot be served for a while does not end", "[launc
 TEST_CASE("a rank that is slow to greet keeps its place before strangers that greet at once", "[launch][attack]") {
   Store store(1, {.hello_timeout = std::chrono::hours(1), .max_strangers = 2});
   const auto come = [&] { return shardrun::test::connect_to_port(store.context(0).port); };
-  const auto greet = [](const shardrun::files::FileDescriptor& guest) {
-    shardrun::test::send_bytes(guest.get(), encode_greeting(random_token()));
-    const std::string answer = shardrun::test::read_frame(guest.get());
-    return answer.size() > 5 && static_cast<FrameType>(answer[5]) == FrameType::challenge;
+  const auto greet = [&](const shardrun::files::FileDescriptor& guest) {
+    shardrun::test::send_bytes(guest.get(), client_hello(store.context(0).token));
+    return shardrun::test::read_record(guest.get()).starts_with(shardrun::test::handshake_record);
   };
   const auto first = come();
   CHECK(greet(first));
@@ -319,7 +364,8 @@ TEST_CASE("a rank that is slow to greet keeps its place before strangers that gr
   const auto slow = come();
   const auto last = come();  // the first goes
   CHECK(greet(last));
-  CHECK(shardrun::test::read_bytes(first.get(), 1).empty());
+  while (!shardrun::test::read_record(first.get()).empty()) {
+  }
   CHECK(greet(slow));
 }
 
@@ -337,10 +383,13 @@ TEST_CASE("a handshake that was recorded is worth nothing", "[launch][attack]") 
   std::size_t strangers = 0;
   for (int i = 0; i < count; ++i) {
     std::string recorded;
-    for (milliseconds wait(50); recorded.size() <= encode_greeting({}).size(); wait *= 2) {
+    bool is_whole = false;
+    for (milliseconds wait(50); !is_whole; wait *= 2) {
       // The hello does not arrive, so that its rank is not taken.
-      Middle middle(store.context(1).port, [](const Middle::Frame& frame) {
-        return frame.to_launcher && frame.number == 1 ? Middle::Sent{} : as_it_is(frame);
+      Middle middle(store.context(1).port, [&](const Middle::Record& record) {
+        const bool is_hello = record.to_launcher && record.number == 2;
+        is_whole = is_whole || (is_hello && record.connection == 0);
+        return is_hello ? Middle::Sent{} : as_it_is(record);
       });
       CHECK_THAT(error_of([&] { Rank(context_at(store, 1, middle.port()), Store::job, in(wait)); }),
                  Contains("could not join its job"));
@@ -349,8 +398,9 @@ TEST_CASE("a handshake that was recorded is worth nothing", "[launch][attack]") 
     }
     const auto replay = shardrun::test::connect_to_port(store.context(1).port);
     shardrun::test::send_bytes(replay.get(), recorded);
-    CHECK(static_cast<FrameType>(shardrun::test::read_frame(replay.get()).at(5)) == FrameType::challenge);
-    CHECK(shardrun::test::read_frame(replay.get()).empty());
+    CHECK(shardrun::test::read_record(replay.get()).starts_with(shardrun::test::handshake_record));
+    while (!shardrun::test::read_record(replay.get()).empty()) {
+    }
     CHECK(store.strangers() > strangers);
     strangers = store.strangers();
   }

@@ -26,17 +26,14 @@ TEST_CASE("strangers are dropped and counted, and the job goes on", "[launch]") 
                                              "zeros: dropped",
                                              "ones: dropped",
                                              "long: dropped",
-                                             "no greeting: dropped",
-                                             "hello at once: dropped",
-                                             "short greeting: dropped",
-                                             "long greeting: dropped",
-                                             "other magic: dropped",
-                                             "version: dropped",
+                                             "much: dropped",
+                                             "hello in the clear: dropped",
+                                             "TLS without a key: dropped",
+                                             "TLS 1.2: dropped",
                                              "silence: dropped",
                                              "drop by drop: dropped",
-                                             "greeting alone: challenged, dropped",
-                                             "two greetings: challenged, dropped",
-                                             "hello in the clear: challenged, dropped",
+                                             "replay: answered, dropped",
+                                             "two replays: answered, dropped",
                                              "token: dropped",
                                              "taken rank: refused, rank 0 is taken",
                                              "no such rank: refused, there is no rank 1000 among 2",
@@ -44,14 +41,18 @@ TEST_CASE("strangers are dropped and counted, and the job goes on", "[launch]") 
                                              "other job: refused, rank 0 (pid 1) came with another job: have the job "
                                              "file or a plugin changed while the job was "
                                              "starting?",
-                                             "replay: challenged, dropped"};
+                                             "version: dropped",
+                                             "no hello: dropped",
+                                             "long frame: dropped"};
   CHECK(outcomes == expected);
   CHECK(std::to_string(result.strangers) == strangers);
   CHECK(job.notices == std::vector<std::string>{strangers + " connections came from strangers, and were dropped"});
-  CHECK(job.logged("it has not proved that it knows this job's token: a frame does not have the tag"));
-  CHECK(job.logged("it announced a frame of 542393671 bytes, of 2 to 256"));
+  CHECK(job.logged("it has not proved that it knows this job's token: TLS failed: binder does not verify"));
+  CHECK(job.logged("TLS failed: excessive message size"));
+  CHECK(job.logged("it sent more than 4096 bytes without a proof"));
   CHECK(job.logged("it said no hello within 200 ms"));
-  CHECK(job.logged("it speaks version 9 of the protocol, not 3"));
+  CHECK(job.logged("it speaks version 9 of the protocol, not 4"));
+  CHECK(job.logged("it announced a frame of 2097152 bytes, of 2 to 1048576"));
   CHECK(job.logged("the rest is not logged"));
   CHECK(job.logs.size() <= 22);
 }
