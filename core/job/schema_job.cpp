@@ -130,14 +130,15 @@ Section job_section() {
                     .help =
                         "What is watched for wrong bits, which fail the job. states: parameters, moments, states of "
                         "hooks and fields are hashed where they are written and verified where they are next "
-                        "overwritten, evaluated or saved. transfers: every message between ranks carries a hash, "
+                        "overwritten, evaluated or saved; by default only where the cpu trains. transfers: every "
+                        "message between ranks carries a hash, "
                         "which its receiver compares. replay: as often as check_every says, a microbatch is "
                         "computed twice, on other threads. replicas: as often, what several ranks hold copies of is "
                         "compared.",
                     .optional = true,
                     .aliases = {"checks", "integrity", "sdc_checks", "verify_states"}},
                .store = store_checks,
-               .default_note = "states, replicas; with device other than cpu or task other than train: replicas"},
+               .default_note = "states, replicas"},
               {{.name = "check_every",
                 .type = integer,
                 .default_value = "0",

@@ -315,7 +315,7 @@ std::string accepted(const OptionSpec& spec) {
     case OptionType::text_list:
       return spec.choices.empty()
                  ? fmt::format("a list separated by '{}'", spec.separator)
-                 : fmt::format("a list of {}, separated by '{}'", fmt::join(spec.choices, ", "), spec.separator);
+                 : fmt::format("some of {}", fmt::join(spec.choices, fmt::format("{} ", spec.separator)));
     case OptionType::path_list: return fmt::format("paths separated by '{}'", spec.separator);
   }
   return {};
