@@ -16,6 +16,7 @@ int exit_code(ErrorCode code) noexcept {
     case ErrorCode::io:
     case ErrorCode::shape_mismatch:
     case ErrorCode::numerics:
+    case ErrorCode::damaged:
     case ErrorCode::transport:
     case ErrorCode::timeout:
     case ErrorCode::aborted:

@@ -15,6 +15,7 @@ enum class ErrorCode {
   io,              ///< the operating system refused a file, mapping or process
   shape_mismatch,  ///< tensors that do not fit together
   numerics,        ///< NaN or Inf where a number was needed
+  damaged,         ///< bits that changed where nothing was to change them
   transport,       ///< moving data between ranks failed
   timeout,         ///< a deadline passed
   aborted,         ///< ended because something else had failed

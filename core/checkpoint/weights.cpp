@@ -130,6 +130,7 @@ void save_parts(const StateFile& file, std::int64_t ranks,
     write_parts(pieces, parts_of(rank), executor);
     pieces.finish();
   }
+  callbacks.parts_are_written();
   callbacks.await_ranks();  // all is in it
   if (whole) {
     for (std::int64_t other = 1; other < ranks; ++other) {

@@ -36,8 +36,9 @@ struct StateFile {
                                                   std::string_view suffix = {});
 
 struct SaveCallbacks {
-  std::function<void()> await_ranks = [] {};    ///< returns once every rank has called it
-  std::function<void()> before_commit = [] {};  ///< called by the first rank; may throw
+  std::function<void()> await_ranks = [] {};        ///< returns once every rank has called it
+  std::function<void()> parts_are_written = [] {};  ///< called by each rank of its own parts; may throw
+  std::function<void()> before_commit = [] {};      ///< called by the first rank; may throw
 };
 
 /// A part of a tensor that a rank writes.

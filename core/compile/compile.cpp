@@ -296,15 +296,19 @@ std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compil
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank,
                                      const device::Device& device, const partition::StageFunctions& stage) {
-  return partition::programs_of(compiled.graph, compiled.partition, stage,
-                                {.device = device,
-                                 .threads = threads_of(job),
-                                 .rank = rank,
-                                 .transfer_scratch = scratch_of(job, compiled),
-                                 .moves_device_memory = compiled.transports.moves_device_memory,
-                                 .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
-                                 .agreements = true,
-                                 .comparisons = compiled.engine == nullptr});
+  return partition::programs_of(
+      compiled.graph, compiled.partition, stage,
+      {.device = device,
+       .threads = threads_of(job),
+       .rank = rank,
+       .transfer_scratch = scratch_of(job, compiled),
+       .transfer_checks =
+           compiled.transports.checked ? runtime::checks_of(compiled.transports) : partition::TransferChecks(),
+       .moves_device_memory = compiled.transports.moves_device_memory,
+       .plan_hook = [&](const plan::HookGroup& group) { return compiled.hooks->ask(group); },
+       .agreements = true,
+       .comparisons = compiled.engine == nullptr && job.checks.replicas,
+       .watches = job.checks.states});
 }
 
 std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs) {

@@ -236,7 +236,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
                       job.where("transport", each.axis), each.axis, each.transport));
     }
   }
-  runtime::TransportSet set{.in_order = job.deterministic};
+  runtime::TransportSet set{.in_order = job.deterministic, .checked = job.checks.transfers};
   if (const device::DeviceApart* const apart = device::apart(device)) {
     set.device_memory = runtime::kinds_of(*apart).memory;
   }

@@ -61,6 +61,12 @@ struct Guard {
   std::int32_t* held = nullptr;  ///< not 0: updates are held; null: they never are
 };
 
+/// Hashes (hash.h) of an operand as a kernel has read it and of the result that it has written in its place.
+struct InPlaceHash {
+  std::uint64_t read = 0;
+  std::uint64_t written = 0;
+};
+
 /// Arguments that change from call to call of a function.
 struct Scalars {
   std::uint64_t seed = 0;
@@ -70,6 +76,9 @@ struct Scalars {
   std::int64_t position = 0;      ///< position in the sequence to predict (prediction)
   bool first_microbatch = true;
   Guard guard = {};  ///< of an update
+  /// Kernel::hashes: one for each of the op's in-place pairs that the call has; the kernel adds to them. Null: none are
+  /// asked for.
+  InPlaceHash* hashes = nullptr;
 };
 
 /// One execution of a kernel. All memory is in the arena.
@@ -103,6 +112,8 @@ struct Kernel {
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
   /// For people: how it multiplies bfloat16 matrices on this machine. Null: it has no ways to choose from.
   std::string_view (*bf16_products)() noexcept = nullptr;
+  /// Whether it fills Scalars::hashes, where the pairs have elements of four bytes.
+  bool hashes = false;
   /// In place of the functions. Null: these count.
   const AddedKernel* added = nullptr;
   /// The op's name, set when the kernel is registered.

@@ -1,11 +1,10 @@
 #include "core/device/hash.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
+#include "core/device/machine_level.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
 
@@ -17,23 +16,73 @@ constexpr std::size_t block_bytes = std::size_t{256} * 1024;
 /// Read of a device at once: 4 MiB.
 constexpr std::size_t blocks_of_read = 16;
 
+using Sum = std::uint64_t (*)(const std::byte* words, std::size_t count, std::uint32_t place);
+
+/// Written so that compilers make vectors of it, in each of the functions below for other instructions.
+[[gnu::always_inline]] inline std::uint64_t sum_of(const std::byte* words, std::size_t count, std::uint32_t place) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, words + i * sizeof(word), sizeof(word));
+    std::uint32_t mixed = ((place + static_cast<std::uint32_t>(i)) * hash_weights::first) & hash_weights::mask;
+    mixed ^= mixed >> hash_weights::shift;
+    sum += std::uint64_t{word} * (mixed * hash_weights::second | 1U);
+  }
+  return sum;
+}
+
+std::uint64_t sum_baseline(const std::byte* words, std::size_t count, std::uint32_t place) {
+  return sum_of(words, count, place);
+}
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+[[gnu::target("avx2")]] std::uint64_t sum_v3(const std::byte* words, std::size_t count, std::uint32_t place) {
+  return sum_of(words, count, place);
+}
+[[gnu::target("avx2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] std::uint64_t sum_v4(
+    const std::byte* words, std::size_t count, std::uint32_t place) {
+  return sum_of(words, count, place);
+}
+#endif
+
+Sum best_sum() noexcept {
+#if defined(SHARDRUN_KERNEL_X86_LEVELS)
+  return machine_level() == 4 ? sum_v4 : machine_level() == 3 ? sum_v3 : sum_baseline;
+#else
+  return sum_baseline;
+#endif
+}
+
 }  // namespace
+
+std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t place) {
+  static const Sum sum = best_sum();
+  const std::size_t words = bytes.size() / sizeof(std::uint32_t);
+  std::uint64_t hash = sum(bytes.data(), words, static_cast<std::uint32_t>(place));
+  if (const std::span<const std::byte> rest = bytes.subspan(words * sizeof(std::uint32_t)); !rest.empty()) {
+    std::array<std::byte, sizeof(std::uint32_t)> last = {};
+    std::ranges::copy(rest, last.begin());
+    hash += sum_baseline(last.data(), 1, static_cast<std::uint32_t>(place + words));
+  }
+  return hash;
+}
 
 TensorHashes::TensorHashes(const std::vector<TensorView>& tensors) : hashes_(tensors.size()) {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
+    first_blocks_.push_back(blocks_.size());
     const std::size_t bytes = tensors[t].bytes();
     for (std::size_t at = 0; at < bytes; at += block_bytes) {
       blocks_.push_back({.data = static_cast<const std::byte*>(tensors[t].data) + at,
                          .bytes = std::min(block_bytes, bytes - at),
                          .tensor = t,
-                         .number = at / block_bytes});
+                         .place = at / sizeof(std::uint32_t)});
     }
   }
+  first_blocks_.push_back(blocks_.size());
 }
 
 void TensorHashes::add(const Block& block, const std::byte* contents) {
   std::atomic_ref<std::uint64_t>(hashes_[block.tensor])
-      .fetch_add(XXH3_64bits_withSeed(contents, block.bytes, block.number), std::memory_order_relaxed);
+      .fetch_add(hash_of({contents, block.bytes}, block.place), std::memory_order_relaxed);
 }
 
 void TensorHashes::add_all(std::span<const Block> blocks, Threads& threads, const std::byte* copy) {
@@ -44,12 +93,12 @@ void TensorHashes::add_all(std::span<const Block> blocks, Threads& threads, cons
   });
 }
 
-void TensorHashes::add_read(Queue& queue, Threads& threads) {
+void TensorHashes::add_read(std::span<const Block> all, Queue& queue, Threads& threads) {
   for (std::vector<std::byte>& copy : copies_) {
     copy.resize(std::min(blocks_.size(), blocks_of_read) * block_bytes);
   }
   const auto blocks_at = [&](std::size_t first) {
-    return std::span(blocks_).subspan(first, std::min(blocks_of_read, blocks_.size() - first));
+    return all.subspan(first, std::min(blocks_of_read, all.size() - first));
   };
   const auto read = [&](std::size_t first) {
     std::byte* to = copies_[first / blocks_of_read % copies_.size()].data();
@@ -63,10 +112,10 @@ void TensorHashes::add_read(Queue& queue, Threads& threads) {
     }
     return queue.record();
   };
-  Event done = blocks_.empty() ? Event{} : read(0);
-  for (std::size_t first = 0; first < blocks_.size(); first += blocks_of_read) {
+  Event done = all.empty() ? Event{} : read(0);
+  for (std::size_t first = 0; first < all.size(); first += blocks_of_read) {
     const Event reading = done;
-    if (first + blocks_of_read < blocks_.size()) {
+    if (first + blocks_of_read < all.size()) {
       done = read(first + blocks_of_read);  // while the host computes
     }
     queue.finish(reading);
@@ -74,15 +123,26 @@ void TensorHashes::add_read(Queue& queue, Threads& threads) {
   }
 }
 
-std::span<const std::uint64_t> TensorHashes::compute(Queue& queue, Threads& threads) {
-  std::fill(hashes_.begin(), hashes_.end(), 0);
+void TensorHashes::compute_blocks(std::span<const Block> blocks, Queue& queue, Threads& threads) {
   queue.finish();
   if (queue.device().is_addressable()) {
-    add_all(blocks_, threads, nullptr);
+    add_all(blocks, threads, nullptr);
   } else {
-    add_read(queue, threads);
+    add_read(blocks, queue, threads);
   }
+}
+
+std::span<const std::uint64_t> TensorHashes::compute(Queue& queue, Threads& threads) {
+  std::ranges::fill(hashes_, 0);
+  compute_blocks(blocks_, queue, threads);
   return hashes_;
+}
+
+std::uint64_t TensorHashes::compute(Queue& queue, Threads& threads, std::size_t tensor) {
+  hashes_[tensor] = 0;
+  const std::size_t first = first_blocks_[tensor];
+  compute_blocks(std::span(blocks_).subspan(first, first_blocks_[tensor + 1] - first), queue, threads);
+  return hashes_[tensor];
 }
 
 }  // namespace shardrun::device

@@ -33,6 +33,9 @@ std::uint32_t wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t 
   return value.load(std::memory_order_acquire);
 }
 
+/// A thread runs this part and every count-th after it.
+int first_part(int thread, int rotated, int count) noexcept { return (thread - rotated + count) % count; }
+
 }  // namespace
 
 /// A run is handed to exactly the workers that have a part in it, each through a ticket of its own: a worker that sits
@@ -46,9 +49,10 @@ struct Threads::Pool {
   void (*body)(const void*, int) = nullptr;
   const void* self = nullptr;
   int parts = 0;
+  int rotated = 0;
   bool stop = false;
   alignas(64) std::atomic<std::uint32_t> running = 0;  ///< workers that have not finished the current run
-  std::vector<Worker> workers;                         ///< worker w runs parts w + 1, w + 1 + count, …
+  std::vector<Worker> workers;                         ///< worker w is thread w + 1; the caller is thread 0
 
   explicit Pool(int count) : workers(static_cast<std::size_t>(count - 1)) {
     try {
@@ -87,7 +91,7 @@ struct Threads::Pool {
       if (stop) {
         return;
       }
-      for (int part = w + 1; part < parts; part += count) {
+      for (int part = first_part(w + 1, rotated, count); part < parts; part += count) {
         body(self, part);
       }
       if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) {
@@ -106,15 +110,17 @@ Threads::Threads(int count) : count_(count < 1 ? 1 : count) {
 Threads::~Threads() = default;
 
 void Threads::run_parts(int parts, void (*body)(const void*, int), const void* self) {
-  const int helpers = (parts < count_ ? parts : count_) - 1;
+  const int helpers = parts == 1 ? 0 : rotated_ != 0 || parts > count_ ? count_ - 1 : parts - 1;
+  const int rotated = helpers > 0 ? rotated_ : 0;
   if (helpers > 0) {
     pool_->body = body;
     pool_->self = self;
     pool_->parts = parts;
+    pool_->rotated = rotated;
     pool_->running.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
     pool_->start(static_cast<std::size_t>(helpers));
   }
-  for (int part = 0; part < parts; part += count_) {
+  for (int part = first_part(0, rotated, count_); part < parts; part += count_) {
     body(self, part);
   }
   if (helpers > 0) {

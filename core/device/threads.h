@@ -18,12 +18,17 @@ class Threads {
   [[nodiscard]] int count() const noexcept { return count_; }
 
   /// Calls body(part) once for each part in [0, parts), at most count() at a time, and returns when all have ended.
-  /// Part 0 runs on the caller. With one part or one thread it is a plain call. Bodies must not throw.
+  /// Part 0 runs on the caller unless parts are rotated. With one part or one thread it is a plain call. Bodies must
+  /// not throw.
   template <typename Body>
   void run(int parts, const Body& body) {
     run_parts(
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
+
+  /// From now on each part runs on the thread so many behind the one that would run it: what is computed twice is then
+  /// computed by other cores. 0 ends that.
+  void rotate(int by) noexcept { rotated_ = by % count_; }
 
   /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The
   /// length of each range but the last is a multiple of `grain`. The split depends only on size, grain and count.
@@ -49,6 +54,7 @@ class Threads {
   void run_parts(int parts, void (*body)(const void*, int), const void* self);
 
   int count_;
+  int rotated_ = 0;
   std::unique_ptr<Pool> pool_;
 };
 

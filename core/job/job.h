@@ -97,6 +97,14 @@ struct IterateSettings {
   std::int64_t save_every{};   ///< steps; 0: only at the end
 };
 
+/// What a run watches for bits that are wrong: [job] check.
+struct Checks {
+  bool states = false;     ///< bits of states that change between two steps
+  bool transfers = false;  ///< bits that change between ranks
+  bool replay = false;     ///< a microbatch that has other bits when it is computed again
+  bool replicas = false;   ///< copies of states that differ
+};
+
 /// How the run saves what it needs to go on after it ended.
 struct CheckpointSettings {
   bool used = false;     ///< whether the section is there
@@ -160,12 +168,13 @@ struct Job {
   std::int64_t ranks{};
   std::optional<IntegerRange> elastic_ranks;  ///< the range of [job] ranks; `ranks` is the number that was chosen of it
   Chosen strategy;
-  std::string transport;       ///< of mesh axes that `axis_transports` does not name
-  std::string device;          ///< where the ranks compute
-  double timeout{};            ///< seconds
-  double time_limit{};         ///< seconds from the start of the run; 0: none
-  std::int64_t restarts{};     ///< of the ranks, without a newer checkpoint in between; 0: a failure ends the job
-  bool deterministic{};        ///< sums over ranks are added in the order of the ranks
+  std::string transport;    ///< of mesh axes that `axis_transports` does not name
+  std::string device;       ///< where the ranks compute
+  double timeout{};         ///< seconds
+  double time_limit{};      ///< seconds from the start of the run; 0: none
+  std::int64_t restarts{};  ///< of the ranks, without a newer checkpoint in between; 0: a failure ends the job
+  bool deterministic{};     ///< sums over ranks are added in the order of the ranks
+  Checks checks;
   std::int64_t check_every{};  ///< steps between comparisons of replicas; 0: only at evaluations and saves; -1: never
   std::uint64_t seed{};
   std::int64_t threads{};        ///< per rank; 0: this machine's cores divided by ranks

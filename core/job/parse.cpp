@@ -126,6 +126,26 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
+/// Chooses what is watched where the job does not say it: what costs next to nothing.
+void choose_checks(Reading& reading) {
+  Job& job = reading.job;
+  if (!job.is_given("job", "check")) {
+    job.checks = {.states = job.device == "cpu" && job.task == Task::train, .replicas = true};
+    return;
+  }
+  const std::string& text = find_effective(reading.settings, {"job", "check"})->text;
+  const bool is_any = job.checks.states || job.checks.transfers || job.checks.replay || job.checks.replicas;
+  if (is_any && text.find("none") != std::string::npos) {
+    refuse_at(job.where("job", "check"), fmt::format("[job] check = {} names checks beside none; remove one", text));
+  }
+  const bool is_timed = job.checks.replicas || job.checks.replay;
+  if (job.is_given("job", "check_every") && is_timed == (job.check_every < 0)) {
+    refuse_at(job.where("job", "check_every"),
+              fmt::format("[job] check_every = {} contradicts [job] check = {} ({}); remove one of them",
+                          job.check_every, text, job.where("job", "check")));
+  }
+}
+
 }  // namespace
 
 Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
@@ -151,6 +171,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
   choose_output(raw, job);
   check_mesh(job);
   check_rules(job, reading.settings);
+  choose_checks(reading);
   read_sharding(raw, job);
   read_axis_transports(raw, job);
   if (job.engine.name.empty()) {

@@ -16,6 +16,13 @@ void store_ranks(Job& job, const OptionSpec&, const OptionValue& value) {
   }
 }
 
+void store_checks(Job& job, const OptionSpec&, const OptionValue& value) {
+  const auto& names = std::get<std::vector<std::string>>(value);
+  const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
+  job.checks = {
+      .states = has("states"), .transfers = has("transfers"), .replay = has("replay"), .replicas = has("replicas")};
+}
+
 }  // namespace
 
 Section job_section() {
@@ -116,13 +123,30 @@ Section job_section() {
                         "has the same bits in each run over one transport.",
                 .aliases = {"deterministic_mode", "use_deterministic_algorithms", "reproducible"}},
                into(&Job::deterministic)},
+              {.spec =
+                   {.name = "check",
+                    .type = text_list,
+                    .choices = {"states", "transfers", "replay", "replicas", "none"},
+                    .help =
+                        "What is watched for wrong bits, which fail the job. states: parameters, moments, states of "
+                        "hooks and fields are hashed where they are written and verified where they are next "
+                        "overwritten, evaluated or saved; by default only where the cpu trains. transfers: every "
+                        "message between ranks carries a hash, "
+                        "which its receiver compares. replay: as often as check_every says, a microbatch is "
+                        "computed twice, on other threads. replicas: as often, what several ranks hold copies of is "
+                        "compared.",
+                    .optional = true,
+                    .aliases = {"checks", "integrity", "sdc_checks", "verify_states"}},
+               .store = store_checks,
+               .default_note = "states, replicas"},
               {{.name = "check_every",
                 .type = integer,
                 .default_value = "0",
                 .minimum = -1,
-                .help = "Steps between two comparisons of replicas: what several ranks hold copies of (parameters, "
-                        "moments, loss, states of hooks, fields). Copies that differ in a bit fail the job. 0 compares "
-                        "only at each evaluation and before each save, N > 0 also every N steps, -1 never.",
+                .help = "Steps between two checks replay and replicas (key check). Replicas are what several ranks "
+                        "hold copies of (parameters, "
+                        "moments, loss, states of hooks, fields). Copies that differ in a bit fail the job. 0 checks "
+                        "only at each evaluation and, replicas, before each save, N > 0 also every N steps, -1 never.",
                 .aliases = {"check_replicas_every", "param_hash_check_interval", "consistency_check_interval"}},
                into(&Job::check_every)},
               {{.name = "seed",

@@ -254,7 +254,15 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Setting
     case OptionType::choice: return to_choice(spec, text, place);
     case OptionType::choice_or_path:
       return is_choice(spec, text) ? OptionValue(std::string(text)) : OptionFile{to_path(text, folder, place), {}};
-    case OptionType::text_list: return split(text, spec.separator, place);
+    case OptionType::text_list: {
+      std::vector<std::string> elements = split(text, spec.separator, place);
+      for (const std::string& element : elements) {
+        if (!spec.choices.empty()) {
+          static_cast<void>(to_choice(spec, element, place));
+        }
+      }
+      return elements;
+    }
     case OptionType::path_list: {
       std::vector<std::string> paths = split(text, spec.separator, place);
       for (std::string& path : paths) {
@@ -304,7 +312,10 @@ std::string accepted(const OptionSpec& spec) {
       return spec.choices.empty() ? "a path" : fmt::format("one of {}, or a path", fmt::join(spec.choices, ", "));
     case OptionType::choice: return fmt::format("one of {}", fmt::join(spec.choices, ", "));
     case OptionType::choice_or_path: return fmt::format("one of {}, or a file's path", fmt::join(spec.choices, ", "));
-    case OptionType::text_list: return fmt::format("a list separated by '{}'", spec.separator);
+    case OptionType::text_list:
+      return spec.choices.empty()
+                 ? fmt::format("a list separated by '{}'", spec.separator)
+                 : fmt::format("some of {}", fmt::join(spec.choices, fmt::format("{} ", spec.separator)));
     case OptionType::path_list: return fmt::format("paths separated by '{}'", spec.separator);
   }
   return {};

@@ -22,7 +22,7 @@ enum class OptionType {
   path,            ///< absolute once parsed; or one of `choices`, if there are any
   choice,          ///< one of `choices`
   choice_or_path,  ///< one of `choices`, or the path of a text file
-  text_list,       ///< elements between `separator`s
+  text_list,       ///< elements between `separator`s; each is one of `choices`, if there are any
   path_list,
   seed,  ///< uint64
 };

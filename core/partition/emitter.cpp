@@ -29,6 +29,14 @@ TransferId Emitter::add_transfer(Transfer transfer, Span span) {
         add_staging(transfer.name + "/scratch", graph::DType::i32, static_cast<std::int64_t>((bytes + 3) / 4), span);
     program_.buffers[transfer.scratch].is_staged = !settings_.rank.device.is_addressable() && !transfer.is_direct;
   }
+  if (const TransferChecks& checks = settings_.rank.transfer_checks) {
+    const mesh::Mesh& mesh = settings_.partition.placements.mesh;
+    const std::int64_t member = transfer.collective == Collective::send ? 0
+                                : transfer.collective == Collective::receive
+                                    ? 1
+                                    : mesh::coordinates_of(mesh, settings_.rank.rank)[transfer.axis];
+    transfer.check_bytes = checks(transfer, member, members);
+  }
   return program_.transfers.push_back(std::move(transfer));
 }
 

@@ -13,6 +13,7 @@
 #include "core/partition/parts.h"
 #include "core/partition/staging.h"
 #include "core/partition/state_layout.h"
+#include "core/partition/watch.h"
 
 namespace shardrun::partition {
 namespace {
@@ -132,6 +133,9 @@ std::uint64_t touched(const Programs& programs) {
   }
   if (programs.guard_offset) {
     ranges.emplace_back(*programs.guard_offset, sizeof(std::int32_t));
+  }
+  if (programs.staging_bytes == 0) {
+    ranges.emplace_back(programs.hashes_offset, programs.hashes_bytes());
   }
   for (const Program& program : programs.programs) {
     for (const BufferId b : programs.transients(program)) {
@@ -363,6 +367,12 @@ Programs programs_of(const graph::Graph& graph, const Partition& partition, cons
     programs.staging_bytes = programs.late_offset() + late_slots * late_slot_bytes;
   }
   programs.arena_bytes = base + transient;
+  if (settings.watches) {
+    watch_states(programs, graph, settings.device);
+    std::uint64_t& bytes = settings.device.is_addressable() ? programs.arena_bytes : programs.staging_bytes;
+    programs.hashes_offset = memory::align_up(bytes);
+    bytes = programs.hashes_offset + programs.hashes_bytes();
+  }
   programs.memory = measure(programs);
   return programs;
 }

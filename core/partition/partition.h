@@ -65,6 +65,10 @@ inline constexpr const char* after_step_function = "after_step";
 /// Scratch bytes that the transport of a transfer's axis asks for. `members`: ranks along that axis.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
 
+/// Bytes that a member sends with a transfer beside its data, to check what arrives.
+using TransferChecks =
+    std::function<std::uint64_t(const Transfer& transfer, std::int64_t member, std::int64_t members)>;
+
 /// Asks the strategy what its hook does with a group of tensors and which buffers it needs.
 using PlanHook = std::function<plan::HookPlan(const plan::HookGroup& group)>;
 
@@ -73,11 +77,13 @@ struct RankSettings {
   int threads = 1;
   std::int64_t rank = 0;
   TransferScratch transfer_scratch = {};  ///< empty: none
+  TransferChecks transfer_checks = {};    ///< empty: none
   /// Whether the transport of a mesh axis moves the device's memory. Empty: none does.
   IdVector<mesh::AxisId, bool> moves_device_memory = {};
   PlanHook plan_hook = {};  ///< may be empty if the plan has no hooks
   bool agreements = false;  ///< whether there are the programs of agreements.h
   bool comparisons = true;  ///< and with them those that compare replicas
+  bool watches = false;     ///< whether states that last are watched: see watch.h
 
   /// Whether transfers along an axis move the device's memory, which the host cannot address.
   [[nodiscard]] bool is_direct(mesh::AxisId axis) const {

@@ -109,7 +109,7 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
     return counts[static_cast<std::size_t>(at)];
   };
   if (transfer.collective == Collective::send || transfer.collective == Collective::receive) {
-    return static_cast<std::uint64_t>(transfer.send.elements) * element_bytes;
+    return static_cast<std::uint64_t>(transfer.send.elements) * element_bytes + transfer.check_bytes;
   }
   const std::int64_t neighbour = (member + 1) % members;
   std::int64_t elements = 0;
@@ -126,7 +126,7 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
     case Collective::send:
     case Collective::receive: break;
   }
-  return static_cast<std::uint64_t>(elements) * element_bytes;
+  return static_cast<std::uint64_t>(elements) * element_bytes + transfer.check_bytes;
 }
 
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program) {

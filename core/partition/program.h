@@ -84,6 +84,7 @@ struct Transfer {
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: coordinates along the axis
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
+  std::uint64_t check_bytes = 0;                      ///< that this rank sends beside the data: see TransferChecks
   bool is_direct = false;                             ///< moved in the device's memory, which the host cannot address
   std::vector<Staged> staged = {};                    ///< of `send` and `recv`, if it is moved in staging memory
 };
@@ -159,6 +160,32 @@ struct Port {
   std::size_t call = 0;
 };
 
+/// A range of the arena that holds (a part of) a state which lasts from step to step. Its hash is kept from where it
+/// was written to where it is overwritten, to find bits that change in between.
+struct Watched {
+  graph::StateId state = {};
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// A place in a program where a watched range is verified or hashed.
+struct Watch {
+  std::int32_t instruction = 0;
+  enum class When : std::uint8_t {
+    before,    ///< it must have its hash before the instruction
+    in_place,  ///< the instruction's kernel verifies and hashes it, as in-place pair number `pair` of those that it has
+    after,     ///< it is hashed after the instruction
+  } when = When::before;
+  std::uint32_t range = 0;  ///< index in Programs::watched
+  std::uint32_t pair = 0;
+};
+
+/// The hash of a watched range, in memory that the host can address.
+struct KeptHash {
+  std::uint64_t hash = 0;
+  std::int64_t step = -1;  ///< counted from 0, in which it was hashed; -1: before the first
+};
+
 /// One function on one rank: a flat list of instructions. Buffers have fixed offsets.
 struct Program {
   std::string function;
@@ -173,6 +200,7 @@ struct Program {
   IdVector<TransferId, Transfer> transfers;
   std::vector<Port> inputs;
   std::vector<Port> outputs;
+  std::vector<Watch> watches;         ///< by instruction, then `when`; empty: nothing is watched
   std::uint64_t transient_bytes = 0;  ///< what the function needs in addition to the states
   std::uint64_t least_bytes = 0;      ///< the most bytes that live at one instruction; no layout needs less
   std::int32_t peak_instruction = 0;  ///< that instruction
@@ -217,8 +245,13 @@ struct Programs {
   std::uint64_t host_bytes = 0;  ///< of a room
   /// Where the arena has the word of updates that are held back (device::Guard); nothing: the device holds none.
   std::optional<std::uint64_t> guard_offset;
+  std::vector<Watched> watched;  ///< empty: nothing is watched
+  /// Where a KeptHash of each watched range is: in the arena, or in staging memory if the host cannot address that.
+  std::uint64_t hashes_offset = 0;
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process
+
+  [[nodiscard]] std::uint64_t hashes_bytes() const noexcept { return watched.size() * sizeof(KeptHash); }
 
   /// The offset of the slots in staging memory.
   [[nodiscard]] std::uint64_t late_offset() const noexcept { return host_offset + 2 * host_bytes; }
@@ -251,6 +284,7 @@ using SentBytes = std::map<std::string, std::map<std::string, std::uint64_t>>;
 /// sizes are the transfer's; an all_reduce splits its elements as evenly as possible.
 ///  - To reduce, and in an all_to_all, a rank sends all blocks except its own.
 ///  - To gather, it sends all blocks except its neighbour's.
+/// Hashes by which transfers are checked come on top.
 /// Summed over n members, an all_reduce sends 2(n−1)·size; a reduce_scatter, all_gather or all_to_all sends (n−1)·size.
 [[nodiscard]] std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int64_t members);
 

@@ -6,28 +6,13 @@
 #include <vector>
 
 #include "core/memory/layout.h"
+#include "core/partition/extent.h"
 
 namespace shardrun::partition {
 namespace {
 
-/// Bytes of the arena.
-struct Extent {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-
-  [[nodiscard]] bool exists() const noexcept { return begin < end; }
-  /// From the last address before it that is aligned.
-  [[nodiscard]] std::uint64_t aligned() const noexcept { return begin / memory::alignment * memory::alignment; }
-};
-
-Extent extent_of(const Program& program, const Region& region, graph::DType dtype) {
-  if (!region.buffer.exists()) {
-    return {};
-  }
-  const std::uint64_t bytes = graph::element_bytes(dtype);
-  const std::uint64_t begin = program.buffers[region.buffer].offset + static_cast<std::uint64_t>(region.first) * bytes;
-  return {begin, begin + static_cast<std::uint64_t>(region.elements) * bytes};
-}
+/// From the last address before it that is aligned.
+std::uint64_t aligned(const Extent& extent) noexcept { return extent.begin / memory::alignment * memory::alignment; }
 
 class Stager {
  public:
@@ -57,26 +42,26 @@ class Stager {
     }
     const Extent send = extent_of(program_, transfer.send, transfer.dtype);
     const Extent recv = extent_of(program_, transfer.recv, transfer.dtype);
-    const bool is_shared = send.exists() && recv.exists() && send.begin < recv.end && recv.begin < send.end;
+    const bool is_shared = send.exists() && recv.exists() && send.overlaps(recv);
     if (is_shared) {
       const Extent both = {std::min(send.begin, recv.begin), std::max(send.end, recv.end)};
       const BufferId buffer = add(transfer.name, both, at);
-      transfer.staged = {Staged{buffer, send.begin - both.aligned()}, Staged{buffer, recv.begin - both.aligned()}};
+      transfer.staged = {Staged{buffer, send.begin - aligned(both)}, Staged{buffer, recv.begin - aligned(both)}};
       return;
     }
-    transfer.staged = {Staged{add(transfer.name, send, at), send.begin - send.aligned()},
-                       Staged{add(transfer.name, recv, at), recv.begin - recv.aligned()}};
+    transfer.staged = {Staged{add(transfer.name, send, at), send.begin - aligned(send)},
+                       Staged{add(transfer.name, recv, at), recv.begin - aligned(recv)}};
   }
 
   void stage_hook(HookCall& hook, const std::string& name, std::int32_t at) {
     for (const Region& region : hook.buffers) {
       const Extent extent = extent_of(program_, region, program_.buffers[region.buffer].type.dtype);
-      hook.staged.push_back({add(name, extent, at), extent.begin - extent.aligned()});
+      hook.staged.push_back({add(name, extent, at), extent.begin - aligned(extent)});
     }
   }
 
   BufferId add(const std::string& name, const Extent& extent, std::int32_t at) {
-    const std::uint64_t bytes = extent.end - extent.aligned();
+    const std::uint64_t bytes = extent.end - aligned(extent);
     const auto elements = static_cast<std::int64_t>(bytes);
     return program_.buffers.push_back({.name = name + "/staged",
                                        .type = {graph::DType::u8, {elements}, {""}},

@@ -315,10 +315,45 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
   device.use_unit(unit_of(job, device, local_rank, local_ranks));
 }
 
+namespace {
+
+/// A microbatch that is computed twice must overwrite whatever it writes.
+void require_replayable(const job::Job& job, const compile::Compiled& compiled) {
+  if (!job.checks.replay) {
+    return;
+  }
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] check = replay computes a microbatch twice, and {}; leave replay out",
+                            job.where("job", "check"), why));
+  };
+  if (job.task != job::Task::train || compiled.engine != nullptr) {
+    refuse("only the training of a model has microbatches that can be");
+  }
+  for (const graph::Function& function : compiled.graph.functions) {
+    for (const graph::StateWrite& write : function.writes) {
+      const graph::State& state = compiled.graph.states[write.state];
+      if (function.role == graph::Role::repeated && state.kind != graph::StateKind::gradient &&
+          state.kind != graph::StateKind::metric) {
+        refuse(fmt::format("those of this model change the state {}", state.name));
+      }
+    }
+  }
+  for (const partition::Program& program : compiled.programs.programs) {
+    if (program.role == graph::Role::repeated &&
+        std::ranges::any_of(program.instructions, [](const auto& each) { return each.hook.has_value(); })) {
+      refuse(fmt::format("strategy {} has a hook that would sum the gradients twice", job.strategy.name));
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
                                           std::int64_t ranks_here, std::int64_t processes) {
   require_device(job, *compiled.device);
   require_own_folder(job);
+  require_replayable(job, compiled);
   if (job.task == job::Task::infer) {
     require_streams(job);
   }

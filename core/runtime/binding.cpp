@@ -68,6 +68,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       views.push_back(view_of(buffer, (buffer.is_staged ? *staging_ : *arena_).data()));
     }
     std::vector<Call>& calls = calls_.emplace_back();
+    auto watch = program.watches.begin();
     for (const partition::Instruction& instruction : program.instructions) {
       Call& call = calls.emplace_back();
       if (instruction.kind == partition::Instruction::Kind::compute) {
@@ -76,6 +77,11 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
       call.instruction = &instruction;
       call.program = static_cast<std::uint32_t>(calls_.size() - 1);
       call.number = static_cast<std::uint32_t>(calls.size() - 1);
+      const auto first = watch;
+      while (watch != program.watches.end() && watch->instruction == static_cast<std::int32_t>(call.number)) {
+        ++watch;
+      }
+      call.watches = {first, watch};
       if (instruction.hook) {
         bind_hook(call);
       }
@@ -85,10 +91,11 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 }
 
 /// Offers the device the kernels of instructions that compute directly one after the other for the same call.
-/// Transfers, moves and hooks stay where they are.
+/// Transfers, moves and hooks stay where they are, and so does what is watched.
 void Executor::fuse(std::vector<Call>& calls) const {
   const auto may_be_fused = [](const Call& call) {
-    return call.kernel != nullptr && call.instruction->accumulate == partition::Accumulate::never;
+    return call.kernel != nullptr && call.watches.empty() &&
+           call.instruction->accumulate == partition::Accumulate::never;
   };
   for (std::size_t first = 0, next = 1; next < calls.size(); ++next) {
     Call& from = calls[first];

@@ -92,6 +92,7 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
   };
   op.in_order =
       set.in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
+  op.checked = set.checked;
   op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
                  : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
@@ -112,14 +113,30 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
 
 }  // namespace
 
+namespace {
+
+/// The request for a transfer whose memory has no addresses yet.
+plugins::OpRequest planned_request(const Transfer& transfer, const TransportSet& set) {
+  const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
+  return request_of(transfer,
+                    {.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
+                     .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes},
+                    set, 0);
+}
+
+}  // namespace
+
 partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {
     const plugins::Transport& transport = set.transports[set.of_axis[transfer.axis]];
-    const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
-    const Communicator::TransferBuffers sizes{
-        .send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
-        .recv_bytes = static_cast<std::uint64_t>(transfer.recv.elements) * element_bytes};
-    return transport.query(request_of(transfer, sizes, set, 0), static_cast<std::uint32_t>(members)).scratch_bytes;
+    return transport.query(planned_request(transfer, set), static_cast<std::uint32_t>(members)).scratch_bytes;
+  };
+}
+
+partition::TransferChecks checks_of(const TransportSet& set) {
+  return [&set](const Transfer& transfer, std::int64_t member, std::int64_t members) {
+    return plugins::hash_bytes(planned_request(transfer, set), static_cast<std::uint32_t>(member),
+                               static_cast<std::uint32_t>(members));
   };
 }
 
@@ -170,7 +187,8 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
                                                  .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
                                                  .rank = static_cast<std::uint32_t>(place),
                                                  .members = {members.begin(), members.end()},
-                                                 .deadline = deadline()});
+                                                 .deadline = deadline(),
+                                                 .checked = set_.checked});
   const std::uint32_t recorded = record_.add_group(recorded_name(name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
@@ -284,6 +302,7 @@ Communicator::Handle Collectives::start_once(std::size_t group, plugins::OpReque
   Group& of = groups_[group];
   op.id = ++of.ops;
   op.in_order = set_.in_order && op.reduction == SR_REDUCE_SUM;
+  op.checked = set_.checked;
   const std::uint64_t bytes = std::max(op.send ? op.send->bytes : 0, op.recv ? op.recv->bytes : 0);
   std::vector<std::uint32_t>& numbers = recorded_once_[{of.recorded, bytes, op.label}];
   if (numbers.empty()) {

@@ -23,6 +23,7 @@ struct TransportSet {
   std::vector<plugins::Transport> transports;
   IdVector<mesh::AxisId, std::size_t> of_axis;
   bool in_order = false;  ///< sums are added in the order of the ranks; see plugins::OpRequest
+  bool checked = false;   ///< every message carries a hash, which its receiver compares; see plugins::OpRequest
   /// Per axis, whether its transport moves memory of the job's device that the host cannot address. Empty: none does.
   IdVector<mesh::AxisId, bool> moves_device_memory = {};
   std::uint32_t device_memory = 0;  ///< SR_MEMORY_... of that memory
@@ -34,6 +35,9 @@ struct TransportSet {
 /// Asks the transports for the scratch of a transfer. `set` outlives the result, which throws Error where a transport
 /// lacks an operation on the device's memory that can be made of others in host memory alone.
 [[nodiscard]] partition::TransferScratch scratch_of(const TransportSet& set);
+
+/// The bytes of hashes of checked transfers. `set` outlives the result.
+[[nodiscard]] partition::TransferChecks checks_of(const TransportSet& set);
 
 /// Runs a rank's transfers over open transports. There is one group along each mesh axis, and one for each link to or
 /// from another stage.

@@ -228,13 +228,16 @@ void Executor::execute(Call& call, std::span<const device::Scalars> scalars) {
   if (ends_ && ends_()) {
     throw Error(ErrorCode::aborted, "the call was ended before all of it was computed");
   }
+  const auto run = [&] {
+    hashes_ == nullptr || call.watches.empty() ? perform(call, scalars) : perform_watched(call, scalars);
+  };
   if (!timed_) {
-    perform(call, scalars);
+    run();
     return;
   }
   queue_->stamp(call.begin);
   try {
-    perform(call, scalars);
+    run();
   } catch (...) {
     queue_->stamp(call.end);
     throw;

@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "core/device/device.h"
+#include "core/device/hash.h"
 #include "core/device/host_tensor.h"
 #include "core/device/memory.h"
 #include "core/device/queue.h"
@@ -148,6 +149,24 @@ class Executor {
     return run_checked(program, {&scalars, 1});
   }
 
+  /// From now on bits are found that change in states while no program writes them: hashes what the programs watch, and
+  /// programs verify and hash it as they run (core/partition/watch.h). Call it when the states have the values that the
+  /// first step begins with. Nothing else than programs may write them afterwards. Programs that watch nothing: no
+  /// effect.
+  void watch();
+  /// Verifies all states that are watched, in a pass of its own. Throws Error{damaged}, which names the state, the rank
+  /// and the host; programs throw it too.
+  void verify_states() const;
+
+  /// Prepares run_twice().
+  void expect_twice();
+  /// Runs a program, then again with each part of its work on another thread, and compares the bits of all states that
+  /// do not last: gradients and metrics. Returns the first that differs; null: none does. REQUIRES: expect_twice() was
+  /// called, and the program may run again, because it overwrites whatever it writes.
+  /// `refill` is called between the two, because a program may use its inputs' memory for something else.
+  [[nodiscard]] const partition::Buffer* run_twice(std::size_t program, std::span<const device::Scalars> scalars,
+                                                   const std::function<void()>& refill);
+
   /// From now on `asked` is called before every instruction; if it returns true, the call ends with Error{aborted}.
   /// Only for programs of one rank: other ranks would wait for this one.
   void end_where(std::function<bool()> asked) { ends_ = std::move(asked); }
@@ -160,7 +179,7 @@ class Executor {
   /// Sums by function and op, longest first.
   [[nodiscard]] std::vector<OpTime> profile() const;
 
-  [[nodiscard]] device::Threads& threads() noexcept { return threads_; }
+  [[nodiscard]] device::Threads& threads() const noexcept { return threads_; }
   /// The memory that transports use. Whoever gives others its address, as a communicator does, shares ownership while
   /// they may use it.
   [[nodiscard]] TransportMemory transport_memory() const noexcept {
@@ -223,7 +242,8 @@ class Executor {
     std::vector<Copied> after;         ///< copied to the arena after it
     std::vector<void*> hook_buffers;
     std::vector<std::uint64_t> hook_elements;
-    std::uint64_t* sent = nullptr;  ///< where a start counts its bytes
+    std::span<const partition::Watch> watches;  ///< of this instruction
+    std::uint64_t* sent = nullptr;              ///< where a start counts its bytes
     std::uint64_t bytes = 0;
     std::int64_t begin = 0;  ///< time of the latest run, if it was timed
     std::int64_t end = 0;
@@ -257,6 +277,10 @@ class Executor {
   void bind_copies(Call& call, const partition::Transfer& transfer);
   void call_hook(const Call& call, const device::Scalars& scalars);
   void perform(Call& call, std::span<const device::Scalars> scalars);
+  void perform_watched(Call& call, std::span<const device::Scalars> scalars);
+  [[nodiscard]] partition::KeptHash& kept_hash(std::size_t range) const;
+  /// Throws Error{damaged} unless a watched range has the hash that was kept.
+  void require_kept(std::size_t range, std::uint64_t found) const;
   /// Calls `run`, which executes calls from number `at` on and moves `at` along. If they are timed, their times are
   /// noted when the queue has done them.
   template <typename Run>
@@ -271,9 +295,14 @@ class Executor {
   const partition::Programs programs_;
   const device::Device& device_;
   const plugins::Hooks* hooks_;
+  std::unique_ptr<device::TensorHashes> hashes_;       ///< of the watched ranges; null: nothing is watched
+  std::array<device::InPlaceHash, 4> pairs_ = {};      ///< of the instruction that runs; no op has more pairs
+  std::vector<graph::StateId> made_;                   ///< what run_twice() compares
+  std::unique_ptr<device::TensorHashes> made_hashes_;  ///< of these
+  std::vector<std::uint64_t> first_hashes_;            ///< after the first of the two runs
   std::vector<std::unique_ptr<const plugins::HookTables>> hook_groups_;  ///< as Programs::hook_groups
   Communicator* communicator_ = nullptr;
-  device::Threads threads_;
+  mutable device::Threads threads_;
   std::shared_ptr<const device::Memory> arena_;
   std::shared_ptr<const device::Memory> staging_;  ///< null if the host can address the arena
   std::shared_ptr<const void> pinned_;             ///< staging memory stays in place while this lives

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/signal_free_thread.h"
 #include "core/checkpoint/folder.h"
+#include "core/device/hash.h"
 #include "core/files/folder.h"
 #include "core/files/sequential_file.h"
 #include "core/base/human.h"
@@ -167,8 +169,14 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
   outcome_.reset();
   if (snapshot_ == nullptr || at_end) {
     record_.now_at(fmt::format("saving a checkpoint of step {}", position.step));
-    outcome_ = write(position, number, [this](const auto& take) { file_.stream(executor_, take); });
+    outcome_ = write(position, number, [this](const auto& take) {
+      file_.stream(executor_, take);
+      executor_.verify_states();
+    });
     written_ = true;
+    if (!outcome_->failure.empty()) {
+      executor_.verify_states();  // damaged memory ends the run, other failures may not
+    }
     record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
     if (outcome_->ended) {
       throw Error(ErrorCode::aborted, outcome_->failure);
@@ -177,13 +185,20 @@ void Checkpointing::save(const checkpoint::Position& position, bool at_end) {
     return;
   }
   copy();
+  executor_.verify_states();
+  const std::uint64_t copied = hash_of_copy();
   record_.summary.checkpoints->stall_s += metrics::seconds_since(begin);
-  const auto write_copy = [this, position, number] {
-    outcome_ = write(position, number, [this](const auto& take) {
+  const auto write_copy = [this, position, number, copied] {
+    outcome_ = write(position, number, [this, copied](const auto& take) {
       std::span<const std::byte> rest(snapshot_->data(), file_.bytes());
       while (!rest.empty()) {
         take(rest.first(std::min(rest.size(), write_bytes)));
         rest = rest.subspan(std::min(rest.size(), write_bytes));
+      }
+      if (hash_of_copy() != copied) {
+        throw Error(
+            ErrorCode::damaged,
+            fmt::format("the bits of its copy of the states have changed in the memory of host {}", host_name()));
       }
     });
     written_ = true;
@@ -212,6 +227,10 @@ void Checkpointing::copy() {
     std::memcpy(to, bytes.data(), bytes.size());
     to += bytes.size();
   });
+}
+
+std::uint64_t Checkpointing::hash_of_copy() const {
+  return job_.checks.states ? device::hash_of({snapshot_->data(), file_.bytes()}) : 0;
 }
 
 void Checkpointing::await_writer() {

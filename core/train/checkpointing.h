@@ -92,6 +92,8 @@ class Checkpointing {
   /// Removes older checkpoints, as [checkpoint] keep says.
   void remove_old(const std::filesystem::path& root);
   void copy();
+  /// With [job] check = states; else 0.
+  [[nodiscard]] std::uint64_t hash_of_copy() const;
   /// What another rank has published, once it has. Ends with Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);

@@ -43,10 +43,11 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
 }
 
 void RankTask::prepare(runtime::Executor& executor) {
+  executor_ = &executor;
   if (settings_.link != nullptr) {
     record_.now_at("waiting for the other ranks");
     settings_.link->connect(executor);
-    if (job_.check_every >= 0 && compiled_.engine == nullptr) {
+    if (compares_replicas() && compiled_.engine == nullptr) {
       replicas_.emplace(compiled_, executor, *settings_.link);
     }
   }
@@ -129,6 +130,7 @@ void RankTask::await_ranks() const {
 }
 
 void RankTask::begin_steps() {
+  executor_->watch();
   await_ranks();
   if (checkpointing_) {
     checkpointing_->begin_steps();
@@ -292,7 +294,7 @@ void RankTask::check_replicas(std::int64_t step) {
 }
 
 void RankTask::check_replicas_after(std::int64_t step, bool anyway) {
-  if (anyway || (job_.check_every > 0 && (step + 1) % job_.check_every == 0)) {
+  if (checks_after(step, anyway)) {
     naming_step(step, [&] { check_replicas(step + 1); });
   }
 }
@@ -323,6 +325,7 @@ void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runti
       files::create_folders(file.path.parent_path(), "the folder of outputs");
     }
     const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { await_ranks(); },
+                                                 .parts_are_written = [&] { executor.verify_states(); },
                                                  .before_commit = require_folder};
     if (compiled_.engine != nullptr) {
       const auto parts_of = [&](std::int64_t of) {

@@ -104,6 +104,12 @@ class RankTask {
   void check_replicas_after(std::int64_t step, bool anyway);
   /// Compares replicas if they have changed since the last comparison.
   void check_before_save(bool changed);
+  /// Whether what [job] check_every says is due after the step with this number, counted from 0. `anyway`: it is.
+  [[nodiscard]] bool checks_after(std::int64_t step, bool anyway) const noexcept {
+    return job_.check_every >= 0 && (anyway || (job_.check_every > 0 && (step + 1) % job_.check_every == 0));
+  }
+  /// Whether replicas are ever compared.
+  [[nodiscard]] bool compares_replicas() const noexcept { return job_.checks.replicas && job_.check_every >= 0; }
 
   /// Writes the run's results.
   void save_results(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor);
@@ -128,6 +134,7 @@ class RankTask {
   void show_profile(const runtime::Executor& executor) const;
   void write_trace_at_end();
 
+  runtime::Executor* executor_ = nullptr;  ///< since prepare()
   std::deque<UnderWay> under_way_;
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;            ///< with several ranks

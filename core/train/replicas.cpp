@@ -80,6 +80,7 @@ void Replicas::compare(std::int64_t step) {
     last_equal_ = step;
     return;
   }
+  executor_.verify_states();  // a rank that finds the cause in its own memory says so; the others wait for it below
   // A value other than 1 was changed on its way, so other ranks may not have seen a difference and would not answer.
   const std::string found = differ == 1 ? difference_of_all() : changed_answers();
   throw Error(ErrorCode::numerics,

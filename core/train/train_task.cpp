@@ -110,12 +110,15 @@ class TrainTask : private RankTask {
 
   /// Runs a step to its end, and what is due after it.
   int whole_step(Trainer& training, std::int64_t step) {
+    if (job_.checks.replay && checks_after(step, evaluates(step))) {
+      training.replay_next();
+    }
     const StepMeter meter(training.executor());
     const StepResult result = traced(step, training.executor(), [&] { return training.step(step); });
     const StepMeasure measured = meter.end();
     write_trace_if_due();
     check_replicas_after(step, evaluates(step));
-    if (job_.check_every >= 0 && (evaluates(step) || (job_.check_every > 0 && (step + 1) % job_.check_every == 0))) {
+    if (compares_replicas() && checks_after(step, evaluates(step))) {
       naming_step(step, [&] { training.check_copies(step + 1); });
     }
     const std::optional<double> validation =
@@ -171,6 +174,7 @@ class TrainTask : private RankTask {
       stop_heard_ = stopped();
       return stop_heard_ == 0;
     });
+    training.executor().verify_states();
     if (validation && training.anywhere(!std::isfinite(*validation))) {
       judge_not_finite(training, step, *validation);
       return validation;

@@ -43,6 +43,10 @@ class Trainer {
   ///  - if the loss is negative, but its op is never negative.
   [[nodiscard]] virtual StepResult step(std::int64_t step) = 0;
 
+  /// The first microbatch of the next step is computed twice, and the results compared: see Executor::run_twice(). The
+  /// step throws Error{damaged} if they differ.
+  virtual void replay_next() {}
+
   /// Whether end() waits for a device while begin() has given it the work of the next step. Then an update whose loss
   /// or gradient's norm is not finite changes nothing, and neither do those after it.
   [[nodiscard]] virtual bool is_late() const noexcept { return false; }

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <sstream>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
@@ -74,6 +76,9 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
       made_of_all_(std::move(made_of_all)),
       executor_(compiled.programs, *compiled.device, compiled.hooks.get()),
       update_program_(executor_.find(graph::Role::once)) {
+  if (job.checks.replay) {
+    executor_.expect_twice();
+  }
   micro_programs_ = executor_.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   evaluate_programs_ = executor_.find_calls(workload::evaluate_function, compiled.evaluation_rows);
   scalars_.reserve(compiled.microbatch_rows.size());
@@ -123,8 +128,7 @@ double Training::read_scalar(std::string_view state) const {
       device::HostTensor(executor_.host(device::Access::read), scalar, device::Access::read).view(), 0);
 }
 
-void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
-                     std::optional<runtime::NonFiniteResult>& bad) {
+void Training::feed(std::int64_t step, std::size_t program, std::size_t first) {
   std::int64_t first_sample = checkpoint::samples_after(job_, first_, step);
   for (std::size_t before = 0; before < first; ++before) {
     first_sample += compiled_.microbatch_rows[before];
@@ -141,10 +145,30 @@ void Training::micro(std::int64_t step, std::size_t program, std::size_t first, 
         {.seed = job_.seed, .step = step, .first_sample = first_sample, .first_microbatch = first + call == 0});
     first_sample += rows[call];
   }
+}
+
+void Training::micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
+                     std::optional<runtime::NonFiniteResult>& bad) {
+  feed(step, program, first);
   if (checked) {
     bad = executor_.run_checked(program, scalars_);
+  } else if (std::exchange(replays_, false)) {
+    run_twice(step, program, first);
   } else {
     executor_.run(program, scalars_);
+  }
+}
+
+void Training::run_twice(std::int64_t step, std::size_t program, std::size_t first) {
+  const auto refill = [&] { feed(step, program, first); };
+  if (const partition::Buffer* const differs = executor_.run_twice(program, scalars_, std::cref(refill))) {
+    throw Error(
+        ErrorCode::damaged,
+        fmt::format("step {}: a microbatch that was computed twice has other bits the second time, first in {}: a "
+                    "processor or a memory of host {} makes mistakes, or that of a rank that this one receives "
+                    "from. Nothing of this step is saved. Run the job again from its newest checkpoint, and "
+                    "without that host if it happens again",
+                    step + 1, differs->name, host_name()));
   }
 }
 
@@ -236,6 +260,7 @@ StepResult Training::end(std::int64_t step) {
 
 void Training::check_loss(std::int64_t step, double loss) {
   if (anywhere(!std::isfinite(loss))) {
+    executor_.verify_states();
     throw Error(
         ErrorCode::numerics,
         fmt::format(
@@ -244,6 +269,7 @@ void Training::check_loss(std::int64_t step, double loss) {
             step + 1, non_finite_text(loss), first_bad_tensor(step)));
   }
   if (anywhere(is_impossible(loss))) {
+    executor_.verify_states();
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss is {:.6g}, and {} is never negative: ranks have computed with different "
                             "data or parameters, or their memory was overwritten. No weights are written. 'shardrun "

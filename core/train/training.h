@@ -40,6 +40,7 @@ class Training final : public Trainer {
   ///  - if the loss is negative, but its op is never negative.
   /// After an error about a loss that is not finite, the parameters are those before the step.
   [[nodiscard]] StepResult step(std::int64_t step) override;
+  void replay_next() override { replays_ = true; }
   [[nodiscard]] bool is_late() const noexcept override { return late_; }
   void begin(std::int64_t step) override;
   [[nodiscard]] StepResult end(std::int64_t step) override;
@@ -77,6 +78,9 @@ class Training final : public Trainer {
   /// not finite.
   void micro(std::int64_t step, std::size_t program, std::size_t first, bool checked,
              std::optional<runtime::NonFiniteResult>& bad);
+  /// Fills the inputs and `scalars_` of the calls of one program; as micro().
+  void feed(std::int64_t step, std::size_t program, std::size_t first);
+  void run_twice(std::int64_t step, std::size_t program, std::size_t first);
   /// Finds the first tensor that is not finite, on any rank, and names it with its place. Checks the parameters first;
   /// then runs the step again and checks every result.
   [[nodiscard]] std::string first_bad_tensor(std::int64_t step);
@@ -112,6 +116,7 @@ class Training final : public Trainer {
   std::array<device::Event, 2> marks_;        ///< the ends of the steps under way
   std::optional<std::size_t> after_step_program_;
   std::optional<std::int64_t> unmet_step_;  ///< the last step, if the hook has not run since
+  bool replays_ = false;                    ///< the next microbatch is computed twice
   std::vector<device::Scalars> scalars_;    ///< per call of a program
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/device/hash.h"
 #include "plugins/loader/background.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/transport_queue.h"
@@ -26,17 +27,40 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
   return op;
 }
 
+/// A member's part in an op, which may also be one side of a message.
+sdk::Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t members, Composition how) {
+  if (sdk::find_opcode(op.opcode)->collective) {
+    return how.in_order ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
+  }
+  sdk::Schedule schedule{.dtype = op.dtype, .stages = {{}}};
+  const bool sends = op.opcode == SR_OP_SEND;
+  (sends ? schedule.stages[0].sends : schedule.stages[0].receives)
+      .push_back({op.peer, 0, {sends ? sdk::OpBuffer::send : sdk::OpBuffer::recv, 0, op.count}});
+  return schedule;
+}
+
+/// The hashes of a stage's messages, in the order of its sends and receives.
+struct StageHashes {
+  explicit StageHashes(const sdk::ScheduleStage& stage) : sent(stage.sends.size()), received(stage.receives.size()) {}
+
+  std::vector<std::uint64_t> sent;
+  std::vector<std::uint64_t> received;
+};
+
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, bool in_order,
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, Composition how,
              std::vector<std::byte> scratch)
       : group_(std::move(group)),
         op_(op),
-        schedule_(in_order ? sdk::schedule_in_order_of(op, group_->rank, group_->size)
-                           : sdk::schedule_of(op, group_->rank, group_->size)),
+        schedule_(schedule_of(op, group_->rank, group_->size, how)),
         buffers_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
-        what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {}
+        what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {
+    for (std::size_t s = 0; how.checked && s < schedule_.stages.size(); ++s) {
+      hashes_.emplace_back(schedule_.stages[s]);
+    }
+  }
   ComposedOp(const ComposedOp&) = delete;
   ComposedOp& operator=(const ComposedOp&) = delete;
 
@@ -62,7 +86,9 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     std::optional<std::string> difference;
     Errand errand("preparing " + what_, [&](std::int64_t latest) {
       const std::uint64_t id = composed.next_serial() << 32U;
-      difference = compare(id, latest);
+      if (sdk::find_opcode(op_.opcode)->collective) {
+        difference = compare(id, latest);
+      }
       if (!difference) {
         prepare_stages(id, latest);
       }
@@ -186,13 +212,18 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 
   void prepare_stages(std::uint64_t id, std::int64_t deadline) {
     batches_.reserve(schedule_.stages.size());
-    for (const sdk::ScheduleStage& stage : schedule_.stages) {
+    for (std::size_t s = 0; s < schedule_.stages.size(); ++s) {
+      const sdk::ScheduleStage& stage = schedule_.stages[s];
       std::vector<OpSpec> batch;
       for (const sdk::Movement& movement : stage.sends) {
         batch.push_back(moving(SR_OP_SEND, movement, id));
       }
       for (const sdk::Movement& movement : stage.receives) {
         batch.push_back(moving(SR_OP_RECV, movement, id));
+      }
+      if (!hashes_.empty()) {
+        add_hashes(SR_OP_SEND, stage.sends, hashes_[s].sent, id, batch);
+        add_hashes(SR_OP_RECV, stage.receives, hashes_[s].received, id, batch);
       }
       batches_.push_back(batch.empty() ? 0 : group_->composed()->prepare(batch, deadline));
     }
@@ -209,10 +240,51 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
                     op_.label);
   }
 
+  /// A message more for each of a stage's sends or receives, of its hash.
+  void add_hashes(std::uint32_t opcode, const std::vector<sdk::Movement>& movements, std::vector<std::uint64_t>& hashes,
+                  std::uint64_t id, std::vector<OpSpec>& batch) const {
+    constexpr std::uint64_t tags_of_hashes = std::uint64_t{1} << 31U;
+    for (std::size_t i = 0; i < movements.size(); ++i) {
+      batch.push_back(transfer(opcode, movements[i].peer, id + tags_of_hashes + movements[i].tag, SR_DTYPE_U8,
+                               sizeof(hashes[i]), {.data = &hashes[i], .bytes = sizeof(hashes[i])}, op_.label));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t hash_of(const sdk::BufferRegion& region) const {
+    return device::hash_of({reinterpret_cast<const std::byte*>(buffers_.data(region)), buffers_.bytes(region)});
+  }
+
+  void compare_hashes(std::size_t s) const {
+    const std::vector<sdk::Movement>& receives = schedule_.stages[s].receives;
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      const std::uint64_t expected = hashes_[s].received[i];
+      const std::uint64_t found = hash_of(receives[i].region);
+      if (found != expected) {
+        throw TransportError(
+            SR_INTERNAL,
+            fmt::format(
+                "bits changed between member {} (rank {}) and this member {} (rank {}): the hash of what was "
+                "sent is {:016x}, and of what arrived {:016x}. The transport, the network or a memory has "
+                "changed them. Nothing of this step is saved. Run the job again from its newest checkpoint, and "
+                "without that link if it happens again",
+                receives[i].peer, group_->members[receives[i].peer], group_->rank, group_->members[group_->rank],
+                expected, found));
+      }
+    }
+  }
+
   void run(std::int64_t deadline) override {
     for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
+      if (!hashes_.empty()) {
+        const std::vector<sdk::Movement>& sends = schedule_.stages[i].sends;
+        std::ranges::transform(sends, hashes_[i].sent.begin(),
+                               [this](const sdk::Movement& movement) { return hash_of(movement.region); });
+      }
       if (!batches_.empty() && batches_[i] != 0) {
         group_->composed()->start_and_wait(batches_[i], deadline);
+      }
+      if (!hashes_.empty()) {
+        compare_hashes(i);
       }
       for (const sdk::LocalStep& step : schedule_.stages[i].steps) {
         buffers_.run(step);
@@ -227,6 +299,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   sdk::OpBuffers buffers_;
   std::vector<std::byte> scratch_;
   std::string what_;
+  std::vector<StageHashes> hashes_;     ///< one per stage of a checked op
   std::vector<std::uint64_t> batches_;  ///< one per stage, 0 where it moves nothing; empty where no stage does
   bool is_on_worker_ = false;           ///< the latest run
 };
@@ -300,13 +373,24 @@ void ComposedGroup::free(std::uint64_t batch) noexcept {
   }
 }
 
-std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, bool in_order) {
-  return in_order ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
+std::uint64_t hash_bytes(const OpRequest& op, std::uint32_t member, std::uint32_t members) {
+  std::uint64_t messages = 0;
+  if (op.checked && members > 1) {
+    for (const sdk::ScheduleStage& stage :
+         schedule_of(spec_of(op), member, members, {.in_order = op.in_order}).stages) {
+      messages += stage.sends.size();
+    }
+  }
+  return messages * sizeof(std::uint64_t);
+}
+
+std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, Composition how) {
+  return how.in_order ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
 }
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
-                                               bool in_order, std::vector<std::byte> scratch, std::int64_t deadline) {
-  auto composed = std::make_unique<ComposedOp>(group, op, in_order, std::move(scratch));
+                                               Composition how, std::vector<std::byte> scratch, std::int64_t deadline) {
+  auto composed = std::make_unique<ComposedOp>(group, op, how, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {

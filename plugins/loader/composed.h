@@ -14,9 +14,15 @@
 
 namespace shardrun::plugins {
 
-/// Runs the collectives that a transport lacks, as sends and receives in the background. It has a second group of the
-/// plugin's and a thread; that thread alone calls the group's functions. It fails together with `parent`, the group
-/// whose collectives it runs.
+/// How an op is made of sends and receives: see OpRequest.
+struct Composition {
+  bool in_order = false;
+  bool checked = false;
+};
+
+/// Runs the collectives that a transport lacks, and checked ops, as sends and receives in the background. It has a
+/// second group of the plugin's and a thread; that thread alone calls the group's functions. It fails together with
+/// `parent`, the group whose collectives it runs.
 class ComposedGroup {
  public:
   /// `parent` outlives this.
@@ -51,13 +57,13 @@ class ComposedGroup {
   sdk::Worker worker_;
 };
 
-/// Scratch bytes of an op that is made of sends and receives. `in_order`: see OpRequest.
-[[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members, bool in_order);
+/// Scratch bytes of an op that is made of sends and receives.
+[[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members, Composition how);
 
-/// Prepares `op` as sends and receives. Waits for the other members, which prepare the same op. `op` has the scratch
-/// that it needs; `scratch` may be its memory. Throws Error, also where the members' ops do not match.
+/// Prepares `op` as sends and receives. For a collective, waits for the other members, which prepare the same op. `op`
+/// has the scratch that it needs; `scratch` may be its memory. Throws Error, also where the members' ops do not match.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
-                                                             const sdk::OpSpec& op, bool in_order,
+                                                             const sdk::OpSpec& op, Composition how,
                                                              std::vector<std::byte> scratch, std::int64_t deadline);
 
 }  // namespace shardrun::plugins

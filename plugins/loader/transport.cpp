@@ -211,15 +211,16 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
     fail(state_->what("asked for an op"), invalid);
   }
   state_->require_configured();
-  const std::optional<OpInfo> info =
-      op.in_order ? state_->offered_in_order(spec, members) : state_->offered(spec, members);
+  const std::optional<OpInfo> info = op.checked    ? std::nullopt
+                                     : op.in_order ? state_->offered_in_order(spec, members)
+                                                   : state_->offered(spec, members);
   if (!info) {
     require_host_memory(*state_, spec, members, op.in_order);
   }
   return info ? *info
               : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |
                                 (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
-                       .scratch_bytes = composed_scratch_bytes(spec, members, op.in_order)};
+                       .scratch_bytes = composed_scratch_bytes(spec, members, {.in_order = op.in_order})};
 }
 
 bool Transport::shares_first() const noexcept { return state_->functions.share_first != nullptr; }
@@ -283,7 +284,11 @@ std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int de
 }
 
 TransportGroup Transport::group(const GroupRequest& request) {
-  return TransportGroup(std::make_unique<TransportGroup::State>(state_, request));
+  auto state = std::make_shared<TransportGroup::State>(state_, request);
+  if (request.checked && request.members.size() > 1) {
+    static_cast<void>(state->composing(request.deadline));
+  }
+  return TransportGroup(std::move(state));
 }
 
 std::uint64_t Transport::wire_bytes() const {

@@ -53,7 +53,13 @@ struct OpRequest {
   /// For ops that reduce: in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
   /// If the transport cannot reduce in that order, the op is made of sends and receives.
   bool in_order = false;
+  /// For ops in host memory: every message carries a hash of its bytes, which its receiver compares. The op is made of
+  /// sends and receives, a collective too, so that each message has one sender and one receiver.
+  bool checked = false;
 };
+
+/// Bytes of the hashes that a member sends with a checked op.
+[[nodiscard]] std::uint64_t hash_bytes(const OpRequest& op, std::uint32_t member, std::uint32_t members);
 
 struct OpInfo {
   std::uint32_t flags = 0;
@@ -117,8 +123,8 @@ class TransportOp {
   void start(std::int64_t deadline);
   /// Starts it in a queue: see sr_transport::op_enqueue. Where the transport does not take queues of the host, a thread
   /// of this process starts the op when the queue has come to it. REQUIRES, the first time in a group: all of its ops
-  /// are prepared, and none is under way. Queues of other kinds need a transport that takes them. The queue outlives the
-  /// op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
+  /// are prepared, and none is under way. Queues of other kinds need a transport that takes them. The queue outlives
+  /// the op. Ops of a group that the transport offers begin in the order of their starts, and so do those that are
   /// composed. An op of one sort does not wait for one of the other. `timeout`: nanoseconds from when the queue has
   /// come to it.
   void enqueue(const TransportQueue& queue, std::int64_t timeout);
@@ -144,6 +150,9 @@ struct GroupRequest {
   std::uint32_t rank = 0;  ///< index into `members`
   std::vector<std::uint32_t> members;
   std::int64_t deadline = INT64_MAX;
+  /// Whether it is to have checked ops: then it connects at once what makes ops of sends and receives. Members that
+  /// prepare ops of several groups in different orders would wait for each other else.
+  bool checked = false;
 };
 
 /// A group of ranks. Its ids are below 2^63. Ops keep it alive.

@@ -328,23 +328,24 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     specs.push_back(spec_of(op));
   }
   require_valid(*state_, specs);
-  const bool in_order = ops[0].in_order;
+  const Composition how{.in_order = ops[0].in_order, .checked = ops[0].checked};
   bool is_offered = true;
   std::vector<std::uint64_t> needed;
   for (const sdk::OpSpec& spec : specs) {
     const TransportState& transport = *state_->transport;
-    const std::optional<OpInfo> info =
-        in_order ? transport.offered_in_order(spec, state_->size) : transport.offered(spec, state_->size);
+    const std::optional<OpInfo> info = how.checked    ? std::nullopt
+                                       : how.in_order ? transport.offered_in_order(spec, state_->size)
+                                                      : transport.offered(spec, state_->size);
     is_offered = is_offered && info;
-    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, in_order));
+    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, how));
   }
   if (!is_offered) {
-    require_host_memory(*state_->transport, specs[0], state_->size, in_order);
+    require_host_memory(*state_->transport, specs[0], state_->size, how.in_order);
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);
   if (!is_offered) {
-    return TransportOp(compose_op(state_, specs[0], in_order, std::move(scratch), deadline));
+    return TransportOp(compose_op(state_, specs[0], how, std::move(scratch), deadline));
   }
   std::string what = state_->transport->what(fmt::format("group {}, {}", state_->name, sdk::describe(specs[0])));
   auto op = std::make_unique<NativeOp>(state_, std::move(what), std::move(scratch));

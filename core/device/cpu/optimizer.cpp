@@ -1,4 +1,5 @@
 #include "core/device/cpu/elementwise.h"
+#include "core/device/cpu/in_place_hashes.h"
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
@@ -11,9 +12,27 @@ void clip_scale(const KernelCall& call) {
   put(reals<Reals>(call.outputs[1]), 0, norm);
 }
 
+/// A condition as a type, for `if constexpr`.
+template <bool truth>
+struct Truth {
+  constexpr operator bool() const { return truth; }
+};
+
+/// Calls body(at, sums) for every vector of [0, size), over the threads. `sums`: see InPlaceSums.
+template <int pairs, bool hashed, typename Body>
+void for_each_hashed_vector(const KernelCall& call, std::int64_t size, const Body& body) {
+  call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {
+    const Body local = body;
+    InPlaceSums<pairs, hashed> sums;
+    vectors(
+        begin, end, [&](auto at) __attribute__((always_inline)) { local(at, sums); });
+    sums.give(call.scalars.hashes);
+  });
+}
+
 /// parameter, first, second, gradient[, scale []] -> parameter, first, second.
 /// Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2, with the decay multiplied by the learning rate.
-template <typename Pointer>
+template <typename Pointer, bool hashed>
 void adamw(const KernelCall& call) {
   const double beta1 = call.attributes.real("beta1");
   const double beta2 = call.attributes.real("beta2");
@@ -36,21 +55,28 @@ void adamw(const KernelCall& call) {
   const auto new_parameter = reals<Pointer>(call.outputs[0]);
   const auto new_first = reals<Pointer>(call.outputs[1]);
   const auto new_second = reals<Pointer>(call.outputs[2]);
-  for_each_vector(call, call.inputs[0].elements(), [=](auto at) {
+  const auto body = [=](auto at, auto& sums) __attribute__((always_inline)) {
     const vec g = load(gradient, at) * scale;
-    const vec m = load(first, at) * b1 + g * fresh1;
-    const vec v = load(second, at) * b2 + g * g * fresh2;
-    const vec p = load(parameter, at);
-    const vec change = stride * m / (square_root(v) * correction + epsilon) + p * shrink;
+    const vec old_m = load(first, at);
+    const vec old_v = load(second, at);
+    const vec old_p = load(parameter, at);
+    const vec m = old_m * b1 + g * fresh1;
+    const vec v = old_v * b2 + g * g * fresh2;
+    const vec p = old_p - (stride * m / (square_root(v) * correction + epsilon) + old_p * shrink);
     store(new_first, at, m);
     store(new_second, at, v);
-    store(new_parameter, at, p - change);
-  });
+    store(new_parameter, at, p);
+    const Weights weights(at.begin);
+    sums.add(weights, at, 0, old_p, p);
+    sums.add(weights, at, 1, old_m, m);
+    sums.add(weights, at, 2, old_v, v);
+  };
+  for_each_hashed_vector<3, hashed>(call, call.inputs[0].elements(), body);
 }
 
 /// parameter, [velocity,] gradient[, scale []] -> parameter [, velocity]: v = momentum v + g, p = p - rate v, where g
 /// has decay * p added.
-template <typename Pointer>
+template <typename Pointer, bool hashed>
 void sgd(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attributes.real("momentum"));
   const auto decay = static_cast<float>(call.attributes.real("decay"));
@@ -63,20 +89,45 @@ void sgd(const KernelCall& call) {
   const auto velocity = reals<Pointer>(call.inputs[with_velocity ? 1 : 0]);
   const auto new_parameter = reals<Pointer>(call.outputs[0]);
   const auto new_velocity = reals<Pointer>(call.outputs[with_velocity ? 1 : 0]);
-  for_each_vector(call, call.inputs[0].elements(), [=](auto at) {
-    const vec p = load(parameter, at);
-    vec v = load(gradient, at) * scale + p * decay;
-    if (with_velocity) {
-      v += load(velocity, at) * momentum;
+  const auto step = [=](auto at, auto& sums, auto has_velocity) __attribute__((always_inline)) {
+    const Weights weights(at.begin);
+    const vec old_p = load(parameter, at);
+    vec v = load(gradient, at) * scale + old_p * decay;
+    if constexpr (has_velocity) {
+      const vec old_v = load(velocity, at);
+      v += old_v * momentum;
       store(new_velocity, at, v);
+      sums.add(weights, at, 1, old_v, v);
     }
-    store(new_parameter, at, p - v * rate);
-  });
+    const vec p = old_p - v * rate;
+    store(new_parameter, at, p);
+    sums.add(weights, at, 0, old_p, p);
+  };
+  const std::int64_t size = call.inputs[0].elements();
+  if (with_velocity) {
+    for_each_hashed_vector<2, hashed>(
+        call, size, [=](auto at, auto& sums) __attribute__((always_inline)) { step(at, sums, Truth<true>()); });
+  } else {
+    for_each_hashed_vector<1, hashed>(
+        call, size, [=](auto at, auto& sums) __attribute__((always_inline)) { step(at, sums, Truth<false>()); });
+  }
+}
+
+/// A kernel made of its four instances: of its pointers' types, with and without hashes.
+template <void (*floats)(const KernelCall&), void (*hashed_floats)(const KernelCall&), void (*any)(const KernelCall&),
+          void (*hashed_any)(const KernelCall&)>
+void by_type_and_hashes(const KernelCall& call) {
+  call.scalars.hashes == nullptr ? by_type<floats, any>(call) : by_type<hashed_floats, hashed_any>(call);
 }
 
 }  // namespace
 }  // namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT
 
-SHARDRUN_KERNELS(optimizer, {"clip_scale", {.run = clip_scale}},
-                 {"adamw", {.run = by_type<adamw<float*>, adamw<Reals>>}},
-                 {"sgd", {.run = by_type<sgd<float*>, sgd<Reals>>}})
+SHARDRUN_KERNELS(
+    optimizer, {"clip_scale", {.run = clip_scale}},
+    {"adamw",
+     {.run = by_type_and_hashes<adamw<float*, false>, adamw<float*, true>, adamw<Reals, false>, adamw<Reals, true>>,
+      .hashes = true}},
+    {"sgd",
+     {.run = by_type_and_hashes<sgd<float*, false>, sgd<float*, true>, sgd<Reals, false>, sgd<Reals, true>>,
+      .hashes = true}})

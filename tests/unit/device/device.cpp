@@ -73,6 +73,34 @@ TEST_CASE("every part runs once, part 0 on the caller", "[device]") {
   }
 }
 
+TEST_CASE("rotated parts run once too, each on another thread", "[device]") {
+  for (const int count : {1, 2, 3, 5}) {
+    Threads threads(count);
+    for (int parts = 0; parts <= 2 * count + 1; ++parts) {
+      INFO(count << " threads, " << parts << " parts");
+      std::vector<int> runs(static_cast<std::size_t>(parts), 0);
+      const auto threads_of_parts = [&] {
+        std::vector<std::thread::id> ids(static_cast<std::size_t>(parts));
+        threads.run(parts, [&](int part) {
+          ++runs[static_cast<std::size_t>(part)];
+          ids[static_cast<std::size_t>(part)] = std::this_thread::get_id();
+        });
+        return ids;
+      };
+      const std::vector<std::thread::id> before = threads_of_parts();
+      threads.rotate(1);
+      const std::vector<std::thread::id> rotated = threads_of_parts();
+      threads.rotate(0);
+
+      CHECK(runs == std::vector<int>(static_cast<std::size_t>(parts), 2));
+      for (std::size_t part = 0; part < before.size(); ++part) {
+        CHECK((before[part] != rotated[part]) == (count > 1 && parts > 1));
+      }
+      CHECK(threads_of_parts() == before);
+    }
+  }
+}
+
 TEST_CASE("parts run at the same time", "[device]") {
   Threads threads(3);
   std::atomic<int> arrived = 0;

@@ -1,5 +1,6 @@
 #include "core/device/hash.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -78,6 +79,49 @@ TEST_CASE("a hash changes with every bit and every exchange", "[device]") {
   CHECK(hashes_of({view_of(values)}) == before);
   std::swap_ranges(values.begin(), values.begin() + block, values.begin() + block);
   CHECK(hashes_of({view_of(values)}) != before);
+}
+
+TEST_CASE("the weights of a hash are odd and differ, so that no two flipped bits cancel", "[device]") {
+  constexpr std::uint64_t places = 1 << 16;
+  const std::uint32_t one = 1;
+  std::vector<std::uint64_t> weights;
+  for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 31) - places}) {
+    for (std::uint64_t place = first; place < first + places; ++place) {
+      weights.push_back(hash_of(std::as_bytes(std::span(&one, 1)), place));
+    }
+  }
+  CHECK(std::ranges::all_of(weights, [](std::uint64_t weight) { return weight % 2 == 1; }));
+  std::ranges::sort(weights);
+  CHECK(std::ranges::adjacent_find(weights) == weights.end());
+}
+
+TEST_CASE("the hash of bytes is the sum of the hashes of their parts, and zeros fill the last word", "[device]") {
+  std::vector<float> values = numbers(1000);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  for (const std::size_t words : {1, 7, 16, 999}) {
+    CHECK(hash_of(bytes) == hash_of(bytes.first(4 * words)) + hash_of(bytes.subspan(4 * words), words));
+  }
+  values.back() = 0;
+  CHECK(hash_of(bytes) == hash_of(bytes.first(4 * 999)));
+  values[1] = 0.1F;  // no byte of it is 0
+  for (const std::size_t count : {4, 5, 6}) {
+    CHECK(hash_of(bytes.first(count)) != hash_of(bytes.first(count + 1)));
+  }
+}
+
+TEST_CASE("one tensor of several is hashed as all are", "[device]") {
+  std::vector<float> large = numbers(several_blocks);
+  std::vector<float> small = numbers(3);
+  std::vector<float> none;
+  const std::vector<TensorView> tensors = {view_of(large), view_of(none), view_of(small)};
+  Threads pool(3);
+  const std::unique_ptr<Queue> queue = Device::find("cpu").open_queue(pool);
+  TensorHashes hashes(tensors);
+  const std::span<const std::uint64_t> found = hashes.compute(*queue, pool);
+  const std::vector<std::uint64_t> all(found.begin(), found.end());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    CHECK(hashes.compute(*queue, pool, t) == all[t]);
+  }
 }
 
 TEST_CASE("hashing allocates nothing", "[device]") {

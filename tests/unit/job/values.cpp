@@ -10,7 +10,9 @@ using namespace shardrun;
 namespace {
 
 OptionValues one(OptionType type, std::string_view text) {
-  return job::make_options({{.name = "v", .type = type, .choices = {"a", "b"}}}, {{"v", text}});
+  const std::vector<std::string> choices =
+      type == OptionType::text_list ? std::vector<std::string>() : std::vector<std::string>{"a", "b"};
+  return job::make_options({{.name = "v", .type = type, .choices = choices}}, {{"v", text}});
 }
 
 bool is_refused(OptionType type, std::string_view text) {
@@ -87,6 +89,15 @@ TEST_CASE("lists are split at their separator", "[job]") {
   CHECK(is_refused(OptionType::text_list, "a,,b"));
   CHECK(is_refused(OptionType::text_list, "a,"));
   CHECK(is_refused(OptionType::text_list, ","));
+  const std::vector<OptionSpec> some = {{.name = "v", .type = OptionType::text_list, .choices = {"one", "two"}}};
+  CHECK(job::make_options(some, {{"v", "two, one"}}).list("v") == Strings{"two", "one"});
+  try {
+    static_cast<void>(job::make_options(some, {{"v", "one, tow"}}));
+    FAIL("an element that is no choice was accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::job);
+    CHECK(error.message().ends_with("is not one of one, two (did you mean 'two'?)"));
+  }
 }
 
 TEST_CASE("ranges include their ends unless they say otherwise", "[job]") {

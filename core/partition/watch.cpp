@@ -1,0 +1,244 @@
+#include "core/partition/watch.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/partition/extent.h"
+
+namespace shardrun::partition {
+namespace {
+
+/// What may be overwritten by a transfer. One that gathers in place leaves this rank's own block as it is.
+std::vector<Extent> received(const Program& program, const Transfer& transfer) {
+  const Extent send = extent_of(program, transfer.send, transfer.dtype);
+  const Extent recv = extent_of(program, transfer.recv, transfer.dtype);
+  if (transfer.collective == Collective::all_gather && recv.contains(send)) {
+    return {{recv.begin, send.begin}, {send.end, recv.end}};
+  }
+  return {recv};
+}
+
+class Watcher {
+ public:
+  Watcher(Programs& programs, const graph::Graph& graph, const device::Device& device)
+      : programs_(programs), graph_(graph), device_(device) {}
+
+  void run() {
+    find_in_place();
+    divide_states();
+    for (Program& program : programs_.programs) {
+      watch(program);
+    }
+    for (Program& program : programs_.programs) {
+      if (program.role == graph::Role::once && !program.instructions.empty()) {
+        verify_unwritten(program);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] bool lasts(graph::StateId state) const {
+    switch (graph_.states[state].kind) {
+      case graph::StateKind::parameter:
+      case graph::StateKind::optimizer:
+      case graph::StateKind::hook_state:
+      case graph::StateKind::field: return true;
+      case graph::StateKind::gradient:
+      case graph::StateKind::metric:
+      case graph::StateKind::output: return false;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool is_of_state(const Program& program, BufferId buffer) const {
+    const BufferId of = program.buffers[buffer].part_of.exists() ? program.buffers[buffer].part_of : buffer;
+    return of < buffer_of(graph_.states.next()) && lasts(graph::StateId(of.number()));
+  }
+
+  /// What of the states the instruction's kernel overwrites in place and hashes: an extent for each pair of its op,
+  /// empty where that is no state. Nothing if the kernel cannot, or if the instruction also writes a state otherwise.
+  [[nodiscard]] std::vector<Extent> in_place(const Program& program, const Instruction& instruction) const {
+    if (instruction.kind != Instruction::Kind::compute || instruction.accumulate != Accumulate::never) {
+      return {};
+    }
+    const device::Kernel* const kernel = device_.find_kernel(instruction.op->name);
+    if (kernel == nullptr || !kernel->hashes) {
+      return {};
+    }
+    std::vector<Extent> extents;
+    for (const auto& [output, input] : instruction.op->in_place) {
+      if (output >= instruction.outputs.size() || input >= instruction.inputs.size()) {
+        continue;
+      }
+      const Buffer& result = program.buffers[instruction.outputs[output]];
+      const bool is_of = is_of_state(program, instruction.outputs[output]);
+      if (graph::element_bytes(result.type.dtype) != sizeof(std::uint32_t) ||
+          (is_of && extent_of(result) != extent_of(program.buffers[instruction.inputs[input]]))) {
+        return {};
+      }
+      extents.push_back(is_of ? extent_of(result) : Extent{});
+    }
+    return extents;
+  }
+
+  /// Ranges that lie partly in one another stay with their states.
+  void find_in_place() {
+    std::vector<Extent> found;
+    for (const Program& program : programs_.programs) {
+      for (const Instruction& instruction : program.instructions) {
+        const std::vector<Extent> extents = in_place(program, instruction);
+        found.insert(found.end(), extents.begin(), extents.end());
+      }
+    }
+    std::ranges::sort(found);
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    for (const Extent& extent : found) {
+      const bool is_apart =
+          std::ranges::none_of(found, [&](const Extent& other) { return other != extent && other.overlaps(extent); });
+      if (is_apart && extent.exists()) {
+        in_place_.push_back(extent);
+      }
+    }
+  }
+
+  void divide_states() {
+    for (const graph::StateId state : graph_.states.ids()) {
+      if (!lasts(state)) {
+        continue;
+      }
+      const Extent whole = extent_of(programs_.states[state]);
+      std::uint64_t at = whole.begin;
+      for (const Extent& extent : in_place_) {
+        if (whole.contains(extent)) {
+          add(state, {at, extent.begin});
+          ranges_of_kernels_[extent] = add(state, extent);
+          at = extent.end;
+        }
+      }
+      add(state, {at, whole.end});
+    }
+  }
+
+  std::uint32_t add(graph::StateId state, const Extent& extent) {
+    if (extent.exists()) {
+      programs_.watched.push_back({.state = state, .offset = extent.begin, .bytes = extent.end - extent.begin});
+      by_place_.emplace(extent.begin, static_cast<std::uint32_t>(programs_.watched.size() - 1));
+    }
+    return static_cast<std::uint32_t>(programs_.watched.size() - 1);
+  }
+
+  [[nodiscard]] std::vector<std::uint32_t> ranges_in(const Extent& extent) const {
+    std::vector<std::uint32_t> ranges;
+    auto at = by_place_.upper_bound(extent.begin);
+    at = at == by_place_.begin() ? at : std::prev(at);
+    for (; at != by_place_.end() && at->first < extent.end; ++at) {
+      const Watched& watched = programs_.watched[at->second];
+      if (extent.overlaps({watched.offset, watched.offset + watched.bytes})) {
+        ranges.push_back(at->second);
+      }
+    }
+    return ranges;
+  }
+
+  /// What the instruction may write, or begins or ends to write, beside what its kernel hashes.
+  [[nodiscard]] std::vector<Extent> written(const Program& program, const Instruction& instruction) const {
+    std::vector<Extent> extents;
+    switch (instruction.kind) {
+      case Instruction::Kind::compute:
+      case Instruction::Kind::move:
+        for (const BufferId output : instruction.outputs) {
+          if (is_of_state(program, output)) {
+            extents.push_back(extent_of(program.buffers[output]));
+          }
+        }
+        break;
+      case Instruction::Kind::start:
+      case Instruction::Kind::wait: return received(program, program.transfers[instruction.transfer]);
+      case Instruction::Kind::hook:
+        for (const Region& region : instruction.hook->buffers) {
+          if (region.buffer.exists()) {
+            extents.push_back(extent_of(program, region, program.buffers[region.buffer].type.dtype));
+          }
+        }
+        break;
+    }
+    return extents;
+  }
+
+  void watch(Program& program) {
+    // Of ranges that are being overwritten: the last instruction so far that writes them.
+    std::map<std::uint32_t, std::int32_t> open;
+    const auto close = [&](std::uint32_t range) {
+      if (const auto found = open.find(range); found != open.end()) {
+        program.watches.push_back({.instruction = found->second, .when = Watch::When::after, .range = range});
+        open.erase(found);
+      }
+    };
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& instruction = program.instructions[i];
+      const auto at = static_cast<std::int32_t>(i);
+      const std::vector<Extent> extents = in_place(program, instruction);
+      const bool is_hashed = std::ranges::any_of(extents, [](const Extent& extent) { return extent.exists(); }) &&
+                             std::ranges::all_of(extents, [&](const Extent& extent) {
+                               return !extent.exists() || ranges_of_kernels_.contains(extent);
+                             });
+      if (is_hashed) {
+        for (std::uint32_t pair = 0; pair < extents.size(); ++pair) {
+          if (extents[pair].exists()) {
+            const std::uint32_t range = ranges_of_kernels_.at(extents[pair]);
+            close(range);
+            program.watches.push_back({.instruction = at, .when = Watch::When::in_place, .range = range, .pair = pair});
+            written_.insert(range);
+          }
+        }
+        continue;
+      }
+      for (const Extent& extent : written(program, instruction)) {
+        for (const std::uint32_t range : ranges_in(extent)) {
+          if (!open.contains(range)) {
+            program.watches.push_back({.instruction = at, .when = Watch::When::before, .range = range});
+          }
+          open[range] = at;
+          written_.insert(range);
+        }
+      }
+    }
+    while (!open.empty()) {
+      close(open.begin()->first);
+    }
+    sort(program);
+  }
+
+  void verify_unwritten(Program& program) {
+    for (std::uint32_t range = 0; range < programs_.watched.size(); ++range) {
+      if (!written_.contains(range)) {
+        program.watches.push_back({.instruction = 0, .when = Watch::When::before, .range = range});
+      }
+    }
+    sort(program);
+  }
+
+  static void sort(Program& program) {
+    std::ranges::stable_sort(program.watches, {},
+                             [](const Watch& each) { return std::pair(each.instruction, each.when); });
+  }
+
+  Programs& programs_;
+  const graph::Graph& graph_;
+  const device::Device& device_;
+  std::vector<Extent> in_place_;  ///< of kernels that hash, in order of their places
+  std::map<Extent, std::uint32_t> ranges_of_kernels_;
+  std::map<std::uint64_t, std::uint32_t> by_place_;  ///< the range that begins there
+  std::set<std::uint32_t> written_;                  ///< ranges that some program writes
+};
+
+}  // namespace
+
+void watch_states(Programs& programs, const graph::Graph& graph, const device::Device& device) {
+  Watcher(programs, graph, device).run();
+}
+
+}  // namespace shardrun::partition
