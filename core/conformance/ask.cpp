@@ -19,7 +19,6 @@ namespace {
 
 using plan::DimSplits;
 using plan::Plan;
-using plugins::StrategyRequest;
 
 constexpr unsigned char untouched = 0xA5;
 /// Bytes that a later release may append to structs.
@@ -157,7 +156,7 @@ std::string text_of(const Plan& plan) {
 
 }  // namespace
 
-Answer ask(const plugins::Plugin& strategy, const StrategyRequest& request, HostRelease host) {
+Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& request, HostRelease host) {
   const auto functions =
       plugins::read_struct<sr_strategy>(strategy.table().functions, SR_STRATEGY_SIZE_1_0, "the function table");
   if (functions.make_plan == nullptr) {

@@ -11,26 +11,16 @@
 
 namespace shardrun::conformance {
 
-/// A case (cases.h) for strategies. Every rank has its own instance of the strategy.
-struct StrategyCase {
+/// A case (cases.h) for plugins that compute. Every rank is a member with its own instance of the plugin.
+template <class RankMember, std::uint32_t usual_ranks>
+struct ComputeCase {
   std::string name;
-  std::function<void(StrategyMember&)> run;
-  std::uint32_t ranks = strategy_members;
+  std::function<void(RankMember&)> run;
+  std::uint32_t ranks = usual_ranks;
 };
-
-/// The same for models.
-struct ModelCase {
-  std::string name;
-  std::function<void(ModelMember&)> run;
-  std::uint32_t ranks = model_members;
-};
-
-/// The same for engines.
-struct EngineCase {
-  std::string name;
-  std::function<void(EngineMember&)> run;
-  std::uint32_t ranks = engine_members;
-};
+using StrategyCase = ComputeCase<StrategyMember, strategy_members>;
+using ModelCase = ComputeCase<ModelMember, model_members>;
+using EngineCase = ComputeCase<EngineMember, engine_members>;
 
 // One function for each file of cases.
 void add_plan_cases(std::vector<StrategyCase>& cases);

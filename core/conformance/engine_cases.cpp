@@ -15,9 +15,6 @@
 namespace shardrun::conformance {
 namespace {
 
-using plugins::ArrayView;
-using plugins::MakeArray;
-
 constexpr std::int64_t usual_rows = 7;
 
 void opens_engine(EngineMember& member) {
@@ -207,7 +204,7 @@ class FewRecords final : public plugins::EngineRecords {
  public:
   explicit FewRecords(EngineRun& run) : run_(run) {}
 
-  bool next(const MakeArray& make) override {
+  bool next(const plugins::MakeArray& make) override {
     if (read_ == 3) {
       return false;
     }
@@ -218,7 +215,7 @@ class FewRecords final : public plugins::EngineRecords {
     return true;
   }
 
-  void write(const ArrayView& predictions) override {
+  void write(const plugins::ArrayView& predictions) override {
     const auto* const values = static_cast<const float*>(predictions.address);
     written_.emplace_back(values, values + predictions.elements());
   }

@@ -16,7 +16,6 @@ namespace shardrun::conformance {
 namespace {
 
 using plan::Hook;
-using plan::HookKind;
 using plan::HookPlan;
 using plan::HookStep;
 using plugins::Hooks;
@@ -119,7 +118,7 @@ GroupMemory first_memory(const GroupCase& group) {
 /// Tensors that differ from round to round. They also differ from member to member where the hook allows that:
 /// gradients, and parameters that vary.
 void fill_tensors(const GroupCase& group, GroupMemory& memory, std::int64_t round) {
-  const bool differ = group.hook.kind == HookKind::sync_gradients || group.varies;
+  const bool differ = group.hook.kind == plan::HookKind::sync_gradients || group.varies;
   for (std::size_t m = 0; m < memory.size(); ++m) {
     for (std::uint64_t i = 0; i < group.elements; ++i) {
       const auto number = (i * 37 + (differ ? m : 0) * 101 + static_cast<std::uint64_t>(round) * 13) % 64;

@@ -11,8 +11,6 @@
 namespace shardrun::conformance {
 namespace {
 
-using plugins::Plugin;
-
 /// Runs `act` and prefixes its failure with the job.
 template <class Act>
 auto naming(const StrategyJob& job, Act act) {
@@ -68,7 +66,7 @@ void many_instances(StrategyMember& member) {
   for (const StrategyJob& job : jobs) {
     answers.push_back(ask(member.open_another(), job.request));
   }
-  std::vector<Plugin> instances;
+  std::vector<plugins::Plugin> instances;
   for (std::size_t i = 0; i < count; ++i) {
     instances.push_back(member.open_another());
   }

@@ -89,10 +89,4 @@ std::int64_t Random::below(std::int64_t limit) {
   return std::uniform_int_distribution<std::int64_t>(0, limit - 1)(engine_);
 }
 
-void round_to_float(Tensor& tensor) {
-  for (double& value : tensor.values) {
-    value = static_cast<float>(value);
-  }
-}
-
 }  // namespace shardrun::conformance

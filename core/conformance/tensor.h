@@ -43,7 +43,4 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// Rounds every element to float.
-void round_to_float(Tensor& tensor);
-
 }  // namespace shardrun::conformance

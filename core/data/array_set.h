@@ -19,7 +19,6 @@ class ArraySet {
 
   [[nodiscard]] std::int64_t rows() const noexcept { return x_.shape()[0]; }
   [[nodiscard]] std::int64_t training_rows() const noexcept { return training_rows_; }
-  [[nodiscard]] std::int64_t validation_rows() const noexcept { return rows() - training_rows_; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return x_.path(); }
   [[nodiscard]] std::int64_t features() const noexcept { return features_; }
   [[nodiscard]] bool has_labels() const noexcept { return y_.has_value() && is_integer(y_->type()); }

@@ -87,18 +87,6 @@ std::int64_t evaluation_windows(std::int64_t tokens, std::int64_t context) noexc
   return tokens == 0 ? 0 : (tokens - 1) / context;
 }
 
-void fill_tokens(const Windows& windows, std::span<const std::int64_t> starts, std::span<std::int32_t> inputs,
-                 std::span<std::int32_t> targets) {
-  const std::int64_t rows = rows_of(inputs, targets, windows.context);
-  if (rows != static_cast<std::int64_t>(starts.size())) {
-    throw Error(ErrorCode::internal, fmt::format("{} windows do not fill {} rows", starts.size(), rows));
-  }
-  for (std::int64_t row = 0; row < rows; ++row) {
-    fill_row(windows, starts[static_cast<std::size_t>(row)], row, inputs, targets);
-  }
-  windows.stream.file().require_unchanged();
-}
-
 void fill_samples(const Windows& windows, std::uint64_t seed, std::int64_t first_sample, std::span<std::int32_t> inputs,
                   std::span<std::int32_t> targets) {
   const std::int64_t rows = rows_of(inputs, targets, windows.context);

@@ -37,9 +37,6 @@ struct Windows {
 // Error{internal} if the outputs have another size or a window reaches past the part; as TokenStream::read; and
 // Error{io} if the file has changed.
 
-/// A row per start.
-void fill_tokens(const Windows& windows, std::span<const std::int64_t> starts, std::span<std::int32_t> inputs,
-                 std::span<std::int32_t> targets);
 /// The rows of global samples first_sample, first_sample + 1, …, as many as the outputs hold.
 void fill_samples(const Windows& windows, std::uint64_t seed, std::int64_t first_sample, std::span<std::int32_t> inputs,
                   std::span<std::int32_t> targets);

@@ -54,12 +54,6 @@ constexpr std::size_t code_points = 0x110000;
 
 Tokenizer Tokenizer::of_bytes() { return Tokenizer(TokenizerKind::byte); }
 
-Tokenizer Tokenizer::of_characters(std::string_view text, std::string_view source) {
-  CharacterSet characters{std::string(source)};
-  characters.add(text, 0);
-  return characters.tokenizer();
-}
-
 Tokenizer Tokenizer::from_json(std::string_view json) {
   boost::system::error_code failed;
   const boost::json::value parsed = boost::json::parse(json, failed);

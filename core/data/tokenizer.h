@@ -22,10 +22,6 @@ inline constexpr std::size_t max_vocabulary = 65536;
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
-  /// The tokenizer of the characters in `text`; CharacterSet is for a text in pieces. `source` names the text in
-  /// messages. Throws Error{data} if the text is empty, not UTF-8, or has more than `max_vocabulary` distinct
-  /// characters.
-  [[nodiscard]] static Tokenizer of_characters(std::string_view text, std::string_view source);
   /// Reads the result of `to_json`. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
 

@@ -91,6 +91,12 @@ class Scope {
   std::size_t length_;
 };
 
+/// The parts of a model's loss.
+struct Losses {
+  ValueId values = {};  ///< of the samples, the same number for each
+  ValueId counts = {};  ///< whose sum divides that of the values; none: their number does
+};
+
 /// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient.
 /// Declares the state `gradients/<parameter>`. Contributions to a tied parameter are added one by one, so that none has
 /// to be kept.

@@ -35,6 +35,14 @@ const char* role_name(TensorRole role) noexcept {
 
 }  // namespace
 
+std::string_view letter(Action::Kind kind) noexcept {
+  return std::string_view("FBIW").substr(static_cast<std::size_t>(kind), 1);
+}
+
+std::string to_string(const Action& action) {
+  return fmt::format("{}{}{}", action.chunk, letter(action.kind), action.microbatch);
+}
+
 std::int64_t Plan::ranks() const noexcept {
   std::int64_t ranks = 1;
   for (const MeshAxis& axis : mesh) {

@@ -9,7 +9,6 @@
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
-#include "core/graph/losses.h"
 #include "core/job/job.h"
 
 namespace shardrun::workload {

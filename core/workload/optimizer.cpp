@@ -9,14 +9,13 @@ namespace {
 
 using graph::FunctionBuilder;
 using graph::Graph;
-using graph::State;
 using graph::StateId;
 using graph::StateKind;
 using graph::StateWrite;
 using graph::ValueId;
 
 StateId moment(Graph& graph, StateId parameter, const char* what) {
-  const State& owner = graph.states[parameter];
+  const graph::State& owner = graph.states[parameter];
   return graph.add_state({.name = fmt::format("{}/{}", what, owner.name),
                           .type = owner.type,
                           .kind = StateKind::optimizer,

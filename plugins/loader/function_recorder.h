@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/graph/builder.h"
-#include "core/graph/losses.h"
 #include "plugins/loader/graph_recorder.h"
 
 namespace shardrun::plugins {

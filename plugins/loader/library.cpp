@@ -1,19 +1,168 @@
 #include "plugins/loader/library.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/dll/shared_library.hpp>
 #include <cstring>
 #include <exception>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
+#include "core/files/trust.h"
 #include "plugins/loader/elf.h"
-#include "plugins/loader/needs.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
+namespace {
+
+using std::filesystem::path;
+
+[[noreturn]] void refuse_search(const path& file, std::string_view entry, std::string_view why) {
+  throw Error(
+      ErrorCode::plugin,
+      fmt::format("{} would load libraries from '{}' (RUNPATH), {}: link it without that entry, or take it away "
+                  "with patchelf --set-rpath",
+                  printable(file.string()), printable(entry), why));
+}
+
+/// A name in the dynamic section, as the dynamic linker reads it. `origin`: the folder of the library that contains it.
+std::string with_origin(std::string_view name, const path& origin) {
+  std::string text(name);
+  for (const std::string_view word : {"${ORIGIN}", "$ORIGIN"}) {
+    if (text.starts_with(word) && (text.size() == word.size() || text[word.size()] == '/')) {
+      text.replace(0, word.size(), origin.string());
+    }
+  }
+  return text;
+}
+
+/// One walk over a plugin and every library loaded with it.
+class Walk {
+ public:
+  /// `inherited`: folders of DT_RPATH, which the dynamic linker also searches for the needs of a library's needs.
+  void visit(const path& file, const path& origin, const ElfFile& library, std::vector<path> inherited) {
+    for (const path& folder : folders_of(file, origin, library, DT_RPATH)) {
+      inherited.push_back(folder);
+    }
+    std::vector<path> searched = inherited;
+    for (const path& folder : folders_of(file, origin, library, DT_RUNPATH)) {
+      searched.push_back(folder);
+    }
+    for (const std::int64_t tag : {std::int64_t{DT_NEEDED}, std::int64_t{DT_AUXILIARY}, std::int64_t{DT_FILTER}}) {
+      for (const std::string& name : library.dynamic_texts(tag)) {
+        if (name.find('/') != std::string::npos) {
+          const path named = trusted_folder(file, origin, name);
+          visit_need(file, named, inherited);
+          continue;
+        }
+        for (const path& folder : searched) {
+          visit_need(file, folder / name, inherited);
+          visit_variants(file, folder, name, inherited);
+        }
+      }
+    }
+  }
+
+ private:
+  static std::vector<path> folders_of(const path& file, const path& origin, const ElfFile& library, std::int64_t tag) {
+    std::vector<path> folders;
+    for (const std::string& text : library.dynamic_texts(tag)) {
+      for (std::size_t at = 0; at <= text.size();) {
+        const std::size_t end = std::min(text.find(':', at), text.size());
+        folders.push_back(trusted_folder(file, origin, text.substr(at, end - at)));
+        at = end + 1;
+      }
+    }
+    return folders;
+  }
+
+  /// The folder that an entry of a search path, or a name with a slash, refers to.
+  static path trusted_folder(const path& file, const path& origin, std::string_view entry) {
+    const std::string folder = with_origin(entry, origin);
+    if (folder.empty()) {
+      refuse_search(file, entry, "an empty entry, which stands for the working directory");
+    }
+    if (folder.front() != '/') {
+      refuse_search(file, entry, "which is relative to the working directory");
+    }
+    if (folder.find('$', folder.starts_with(origin.string()) ? origin.string().size() : 0) != std::string::npos) {
+      refuse_search(file, entry, "where only the dynamic linker knows what the name behind $ stands for");
+    }
+    try {
+      files::require_trusted_search(folder);
+    } catch (const Error& error) {
+      refuse_search(file, entry, error.message());
+    }
+    return folder;
+  }
+
+  void visit_need(const path& by, const path& named, const std::vector<path>& inherited) {
+    std::error_code none;
+    if (std::filesystem::symlink_status(named, none).type() == std::filesystem::file_type::not_found) {
+      return;
+    }
+    // The canonical path of each file, so that the walk ends. Otherwise folder/../folder/file would count as another
+    // file.
+    const path need = std::filesystem::canonical(named.parent_path()) / named.filename();
+    if (!visited_.insert(need).second) {
+      return;
+    }
+    try {
+      files::require_trusted(need);
+    } catch (const Error& error) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("{} needs a library that {}", printable(by.string()), error.message()));
+    }
+    std::optional<ElfFile> library;
+    try {
+      library.emplace(need, ElfFile::Symbols::skip);
+    } catch (const Error&) {
+      return;  // such as one for another machine: the dynamic linker skips it, or reports it
+    }
+    visit(need, need.parent_path(), *library, inherited);
+  }
+
+  /// The dynamic linker prefers variants for the processor, in folders with these names.
+  void visit_variants(const path& by, const path& folder, const std::string& name, const std::vector<path>& inherited) {
+    for (const char* variants : {"glibc-hwcaps", "tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "aarch64"}) {
+      std::error_code none;
+      const path top = folder / variants;
+      if (!std::filesystem::is_directory(top, none)) {
+        continue;
+      }
+      files::require_trusted_directory(top);
+      visit_need(by, top / name, inherited);
+      constexpr auto options = std::filesystem::directory_options::follow_directory_symlink;
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(top, options)) {
+        if (entry.is_directory()) {
+          files::require_trusted_directory(entry.path());
+          visit_need(by, entry.path() / name, inherited);
+        }
+      }
+    }
+  }
+
+  std::set<path> visited_;
+};
+
+/// Checks the libraries that a library needs, directly or not, which the dynamic linker loads from folders that
+/// libraries name. Each folder must be trusted like the library's own, and so must each library found there. Libraries
+/// in the system's folders are trusted. Throws Error{plugin} with what is not trusted.
+void require_trusted_needs(const path& file, const ElfFile& library) {
+  Walk().visit(file, std::filesystem::canonical(file).parent_path(), library, {});
+}
+
+}  // namespace
+
 sr_manifest read_manifest(const std::filesystem::path& file) {
   const ElfFile library(file);
   require_trusted_needs(file, library);

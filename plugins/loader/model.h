@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/graph/builder.h"
-#include "core/graph/losses.h"
 #include "core/options/options.h"
 #include "plugins/loader/model_op.h"
 #include "plugins/loader/plugin.h"

@@ -56,9 +56,9 @@ struct Sums {
     const auto own = static_cast<float>(block.thread());
     float* const to = y + 4 * block.thread();
     to[0] = warp_sum(block, own);
-    to[1] = warp_max(block, -own);
+    to[1] = warp_join(block, -own, Larger{});
     to[2] = block_sum(block, own);
-    to[3] = block_max(block, own);
+    to[3] = block_join(block, own, Larger{});
   }
 };
 

@@ -6,10 +6,16 @@ namespace shardrun::test {
 
 using conformance::concatenate;
 using conformance::Random;
-using conformance::round_to_float;
 using conformance::slice;
 using conformance::Tensor;
 using conformance::type_of;
 using conformance::zeros;
+
+/// Rounds every element to float.
+inline void round_to_float(Tensor& tensor) {
+  for (double& value : tensor.values) {
+    value = static_cast<float>(value);
+  }
+}
 
 }  // namespace shardrun::test

@@ -14,7 +14,6 @@
 
 #include "transports/chaos/faults.h"
 #include "transports/chaos/group.h"
-#include "transports/chaos/inner.h"
 #include "transports/chaos/op.h"
 
 namespace shardrun::chaos_transport {

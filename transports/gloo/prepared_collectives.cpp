@@ -2,8 +2,6 @@
 
 namespace shardrun::gloo_transport {
 
-using sdk::TransportError;
-
 std::unique_ptr<PreparedCollective> PreparedCollectives::add(const sdk::OpSpec& op) {
   auto prepared = std::make_unique<PreparedCollective>(*this, added_++);
   const std::lock_guard lock(mutex_);
@@ -28,10 +26,10 @@ void PreparedCollective::require(const FullMesh& mesh, std::uint32_t peer, const
   if (header.id == serial_ && header.bytes == bytes) {
     return;
   }
-  throw TransportError(SR_INVALID, "expected " + std::to_string(bytes) + " bytes of " + prepared_.name_of(serial_) +
-                                       " from " + mesh.name_of(peer) + ", which sent " + std::to_string(header.bytes) +
-                                       " of " + prepared_.name_of(header.id) +
-                                       ": members start the collectives of a group in one order");
+  throw sdk::TransportError(
+      SR_INVALID, "expected " + std::to_string(bytes) + " bytes of " + prepared_.name_of(serial_) + " from " +
+                      mesh.name_of(peer) + ", which sent " + std::to_string(header.bytes) + " of " +
+                      prepared_.name_of(header.id) + ": members start the collectives of a group in one order");
 }
 
 }  // namespace shardrun::gloo_transport

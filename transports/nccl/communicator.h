@@ -44,7 +44,6 @@ class Communicator {
   [[nodiscard]] ncclResult_t state();
   /// Ends its work on the device too.
   void abort() noexcept;
-  [[nodiscard]] bool is_aborted() const noexcept { return handle_ == nullptr; }
   /// "remote process exited …: its last error"
   [[nodiscard]] std::string text_of(ncclResult_t result) const;
 

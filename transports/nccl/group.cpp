@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "transports/nccl/op.h"
-
 namespace shardrun::nccl_transport {
 
 using sdk::TransportError;
@@ -19,6 +17,27 @@ constexpr std::size_t word_bytes = 256;  ///< keeps what follows aligned
 std::size_t claims_bytes(std::uint32_t members) { return sizeof(sdk::Claim) * members; }
 
 }  // namespace
+
+/// A prepared op or batch.
+class NcclOp final : public sdk::Op {
+ public:
+  NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
+  ~NcclOp() override;
+
+  void start(void* queue, std::int64_t deadline) override;
+  /// Waits in the group's first op: NCCL connects the members in it, and gives it to the stream only then.
+  void enqueue(const sdk::Queue& queue, std::int64_t timeout) override;
+  void join(const sdk::Queue& queue) override;
+  bool test() override;
+  bool wait(std::int64_t deadline) override;
+
+ private:
+  void require_device(const sdk::Queue& queue) const;
+  bool is_complete();
+
+  NcclGroup& group_;
+  std::unique_ptr<Launch> launch_;
+};
 
 NcclGroup::NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,
                      Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes, const sdk::GroupSpec& spec,
@@ -260,6 +279,85 @@ void NcclGroup::await_launched(std::unique_lock<std::mutex>& lock) {
       (void)last_->advance();
     }
   }
+}
+
+NcclOp::NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer)
+    : group_(group) {
+  const std::lock_guard lock(group_.mutex_);
+  launch_ = std::make_unique<Launch>(group, std::move(stages), std::move(what), peer);
+}
+
+NcclOp::~NcclOp() {
+  std::unique_lock lock(group_.mutex_);
+  try {
+    const Device::Use use(group_.device_);
+    launch_->await_end(lock);
+    launch_.reset();
+  } catch (const TransportError&) {
+    launch_.reset();  // the device itself is lost
+  }
+}
+
+void NcclOp::start(void* queue, std::int64_t deadline) {
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  group_.throw_failure();
+  group_.await_launched(lock);
+  if (queue != nullptr) {
+    launch_->begin_after(static_cast<CUstream>(queue), deadline);
+  } else {
+    launch_->begin(deadline);
+  }
+}
+
+void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t timeout) {
+  require_device(queue);
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  group_.throw_failure();
+  group_.await_launched(lock);
+  launch_->begin_in(static_cast<CUstream>(queue.native()), timeout);
+  group_.await_launched(lock);
+}
+
+void NcclOp::join(const sdk::Queue& queue) {
+  require_device(queue);
+  std::unique_lock lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  if (launch_->state() == Launch::State::launching) {
+    group_.await_launched(lock);
+  }
+  launch_->join(static_cast<CUstream>(queue.native()));
+}
+
+bool NcclOp::test() {
+  const std::lock_guard lock(group_.mutex_);
+  const Device::Use use(group_.device_);
+  return is_complete();
+}
+
+bool NcclOp::wait(std::int64_t deadline) {
+  for (std::uint32_t round = 0; !test(); ++round) {
+    if (sdk::steady_now() >= deadline) {
+      return false;
+    }
+    pause_polling(round);
+  }
+  return true;
+}
+
+void NcclOp::require_device(const sdk::Queue& queue) const {
+  if (queue.device() != static_cast<std::uint32_t>(group_.device_.ordinal())) {
+    throw TransportError(SR_INVALID, launch_->what() + ": its queue is of device " + std::to_string(queue.device()) +
+                                         ", and this rank's is " + std::to_string(group_.device_.ordinal()));
+  }
+}
+
+bool NcclOp::is_complete() {
+  if (launch_->state() != Launch::State::complete) {
+    group_.throw_failure();
+  }
+  return launch_->advance() == Launch::State::complete;
 }
 
 }  // namespace shardrun::nccl_transport

@@ -10,10 +10,6 @@ namespace {
 using sdk::Block;
 using sdk::OpSpec;
 
-bool is_floating_number(std::uint32_t dtype) noexcept {
-  return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
-}
-
 std::uint32_t key_dtype_of(std::uint32_t dtype) noexcept { return dtype == SR_DTYPE_F64 ? SR_DTYPE_I64 : SR_DTYPE_I32; }
 
 /// The part of the op's elements that a member reduces: its block of a reduce_scatter, else an even share.
@@ -178,8 +174,12 @@ std::vector<Stage> keyed_stages_of(const OpSpec& op, std::uint32_t rank, std::ui
 
 }  // namespace
 
+bool is_floating(std::uint32_t dtype) noexcept {
+  return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
+}
+
 Method method_of(const OpSpec& op, std::uint32_t n, bool with_kernels) {
-  if (!sdk::find_opcode(op.opcode)->reduces || !is_floating_number(op.dtype) || n == 1) {
+  if (!sdk::find_opcode(op.opcode)->reduces || !is_floating(op.dtype) || n == 1) {
     return Method::nccl;
   }
   if (op.reduction == SR_REDUCE_MIN || op.reduction == SR_REDUCE_MAX) {
@@ -190,7 +190,7 @@ Method method_of(const OpSpec& op, std::uint32_t n, bool with_kernels) {
 }
 
 bool is_summed_in_order(const OpSpec& op, std::uint32_t n) {
-  return sdk::find_opcode(op.opcode)->reduces && is_floating_number(op.dtype) && n > 2 &&
+  return sdk::find_opcode(op.opcode)->reduces && is_floating(op.dtype) && n > 2 &&
          (op.flags & SR_OP_FLAG_IN_ORDER) != 0;
 }
 

@@ -12,6 +12,7 @@ namespace shardrun::nccl_transport {
 /// How an op is done; see info_of.
 enum class Method : std::uint8_t { nccl, keyed, in_order };
 
+[[nodiscard]] bool is_floating(std::uint32_t dtype) noexcept;
 /// Whether the members' floating-point numbers are to be summed in order, and the order matters.
 [[nodiscard]] bool is_summed_in_order(const sdk::OpSpec& op, std::uint32_t n);
 [[nodiscard]] Method method_of(const sdk::OpSpec& op, std::uint32_t n, bool with_kernels);

@@ -10,10 +10,6 @@ namespace {
 
 using Function = NcclCall::Function;
 
-bool is_floating(std::uint32_t dtype) noexcept {
-  return dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64 || dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
-}
-
 ncclDataType_t dtype_of(std::uint32_t dtype) noexcept {
   switch (dtype) {
     case SR_DTYPE_F32: return ncclFloat32;

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "descriptor.h"
 #include "transports/shm/memory.h"
 #include "transports/shm/segments.h"
 

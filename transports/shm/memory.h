@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -8,10 +9,32 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
-
-#include "descriptor.h"
+#include <utility>
 
 namespace shardrun::shm_transport {
+
+/// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) noexcept : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (number_ >= 0) {
+      close(number_);
+    }
+  }
+
+  /// Negative where it owns none.
+  [[nodiscard]] int number() const noexcept { return number_; }
+
+ private:
+  int number_ = -1;
+};
 
 /// A memfd (a file without a name) mapped into this process.
 class Mapping {

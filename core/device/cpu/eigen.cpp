@@ -1,10 +1,12 @@
 // Products by Eigen, for builds without oneDNN.
 
 #include "core/device/cpu/bf16_product.h"
-#include "core/device/cpu/eigen_sgemm.h"
+#include "core/device/cpu/sgemm.h"
 #include "core/device/machine_level.h"
 
 namespace shardrun::device::cpu {
+
+using Sgemm = decltype(sgemm);
 
 // eigen_sgemm.cpp is compiled for each instruction set and defines one in each.
 namespace baseline {

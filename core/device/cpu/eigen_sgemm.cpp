@@ -1,13 +1,13 @@
-#include "core/device/cpu/eigen_sgemm.h"
-
 #include <Eigen/Core>
+
+#include "core/device/cpu/sgemm.h"
 
 // This file is compiled once for each instruction set. CMakeLists.txt gives the namespace Eigen another name each time:
 // else the linker would keep one copy of each of its templates for all, and might keep one that a machine cannot run.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-Sgemm eigen_sgemm;
+decltype(sgemm) eigen_sgemm;
 
 namespace {
 

@@ -2,10 +2,96 @@
 
 #include <algorithm>
 
+#include "core/device/cpu/blocks.h"
 #include "core/device/cpu/sgemm.h"
-#include "core/device/cpu/widened_product.h"
 
 namespace shardrun::device::cpu {
+namespace {
+
+// Large enough that converting a block costs little beside multiplying it.
+constexpr std::int64_t most_rows = 384;
+constexpr std::int64_t most_columns = 768;
+constexpr std::int64_t most_depth = 256;
+
+bool is_bfloat(const Operand& operand) { return operand.dtype == graph::DType::bf16; }
+
+/// Floats of scratch for the blocks of one tile.
+struct Room {
+  std::int64_t a;
+  std::int64_t b;
+  std::int64_t c;
+
+  [[nodiscard]] std::int64_t floats() const { return a + b + c; }
+};
+Room room_for(const Product& tile) {
+  const std::int64_t m = std::min(tile.m, most_rows);
+  const std::int64_t n = std::min(tile.n, most_columns);
+  const std::int64_t k = std::min(tile.k, most_depth);
+  return {is_bfloat(tile.a) ? m * k : 0, is_bfloat(tile.b) ? k * n : 0, is_bfloat(tile.c) ? m * n : 0};
+}
+
+/// Floats of scratch of one thread: of the largest tile.
+std::int64_t share_of(const Tiles& tiles, const Product& product) {
+  std::int64_t most = 0;
+  for (std::int64_t number = 0; number < tiles.count; ++number) {
+    most = std::max(most, room_for(tiles.tile(product, number)).floats());
+  }
+  return most;
+}
+
+/// A block of an operand as float32: in place, or widened in `room`.
+Matrix widened(const Operand& block, std::int64_t rows, std::int64_t columns, float* room, const BlockLoops& loops) {
+  if (!is_bfloat(block)) {
+    return {block.floats(), block.stride, block.transposed};
+  }
+  const std::int64_t stored_rows = block.transposed ? columns : rows;
+  const std::int64_t stored_columns = block.transposed ? rows : columns;
+  loops.widen(block.data, block.stride, room, stored_columns, stored_rows, stored_columns);
+  return {room, stored_columns, block.transposed};
+}
+
+/// One block of c: all of k, a stretch at a time.
+void multiply_block(const Product& p, const Room& room, bool accumulate, float* scratch, const BlockLoops& loops) {
+  float* c = is_bfloat(p.c) ? scratch + room.a + room.b : p.c.floats();
+  const std::int64_t c_stride = is_bfloat(p.c) ? p.n : p.c.stride;
+  const bool add_to_c = accumulate && !is_bfloat(p.c);
+  for (std::int64_t begin = 0; begin == 0 || begin < p.k; begin += most_depth) {
+    const std::int64_t depth = std::min(most_depth, p.k - begin);
+    const Matrix a = widened(p.a.from(0, begin), p.m, depth, scratch, loops);
+    const Matrix b = widened(p.b.from(begin, 0), depth, p.n, scratch + room.a, loops);
+    sgemm(p.m, p.n, depth, 1, a, b, c, c_stride, begin > 0 || add_to_c);
+  }
+  if (is_bfloat(p.c)) {
+    loops.narrow(c, c_stride, p.c.data, p.c.stride, p.m, p.n, accumulate);
+  }
+}
+
+/// c = a b (+ c, if accumulate) for any types of operands and result. Blocks of bfloat16 operands are widened in
+/// scratch and multiplied in float32; each result is rounded once.
+void multiply_widened(const Product& product, bool accumulate, Threads& threads, std::byte* scratch) {
+  const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
+  const BlockLoops& loops = block_loops();
+  const std::int64_t share = share_of(tiles, product);
+  tiles.run(threads, [&](std::int64_t number, int part) {
+    const Product tile = tiles.tile(product, number);
+    float* room = reinterpret_cast<float*>(scratch) + part * share;
+    for (std::int64_t column = 0; column < tile.n; column += most_columns) {
+      for (std::int64_t row = 0; row < tile.m; row += most_rows) {
+        const Product block =
+            tile.tile(row, column, std::min(most_rows, tile.m - row), std::min(most_columns, tile.n - column));
+        multiply_block(block, room_for(tile), accumulate, room, loops);
+      }
+    }
+  });
+}
+
+/// Bytes of scratch of each thread that has a part of the product's tiles (`sgemm_tiles`).
+std::size_t widened_scratch_bytes(const Product& product) {
+  const Tiles tiles = sgemm_tiles(product.m, product.n, product.k);
+  return static_cast<std::size_t>(share_of(tiles, product)) * sizeof(float);
+}
+
+}  // namespace
 
 bool in_floats(const Product& p) noexcept {
   return p.a.dtype == graph::DType::f32 && p.b.dtype == graph::DType::f32 && p.c.dtype == graph::DType::f32;

@@ -221,16 +221,8 @@ template <typename T>
   return warp_join(block, value, Plus{});
 }
 template <typename T>
-[[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_max(Block& block, T value) {
-  return warp_join(block, value, Larger{});
-}
-template <typename T>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline T block_sum(Block& block, T value) {
   return block_join(block, value, Plus{});
-}
-template <typename T>
-[[nodiscard]] SHARDRUN_ON_DEVICE inline T block_max(Block& block, T value) {
-  return block_join(block, value, Larger{});
 }
 
 }  // namespace shardrun::device::cuda

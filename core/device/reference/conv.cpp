@@ -4,8 +4,6 @@
 namespace shardrun::device::reference {
 namespace {
 
-using graph::Sliding;
-
 /// A tensor [batch, channels, H, W]; without H: one row.
 struct Images {
   explicit Images(const TensorView& view)

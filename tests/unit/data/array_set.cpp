@@ -34,7 +34,6 @@ TEST_CASE("rows of features and labels are gathered and converted", "[data]") {
 
   CHECK(set.rows() == 4);
   CHECK(set.training_rows() == 3);
-  CHECK(set.validation_rows() == 1);
   CHECK(set.features() == 2);
   CHECK(set.has_labels());
   CHECK(set.outputs() == 0);

@@ -128,17 +128,6 @@ TEST_CASE("a very long data set is permuted without being listed", "[data]") {
   CHECK(seen.size() == 1000);
 }
 
-TEST_CASE("rows are windows, targets one token on", "[data]") {
-  const Counting tokens(20);
-  std::vector<std::int32_t> inputs(6);
-  std::vector<std::int32_t> targets(6);
-
-  fill_tokens(tokens.windows(3), std::vector<std::int64_t>{2, 16}, inputs, targets);
-
-  CHECK(inputs == std::vector<std::int32_t>{2, 3, 4, 16, 17, 18});
-  CHECK(targets == std::vector<std::int32_t>{3, 4, 5, 17, 18, 19});
-}
-
 TEST_CASE("a batch is the same however it is cut", "[data]") {
   const Counting tokens(500);
   constexpr std::int64_t context = 4;
@@ -175,30 +164,20 @@ TEST_CASE("windows past the tokens and outputs of another size are refused", "[d
   std::vector<std::int32_t> six(6);
   std::vector<std::int32_t> nine(9);
 
-  CHECK_THAT(error_of([&] {
-               fill_tokens(tokens.windows(3), std::vector<std::int64_t>{0, 7}, six, six);
-             }),
-             Contains("a window of 3 tokens from 7 reaches past the 10 there are"));
-  CHECK_THAT(error_of([&] {
-               fill_tokens(tokens.windows(3), std::vector<std::int64_t>{-1, 0}, six, six);
-             }),
-             Contains("from -1"));
-  CHECK_THAT(error_of([&] { fill_tokens(tokens.windows(3), std::vector<std::int64_t>{0}, six, six); }),
-             Contains("do not fill"));
+  CHECK_THAT(error_of([&] { fill_evaluation(tokens.windows(3), 2, six, six); }),
+             Contains("a window of 3 tokens from 9 reaches past the 10 there are"));
+  CHECK_THAT(error_of([&] { fill_evaluation(tokens.windows(3), -1, six, six); }), Contains("from -3"));
   CHECK_THAT(error_of([&] { fill_samples(tokens.windows(3), 1, 0, six, nine); }), Contains("are not rows of 3 tokens"));
   CHECK_THAT(error_of([&] { fill_samples(tokens.windows(4), 1, 0, six, six); }), Contains("are not rows of 4 tokens"));
   CHECK_THAT(error_of([&] { fill_samples(Counting(3).windows(3), 1, 0, six, six); }), Contains("reaches past"));
-  CHECK_THAT(error_of([&] { fill_evaluation(tokens.windows(3), 2, six, six); }), Contains("reaches past"));
 }
 
 TEST_CASE("filling a batch allocates nothing", "[data]") {
   const Counting tokens(500);
   std::vector<std::int32_t> inputs(64);
   std::vector<std::int32_t> targets(64);
-  const std::vector<std::int64_t> starts = {0, 1, 2, 3};
   const std::uint64_t before = allocations();
 
-  fill_tokens(tokens.windows(16), starts, inputs, targets);
   fill_samples(tokens.windows(16), 1, 0, inputs, targets);
   fill_evaluation(tokens.windows(16), 0, inputs, targets);
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,8 +25,18 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using shardrun::files::SteadyFile;
 
+namespace {
+
+Tokenizer tokenizer_of(std::string_view text, std::string source = "text") {
+  CharacterSet characters(std::move(source));
+  characters.add(text, 0);
+  return characters.tokenizer();
+}
+
+}  // namespace
+
 TEST_CASE("characters are numbered by rising code point", "[data]") {
-  const Tokenizer tokenizer = Tokenizer::of_characters("hello wörld\n", "text");
+  const Tokenizer tokenizer = tokenizer_of("hello wörld\n");
 
   CHECK(tokenizer.vocabulary() == 10);  // \n, space, d e h l o r w, ö
   CHECK(tokenizer.encode("\n höd") == std::vector<std::uint16_t>{0, 1, 4, 9, 2});
@@ -45,12 +57,12 @@ TEST_CASE("bytes stand for themselves", "[data]") {
 }
 
 TEST_CASE("a tokenizer survives its JSON", "[data]") {
-  const Tokenizer characters = Tokenizer::of_characters(std::string_view("a\"\\\n\0é€😀/\x7F", 16), "text");
+  const Tokenizer characters = tokenizer_of(std::string_view("a\"\\\n\0é€😀/\x7F", 16));
 
   CHECK(Tokenizer::from_json(characters.to_json()) == characters);
   CHECK(Tokenizer::from_json(Tokenizer::of_bytes().to_json()) == Tokenizer::of_bytes());
   CHECK(Tokenizer::of_bytes().to_json() == R"({"kind":"byte"})");
-  CHECK(Tokenizer::of_characters("ba", "text").to_json() == R"({"kind":"char","characters":"ab"})");
+  CHECK(tokenizer_of("ba").to_json() == R"({"kind":"char","characters":"ab"})");
 }
 
 TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
@@ -65,7 +77,7 @@ TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
 }
 
 TEST_CASE("what has no token is named with its place", "[data]") {
-  const Tokenizer tokenizer = Tokenizer::of_characters("aé", "text");
+  const Tokenizer tokenizer = tokenizer_of("aé");
 
   CHECK_THAT(error_of([&] { (void)tokenizer.encode("éx"); }),
              Contains("cannot encode 'x' U+0078 at byte 2: it is none of the 2 characters"));
@@ -77,9 +89,9 @@ TEST_CASE("what has no token is named with its place", "[data]") {
 }
 
 TEST_CASE("text that characters cannot be made of is refused", "[data]") {
-  CHECK(error_of([] { (void)Tokenizer::of_characters("ab\xFFz", "'corpus.txt'"); }) ==
+  CHECK(error_of([] { (void)tokenizer_of("ab\xFFz", "'corpus.txt'"); }) ==
         "2: 'corpus.txt' is not valid UTF-8: byte 2 (0xFF) starts no character; use [data] tokenizer = byte");
-  CHECK_THAT(error_of([] { (void)Tokenizer::of_characters("", "'corpus.txt'"); }), Contains("'corpus.txt' is empty"));
+  CHECK_THAT(error_of([] { (void)tokenizer_of("", "'corpus.txt'"); }), Contains("'corpus.txt' is empty"));
 }
 
 TEST_CASE("a vocabulary of 65,536 fits 16 bits, one more does not", "[data]") {
@@ -88,11 +100,11 @@ TEST_CASE("a vocabulary of 65,536 fits 16 bits, one more does not", "[data]") {
     append_utf8(text, character);
   }
 
-  const Tokenizer tokenizer = Tokenizer::of_characters(text, "text");
+  const Tokenizer tokenizer = tokenizer_of(text);
 
   CHECK(tokenizer.vocabulary() == 65536);
   CHECK(tokenizer.encode(text).back() == 65535);
-  CHECK_THAT(error_of([&] { (void)Tokenizer::of_characters(text + "a", "text"); }),
+  CHECK_THAT(error_of([&] { (void)tokenizer_of(text + "a"); }),
              Contains("65537 distinct characters, tokens are 16 bits and number at most 65536"));
 }
 
@@ -118,7 +130,7 @@ TEST_CASE("a text becomes tokens and the tokenizer that made them", "[data]") {
   const TokenizedText text = read_tokenised(file.tokenise());
   const TokenSplit split = split_tokens(text.stream.size(), 0.75, "corpus.txt");
 
-  CHECK(text.tokenizer == Tokenizer::of_characters("abc", "text"));
+  CHECK(text.tokenizer == tokenizer_of("abc"));
   CHECK(all_of(text.stream) == std::vector<std::int32_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0});
   CHECK(split.training.size == 7);
   CHECK(split.validation.first == 7);
@@ -132,7 +144,7 @@ TEST_CASE("a text is read with a tokenizer that exists", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "cab");
   write_file(folder / "other.txt", "ca\nbx");
-  const Tokenizer tokenizer = Tokenizer::of_characters("abc\n", "text");
+  const Tokenizer tokenizer = tokenizer_of("abc\n");
 
   const TextFile file(SteadyFile(folder / "corpus.txt"), tokenizer);
   CHECK(all_of(read_tokenised(file.tokenise()).stream) == std::vector<std::int32_t>{3, 1, 2});
@@ -153,7 +165,7 @@ TEST_CASE("characters that lie across the pieces in which a text is read are who
 
   const TokenizedText read = tokenised(folder / "corpus.txt", TokenizerKind::character);
 
-  CHECK(read.tokenizer == Tokenizer::of_characters(text, "text"));
+  CHECK(read.tokenizer == tokenizer_of(text));
   CHECK(all_of(read.stream) == expected);
   write_file(folder / "cut.txt", text.substr(0, text.rfind("😀") + 2));
   CHECK_THAT(error_of([&] { (void)tokenised(folder / "cut.txt", TokenizerKind::character); }),

@@ -16,7 +16,7 @@
 #include "tests/support/transport_ranks.h"
 #include "tests/unit/transports_shm/arena.h"
 #include "tests/unit/transports_shm/stand_in.h"
-#include "transports/shm/descriptor.h"
+#include "transports/shm/memory.h"
 
 using namespace shardrun;
 using namespace shardrun::test;

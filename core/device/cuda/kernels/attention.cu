@@ -9,7 +9,6 @@ using attention::add_dots;
 using attention::add_product;
 using attention::each;
 using attention::Head;
-using attention::HeadRows;
 using attention::join_row;
 using attention::KeyTile;
 using attention::Range;

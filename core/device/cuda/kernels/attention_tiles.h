@@ -1,11 +1,226 @@
 #pragma once
 
-#include "core/device/cuda/attention.h"
-#include "core/device/cuda/attention_matrices.h"
+#include <math.h>
 
-/// What the kernels of attention and of its gradient share: the tensors, the queries that a block has, and the loop
-/// over the tiles of what they see.
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/device/cuda/attention.h"
+#include "core/device/cuda/matrix.h"
+
+/// What the kernels of attention and of its gradient share: the tensors, the queries that a block has, the loop over
+/// the tiles of what they see, and products of tiles by tensor cores.
 namespace shardrun::device::cuda::attention {
+
+// Attention of bfloat16 by tensor cores. A block has four warps, each with 16 or 32 of the block's own rows, which are
+// queries or keys. It goes over the others in tiles: while it computes with one, the next is copied to shared memory. A
+// warp reads every tile as a whole; with 32 rows it computes twice as much with what it reads. Probabilities stay in
+// the registers of a warp, and are rounded to bfloat16 before they are multiplied; sums are float32.
+
+inline constexpr int warps = 4;
+/// Rows of a fragment.
+inline constexpr int fragment_rows = 16;
+
+inline constexpr float log_2 = 0.693147181F;
+
+/// Of the heads that these kernels take.
+inline constexpr std::int64_t widest = 128;
+[[nodiscard]] inline bool all_bfloat(std::initializer_list<const HeadRows*> operands) {
+  bool all = true;
+  for (const HeadRows* rows : operands) {
+    all = all && rows->data.is_bfloat;
+  }
+  return all;
+}
+
+/// `rows` rows of `width` bfloat16 in shared memory. Neighbouring rows begin in other banks.
+template <int rows, int width>
+class MatrixTile {
+ public:
+  static constexpr int eights = width / 8;
+  static constexpr int stride = eights + 1;
+  static constexpr std::size_t bytes() { return shared_bytes<Eight>(rows * stride); }
+
+  SHARDRUN_ON_DEVICE explicit MatrixTile(Block& block) : data_(block.shared<Eight>(rows * stride)) {}
+
+  /// Begins to load `number` rows of a head, from row `first` on, to those from row `to` on. What is outside is 0. The
+  /// rows are there after wait_for_copies() and sync(). `in_eights`: it is known that they are read so.
+  template <int number = rows, bool in_eights = false>
+  SHARDRUN_ON_DEVICE void load(Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
+                               std::int64_t count, std::int64_t columns, int to = 0) const {
+    constexpr int all = warps * warp_size;
+    const auto* const data = reinterpret_cast<const std::uint16_t*>(from.data.data);
+    SHARDRUN_UNROLLED for (int i = 0; i < number * eights / all; ++i) {
+      const int eight = block.thread() + i * all;
+      const int row = eight / eights;
+      const int column = eight % eights * 8;
+      const std::int64_t element = begin + (first + row) * from.of_row + column;
+      const std::int64_t left = first + row < count ? columns - column : 0;
+      const int place = (to + row) * stride + column / 8;
+      if ((in_eights || from.in_eights) && left >= 8) {
+        block.copy_later(data_, place, data + element);
+        continue;
+      }
+      Eight found = {};
+      SHARDRUN_UNROLLED for (int k = 0; k < 8 && !in_eights; ++k) {
+        const std::uint32_t bits = k < left ? data[element + k] : 0U;
+        found.words[k / 2] |= bits << static_cast<unsigned>(k % 2 * 16);
+      }
+      data_[place] = found;
+    }
+  }
+
+  [[nodiscard]] SHARDRUN_ON_DEVICE FragmentA a(Block& block, int row, int column) const {
+    return load_a<stride>(block, data_, 0, row, column / 8);
+  }
+  [[nodiscard]] SHARDRUN_ON_DEVICE TwoB transposed_b(Block& block, int row, int column) const {
+    return load_transposed_b<stride>(block, data_, 0, row, column / 8);
+  }
+  [[nodiscard]] SHARDRUN_ON_DEVICE TwoB b(Block& block, int row, int column) const {
+    return load_b<stride>(block, data_, 0, row, column / 8);
+  }
+
+ private:
+  Shared<Eight> data_;
+};
+
+/// sums[i] += a b^T, of 16 rows of `a` from a_row + 16 i on and as many of b, from b_row on, as sums have columns.
+template <int width, int a_rows, int b_rows, int count, int fragments>
+SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
+                                                const MatrixTile<b_rows, width>& b, int b_row,
+                                                FragmentC (&sums)[count][fragments]) {
+  SHARDRUN_UNROLLED for (int d = 0; d < width; d += 16) {
+    FragmentA left[count];
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) { left[i] = a.a(block, a_row + i * fragment_rows, d); }
+    SHARDRUN_UNROLLED for (int n = 0; n < fragments / 2; ++n) {
+      const TwoB right = b.transposed_b(block, b_row + n * 16, d);
+      SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+        multiply_add(block, left[i], right.of[0], sums[i][2 * n]);
+        multiply_add(block, left[i], right.of[1], sums[i][2 * n + 1]);
+      }
+    }
+  }
+}
+
+/// sums[i] += a[i] b, of 16 rows of a[i] each, which a warp has as sums, rounded to bfloat16, and rows of b from b_row
+/// on.
+template <int width, int b_rows, int count, int fragments>
+SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC (&a)[count][fragments],
+                                                   const MatrixTile<b_rows, width>& b, int b_row,
+                                                   FragmentC (&sums)[count][width / 8]) {
+  SHARDRUN_UNROLLED for (int k = 0; k < fragments / 2; ++k) {
+    FragmentA left[count];
+    SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+      const FragmentC& first = a[i][2 * k];
+      const FragmentC& second = a[i][2 * k + 1];
+      left[i] = {{bfloat_pair(first.of[0], first.of[1]), bfloat_pair(first.of[2], first.of[3]),
+                  bfloat_pair(second.of[0], second.of[1]), bfloat_pair(second.of[2], second.of[3])}};
+    }
+    SHARDRUN_UNROLLED for (int n = 0; n < width / 16; ++n) {
+      const TwoB right = b.b(block, b_row + k * 16, n * 16);
+      SHARDRUN_UNROLLED for (int i = 0; i < count; ++i) {
+        multiply_add(block, left[i], right.of[0], sums[i][2 * n]);
+        multiply_add(block, left[i], right.of[1], sums[i][2 * n + 1]);
+      }
+    }
+  }
+}
+
+/// Dropout's factors for a fragment of probabilities. `query`, `key`: of its first element.
+[[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentC dropout_factors(Block& block, const Shape& shape, const Head& head,
+                                                                  std::int64_t query, std::int64_t key) {
+  const std::int64_t sample = shape.first_sample + head.sample;
+  FragmentC found;
+  if (shape.keys % 4 != 0) {
+    SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+      found.of[i] = shape.stream.factor(sample, shape.draw_of(head, query + i / 2 * 8, key + i % 2));
+    }
+    return found;
+  }
+  // Two lanes share four numbers of each row: each lane draws those of one row.
+  const bool is_odd = block.lane() % 2 == 1;
+  const DropoutStream::Factors drawn =
+      shape.stream.factors(sample, shape.draw_of(head, query + (is_odd ? 8 : 0), key) / 4);
+  const int other = block.lane() ^ 1;
+  const float first = block.exchange(is_odd ? drawn.of[0] : drawn.of[2], other);
+  const float second = block.exchange(is_odd ? drawn.of[1] : drawn.of[3], other);
+  found.of[0] = is_odd ? first : drawn.of[0];
+  found.of[1] = is_odd ? second : drawn.of[1];
+  found.of[2] = is_odd ? drawn.of[2] : first;
+  found.of[3] = is_odd ? drawn.of[3] : second;
+  return found;
+}
+
+/// The same for a fragment of transposed probabilities, whose rows are keys.
+[[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentC transposed_dropout_factors(Block& block, const Shape& shape,
+                                                                             const Head& head, std::int64_t query,
+                                                                             std::int64_t key) {
+  const std::int64_t sample = shape.first_sample + head.sample;
+  FragmentC found;
+  if (shape.keys % 4 != 0) {
+    SHARDRUN_UNROLLED for (int i = 0; i < 4; ++i) {
+      found.of[i] = shape.stream.factor(sample, shape.draw_of(head, query + i % 2, key + i / 2 * 8));
+    }
+    return found;
+  }
+  // Four lanes share four numbers of each element's query: lane i draws those of element i. Then the 4 x 4 numbers are
+  // transposed.
+  const int i = block.lane() / 4 % 4;
+  const DropoutStream::Factors drawn =
+      shape.stream.factors(sample, shape.draw_of(head, query + i % 2, key + i / 2 * 8) / 4);
+  SHARDRUN_UNROLLED for (int k = 0; k < 4; ++k) { found.of[k] = drawn.of[k]; }
+  SHARDRUN_UNROLLED for (int bit = 1; bit <= 2; bit *= 2) {
+    SHARDRUN_UNROLLED for (int k = 0; k < 4; ++k) {
+      if ((k & bit) != 0) {
+        continue;
+      }
+      float& low = found.of[k];
+      float& high = found.of[k | bit];
+      const bool gives_low = (i & bit) != 0;
+      const float received = block.exchange(gives_low ? low : high, block.lane() ^ (4 * bit));
+      low = gives_low ? received : low;
+      high = gives_low ? high : received;
+    }
+  }
+  return found;
+}
+
+/// Joins the values of the four lanes that have the same rows of a fragment of sums.
+template <typename Join>
+[[nodiscard]] SHARDRUN_ON_DEVICE inline float join_fragment_row(Block& block, float value, const Join& join) {
+  value = join(value, block.exchange(value, block.lane() ^ 1));
+  return join(value, block.exchange(value, block.lane() ^ 2));
+}
+
+/// Writes 16 rows of a head, from row `first` on.
+template <int width>
+SHARDRUN_ON_DEVICE inline void store_rows(const Block& block, const HeadRows& to, std::int64_t begin,
+                                          std::int64_t first, std::int64_t count, std::int64_t columns,
+                                          const FragmentC (&values)[width / 8]) {
+  SHARDRUN_UNROLLED for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = first + block.lane() / 4 + 8 * half;
+    if (row >= count) {
+      continue;
+    }
+    SHARDRUN_UNROLLED for (int n = 0; n < width / 8; ++n) {
+      const std::int64_t column = n * 8 + block.lane() % 4 * 2;
+      const std::int64_t element = begin + row * to.of_row + column;
+      const FragmentC& pair = values[n];
+      if (to.in_packs && column + 1 < columns) {
+        to.data.set_pack<2>(element, {pair.of[2 * half], pair.of[2 * half + 1]});
+        continue;
+      }
+      SHARDRUN_UNROLLED for (int e = 0; e < 2; ++e) {
+        if (column + e < columns) {
+          to.data.set(element + e, pair.of[2 * half + e]);
+        }
+      }
+    }
+  }
+}
+
+// Tensors, queries and tiles.
 
 struct Tensors {
   Shape shape;

@@ -30,7 +30,7 @@ struct CublasLt {
 struct FoundCublasLt {
   bool is_used = false;
   bool is_asked_for = false;   ///< by the variable; if not, our own kernels multiply where it does not start
-  bool fuses = true;           ///< epilogues of products do what ops after them do (product_fusion.h)
+  bool fuses = true;           ///< epilogues of products do what ops after them do (products.cpp)
   std::string timed_products;  ///< the file of TimedProducts; empty: nothing is timed
   CublasLt functions;
   std::string text;  ///< for people: the library's name, or "own kernels: " and why

@@ -1,12 +1,58 @@
 #pragma once
 
+#include <cuda.h>
+
+#include <cstdint>
 #include <optional>
 
 #include "core/device/cuda/runtime/gpu.h"
-#include "core/device/cuda/runtime/virtual_memory.h"
 #include "core/device/memory.h"
 
 namespace shardrun::device::cuda {
+
+/// A block of a GPU's memory that transports can register for their fastest ways: physical memory that other processes
+/// and network cards may map. That of cudaMalloc cannot be mapped by a switch that adds up (NVLink SHARP).
+class VirtualMemory {
+ public:
+  /// Nothing where the driver or the GPU has no virtual memory that processes can share.
+  [[nodiscard]] static std::optional<VirtualMemory> of(const Gpu& gpu);
+
+  /// Allocates at least `bytes`, in whole pieces of the GPU's granularity. Memory that network cards cannot reach if it
+  /// is refused otherwise, and not for want of memory.
+  [[nodiscard]] CUresult allocate(std::uint64_t bytes);
+  /// Frees what was allocated. REQUIRES: no work uses it.
+  void free() noexcept;
+
+  [[nodiscard]] void* data() const noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  /// Of the driver, found by name: the library is not linked with it.
+  struct Functions {
+    CUresult (*attribute)(int* value, CUdevice_attribute attribute, CUdevice device) = nullptr;
+    CUresult (*granularity)(std::size_t* bytes, const CUmemAllocationProp* of,
+                            CUmemAllocationGranularity_flags which) = nullptr;
+    CUresult (*create)(CUmemGenericAllocationHandle* made, std::size_t bytes, const CUmemAllocationProp* of,
+                       unsigned long long flags) = nullptr;
+    CUresult (*release)(CUmemGenericAllocationHandle made) = nullptr;
+    CUresult (*reserve)(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr at,
+                        unsigned long long flags) = nullptr;
+    CUresult (*free)(CUdeviceptr address, std::size_t bytes) = nullptr;
+    CUresult (*map)(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle made,
+                    unsigned long long flags) = nullptr;
+    CUresult (*unmap)(CUdeviceptr address, std::size_t bytes) = nullptr;
+    CUresult (*set_access)(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* access,
+                           std::size_t count) = nullptr;
+  };
+
+  [[nodiscard]] CUresult try_allocate(std::uint64_t bytes);
+
+  Functions driver_;
+  CUmemAllocationProp kind_ = {};
+  std::uint64_t bytes_ = 0;
+  CUdeviceptr address_ = 0;
+  bool is_mapped_ = false;
+};
 
 /// An arena in the memory of a GPU: virtual memory where the GPU has it and gives it, else cudaMalloc's. It is filled
 /// with a pattern that is NaN in every type, so that the pages that were written can be counted, and what nobody has
