@@ -211,6 +211,9 @@ class Generator {
     how("job.ranks", std::to_string(count));
     how("job.transport", random_.one_of(transports_));
     how("job.check_every", random_.chance(90) ? "1" : "0");
+    if (types_.chance(30)) {
+      how("job.check", types_.one_of<std::string>({"replicas, transfers", "states, replicas, transfers"}));
+    }
     how_maybe(15, "job.deterministic", "true");
     how_maybe(5, "job.trace", "steps");
   }
