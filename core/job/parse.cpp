@@ -138,6 +138,13 @@ void choose_checks(Reading& reading) {
   if (is_any && text.find("none") != std::string::npos) {
     refuse_at(job.where("job", "check"), fmt::format("[job] check = {} names checks beside none; remove one", text));
   }
+  if (job.task == Task::infer && (job.checks.states || job.checks.replay || job.checks.replicas)) {
+    refuse_at(
+        job.where("job", "check"),
+        fmt::format("[job] check = {} has no effect with task = infer, which changes no states: only transfers can "
+                    "be checked",
+                    text));
+  }
   const bool is_timed = job.checks.replicas || job.checks.replay;
   if (job.is_given("job", "check_every") && is_timed == (job.check_every < 0)) {
     refuse_at(job.where("job", "check_every"),

@@ -81,7 +81,9 @@ std::string FrameWriter::finish() {
                                            "message",
                                            length, max_frame_bytes));
   }
-  frame_.replace(0, frame_header_bytes, frame_header(length));
+  std::string header;
+  append_number(header, static_cast<std::uint32_t>(length));
+  frame_.replace(0, frame_header_bytes, header);
   return std::move(frame_);
 }
 
@@ -104,12 +106,6 @@ void PayloadReader::expect_end() const {
   if (!rest_.empty()) {
     throw ProtocolError(fmt::format("a frame is {} bytes too long", rest_.size()));
   }
-}
-
-std::string frame_header(std::size_t length) {
-  std::string header;
-  append_number(header, static_cast<std::uint32_t>(length));
-  return header;
 }
 
 std::uint32_t read_u32(std::string_view four_bytes) noexcept { return number_of<std::uint32_t>(four_bytes); }

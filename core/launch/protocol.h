@@ -95,8 +95,6 @@ class PayloadReader {
   std::string_view rest_;
 };
 
-/// The first bytes of a frame; `length`: the bytes that follow them.
-[[nodiscard]] std::string frame_header(std::size_t length);
 [[nodiscard]] std::uint32_t read_u32(std::string_view four_bytes) noexcept;
 
 /// The identity that a rank sends.

@@ -118,6 +118,7 @@ void Tls::receive(std::string_view bytes, std::string& messages) {
     }
     has_proved_ = true;
   }
+  ::ERR_clear_error();                              // SSL_get_error() looks at it
   std::array<char, std::size_t{16} * 1024> record;  // as long as TLS makes them
   int got = 0;
   while ((got = ::SSL_read(connection_.get(), record.data(), static_cast<int>(record.size()))) > 0) {

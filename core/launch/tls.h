@@ -32,7 +32,7 @@ class Tls {
   /// The most bytes that the other end may send before it has proved that it knows the token.
   static constexpr std::size_t most_unproved_bytes = 4096;
   /// The key of what this end sends is renewed after so many messages. AES-GCM allows 2^24 records for a key; that many
-  /// messages are at most 2^18 records.
+  /// messages are fewer than 2^19 records.
   static constexpr int messages_per_key = 4096;
 
   /// Throws Error{internal} if OpenSSL fails.

@@ -68,6 +68,13 @@ class Watcher {
     if (kernel == nullptr || !kernel->hashes) {
       return {};
     }
+    for (std::size_t output = 0; output < instruction.outputs.size(); ++output) {
+      const bool is_paired =
+          std::ranges::any_of(instruction.op->in_place, [&](const auto& pair) { return pair.first == output; });
+      if (!is_paired && is_of_state(program, instruction.outputs[output])) {
+        return {};
+      }
+    }
     std::vector<Extent> extents;
     for (const auto& [output, input] : instruction.op->in_place) {
       if (output >= instruction.outputs.size() || input >= instruction.inputs.size()) {

@@ -13,7 +13,6 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/base/human.h"
 #include "core/metrics/run_files.h"
-#include "core/run/resuming.h"
 #include "core/train/flight.h"
 
 namespace shardrun::run {

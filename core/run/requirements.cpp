@@ -347,6 +347,17 @@ void require_replayable(const job::Job& job, const compile::Compiled& compiled) 
   }
 }
 
+/// A checked message is prepared behind those before it, so an engine that has several under way could wait for itself.
+void require_checked_messages(const job::Job& job, const compile::Compiled& compiled) {
+  if (job.checks.transfers && compiled.engine != nullptr && compiled.engine->plugin.has_messages()) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [job] check = transfers cannot check the messages that engine {} sends by itself: leave "
+                    "transfers out",
+                    job.where("job", "check"), job.engine.name));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> require_runnable(const job::Job& job, const compile::Compiled& compiled,
@@ -354,6 +365,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_device(job, *compiled.device);
   require_own_folder(job);
   require_replayable(job, compiled);
+  require_checked_messages(job, compiled);
   if (job.task == job::Task::infer) {
     require_streams(job);
   }

@@ -111,10 +111,6 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
   return op;
 }
 
-}  // namespace
-
-namespace {
-
 /// The request for a transfer whose memory has no addresses yet.
 plugins::OpRequest planned_request(const Transfer& transfer, const TransportSet& set) {
   const std::size_t element_bytes = graph::element_bytes(transfer.dtype);

@@ -166,12 +166,14 @@ double EngineTraining::update(std::int64_t step) {
 StepResult EngineTraining::step(std::int64_t step) {
   StepResult result{.loss = differentiate(step), .learning_rate = learning_rate(job_.train, step)};
   if (!std::isfinite(result.loss)) {
+    executor_.verify_states();
     throw Error(ErrorCode::numerics,
                 fmt::format("step {}: the loss of the engine's predictions is {}. The parameters are those of the step "
                             "before. A smaller [train] learning_rate, a longer warmup or clip > 0 may help",
                             step + 1, std::isnan(result.loss) ? "NaN" : "infinite"));
   }
   if (const double norm_squared = read_scalar("norm_squared"); !std::isfinite(norm_squared)) {
+    executor_.verify_states();
     throw Error(
         ErrorCode::numerics,
         fmt::format("step {}: the loss is {}, but the norm of the gradients is {}{}. A smaller [train] "

@@ -164,11 +164,12 @@ void Training::run_twice(std::int64_t step, std::size_t program, std::size_t fir
   if (const partition::Buffer* const differs = executor_.run_twice(program, scalars_, std::cref(refill))) {
     throw Error(
         ErrorCode::damaged,
-        fmt::format("step {}: a microbatch that was computed twice has other bits the second time, first in {}: a "
-                    "processor or a memory of host {} makes mistakes, or that of a rank that this one receives "
-                    "from. Nothing of this step is saved. Run the job again from its newest checkpoint, and "
-                    "without that host if it happens again",
-                    step + 1, differs->name, host_name()));
+        fmt::format(
+            "step {}: a microbatch that was computed twice has other bits the second time, first in {}: a "
+            "processor or a memory of host {} makes mistakes, or that of a rank that this one receives "
+            "from; unless something in the job adds up in an order that varies. Nothing of this step is saved. Run the "
+            "job again from its newest checkpoint, and without that host if it happens again",
+            step + 1, differs->name, host_name()));
   }
 }
 

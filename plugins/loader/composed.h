@@ -14,12 +14,6 @@
 
 namespace shardrun::plugins {
 
-/// How an op is made of sends and receives: see OpRequest.
-struct Composition {
-  bool in_order = false;
-  bool checked = false;
-};
-
 /// Runs the collectives that a transport lacks, and checked ops, as sends and receives in the background. It has a
 /// second group of the plugin's and a thread; that thread alone calls the group's functions. It fails together with
 /// `parent`, the group whose collectives it runs.

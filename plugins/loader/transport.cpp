@@ -215,7 +215,7 @@ OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
                                      : op.in_order ? state_->offered_in_order(spec, members)
                                                    : state_->offered(spec, members);
   if (!info) {
-    require_host_memory(*state_, spec, members, op.in_order);
+    require_host_memory(*state_, spec, members, {.in_order = op.in_order, .checked = op.checked});
   }
   return info ? *info
               : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |

@@ -210,17 +210,24 @@ bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
   return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
 }
 
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members, bool in_order) {
-  if (!is_in_host_memory(op)) {
-    std::string why;
-    const bool lacks_order = transport.offered(op, members, &why).has_value() && in_order;
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
+                         Composition how) {
+  if (is_in_host_memory(op)) {
+    return;
+  }
+  if (how.checked) {
     fail(transport.what(sdk::describe(op)),
          {SR_UNIMPLEMENTED,
-          fmt::format(
-              "it {}{}, and what it lacks can be made of sends and receives in host memory alone",
-              lacks_order ? "does not reduce in the order of the members, as the job asks" : "does not offer this op",
-              why.empty() ? "" : fmt::format(" ({})", why))});
+          "a checked transfer is made of sends and receives in host memory alone: leave transfers out of [job] check"});
   }
+  std::string why;
+  const bool lacks_order = transport.offered(op, members, &why).has_value() && how.in_order;
+  fail(transport.what(sdk::describe(op)),
+       {SR_UNIMPLEMENTED,
+        fmt::format(
+            "it {}{}, and what it lacks can be made of sends and receives in host memory alone",
+            lacks_order ? "does not reduce in the order of the members, as the job asks" : "does not offer this op",
+            why.empty() ? "" : fmt::format(" ({})", why))});
 }
 
 std::uint64_t create_group(const TransportState& transport, const GroupRequest& request) {
@@ -340,7 +347,7 @@ TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int6
     needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, how));
   }
   if (!is_offered) {
-    require_host_memory(*state_->transport, specs[0], state_->size, how.in_order);
+    require_host_memory(*state_->transport, specs[0], state_->size, how);
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);

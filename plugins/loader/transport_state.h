@@ -159,10 +159,16 @@ struct TransportOp::State {
 /// Whether this process can access the op's buffers. Those that are missing count as host memory.
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
+/// How an op is made of sends and receives: see OpRequest.
+struct Composition {
+  bool in_order = false;
+  bool checked = false;
+};
+
 /// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
-/// to access the buffers. `in_order`: the op was asked for in order. Throws Error, which says so if that alone is what
-/// the transport lacks.
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members, bool in_order);
+/// to access the buffers. Throws Error, which says what the transport lacks, or that the op was to be checked.
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
+                         Composition how);
 
 /// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
