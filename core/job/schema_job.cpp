@@ -131,10 +131,10 @@ Section job_section() {
                         "What is watched for wrong bits, which fail the job. states: parameters, moments, states of "
                         "hooks and fields are hashed where they are written and verified where they are next "
                         "overwritten, evaluated or saved; by default only where the cpu trains. transfers: every "
-                        "message between ranks carries a hash, "
-                        "which its receiver compares. replay: as often as check_every says, a microbatch is "
+                        "message of an operation between several ranks carries a hash, which its receiver compares. "
+                        "replay: as often as check_every says, a microbatch is "
                         "computed twice, on other threads. replicas: as often, what several ranks hold copies of is "
-                        "compared.",
+                        "compared. none stands alone.",
                     .optional = true,
                     .aliases = {"checks", "integrity", "sdc_checks", "verify_states"}},
                .store = store_checks,
@@ -146,7 +146,8 @@ Section job_section() {
                 .help = "Steps between two checks replay and replicas (key check). Replicas are what several ranks "
                         "hold copies of (parameters, "
                         "moments, loss, states of hooks, fields). Copies that differ in a bit fail the job. 0 checks "
-                        "only at each evaluation and, replicas, before each save, N > 0 also every N steps, -1 never.",
+                        "only at each evaluation and, replicas, before each save, N > 0 also every N steps, -1 never. "
+                        "Refused where check has neither of the two, and -1 where check names one.",
                 .aliases = {"check_replicas_every", "param_hash_check_interval", "consistency_check_interval"}},
                into(&Job::check_every)},
               {{.name = "seed",

@@ -30,12 +30,9 @@ TransferId Emitter::add_transfer(Transfer transfer, Span span) {
     program_.buffers[transfer.scratch].is_staged = !settings_.rank.device.is_addressable() && !transfer.is_direct;
   }
   if (const TransferChecks& checks = settings_.rank.transfer_checks) {
-    const mesh::Mesh& mesh = settings_.partition.placements.mesh;
-    const std::int64_t member = transfer.collective == Collective::send ? 0
-                                : transfer.collective == Collective::receive
-                                    ? 1
-                                    : mesh::coordinates_of(mesh, settings_.rank.rank)[transfer.axis];
-    transfer.check_bytes = checks(transfer, member, members);
+    for (std::int64_t member = 0; member < members; ++member) {
+      transfer.check_bytes.push_back(checks(transfer, member, members));
+    }
   }
   return program_.transfers.push_back(std::move(transfer));
 }

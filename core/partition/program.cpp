@@ -108,8 +108,12 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
   const auto of = [&](const std::vector<std::int64_t>& counts, std::int64_t at) {
     return counts[static_cast<std::size_t>(at)];
   };
+  const auto check_bytes = [&](std::int64_t at) {
+    return transfer.check_bytes.empty() ? 0 : transfer.check_bytes[static_cast<std::size_t>(at)];
+  };
   if (transfer.collective == Collective::send || transfer.collective == Collective::receive) {
-    return static_cast<std::uint64_t>(transfer.send.elements) * element_bytes + transfer.check_bytes;
+    return static_cast<std::uint64_t>(transfer.send.elements) * element_bytes +
+           check_bytes(transfer.collective == Collective::send ? 0 : 1);
   }
   const std::int64_t neighbour = (member + 1) % members;
   std::int64_t elements = 0;
@@ -126,7 +130,7 @@ std::uint64_t sent_bytes(const Transfer& transfer, std::int64_t member, std::int
     case Collective::send:
     case Collective::receive: break;
   }
-  return static_cast<std::uint64_t>(elements) * element_bytes + transfer.check_bytes;
+  return static_cast<std::uint64_t>(elements) * element_bytes + check_bytes(member);
 }
 
 void add_sent_bytes(SentBytes& sum, const Programs& programs, const Program& program) {

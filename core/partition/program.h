@@ -84,9 +84,10 @@ struct Transfer {
   BufferId scratch = {};                              ///< the transport's scratch memory
   Link link = {};                                     ///< for send and receive: coordinates along the axis
   std::optional<plan::HookKind> hook = std::nullopt;  ///< the hook that it belongs to
-  std::uint64_t check_bytes = 0;                      ///< that this rank sends beside the data: see TransferChecks
-  bool is_direct = false;                             ///< moved in the device's memory, which the host cannot address
-  std::vector<Staged> staged = {};                    ///< of `send` and `recv`, if it is moved in staging memory
+  std::vector<std::uint64_t>
+      check_bytes;                  ///< per member, that it sends beside the data: see TransferChecks; empty: none
+  bool is_direct = false;           ///< moved in the device's memory, which the host cannot address
+  std::vector<Staged> staged = {};  ///< of `send` and `recv`, if it is moved in staging memory
 };
 
 /// Whether it is a send or a receive.

@@ -5,6 +5,7 @@
 #include <shardrun/sdk/collectives.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -59,6 +60,10 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
         what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {
     for (std::size_t s = 0; how.checked && s < schedule_.stages.size(); ++s) {
       hashes_.emplace_back(schedule_.stages[s]);
+    }
+    if (op.scratch && op.scratch->bytes > 0) {
+      // As much is planned for every member, and some use less: what is planned is held.
+      std::memset(op.scratch->data, 0, op.scratch->bytes);
     }
   }
   ComposedOp(const ComposedOp&) = delete;
@@ -250,8 +255,11 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
+  /// Never 0 of a message of zeros: one that was lost, with its hash, is no message of zeros.
   [[nodiscard]] std::uint64_t hash_of(const sdk::BufferRegion& region) const {
-    return device::hash_of({reinterpret_cast<const std::byte*>(buffers_.data(region)), buffers_.bytes(region)});
+    constexpr std::uint64_t of_nothing = 0x9E3779B97F4A7C15;
+    return of_nothing +
+           device::hash_of({reinterpret_cast<const std::byte*>(buffers_.data(region)), buffers_.bytes(region)});
   }
 
   void compare_hashes(std::size_t s) const {

@@ -217,8 +217,7 @@ void require_host_memory(const TransportState& transport, const sdk::OpSpec& op,
   }
   if (how.checked) {
     fail(transport.what(sdk::describe(op)),
-         {SR_UNIMPLEMENTED,
-          "a checked transfer is made of sends and receives in host memory alone: leave transfers out of [job] check"});
+         {SR_UNIMPLEMENTED, "[job] check = transfers makes it of sends and receives, in host memory alone"});
   }
   std::string why;
   const bool lacks_order = transport.offered(op, members, &why).has_value() && how.in_order;
