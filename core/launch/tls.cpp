@@ -21,7 +21,7 @@ void require(bool succeeded) {
   }
 }
 
-/// Where a context has its key.
+/// The index of the key in a context's extra data.
 int key_index() {
   static const int index = ::SSL_CTX_get_ex_new_index(
       0, nullptr, nullptr, nullptr,

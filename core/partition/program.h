@@ -247,7 +247,8 @@ struct Programs {
   /// Where the arena has the word of updates that are held back (device::Guard); nothing: the device holds none.
   std::optional<std::uint64_t> guard_offset;
   std::vector<Watched> watched;  ///< empty: nothing is watched
-  /// Where a KeptHash of each watched range is: in the arena, or in staging memory if the host cannot address that.
+  /// The offset of the watched ranges' hashes (KeptHash). They lie in the arena if the host can address it, otherwise
+  /// in staging memory.
   std::uint64_t hashes_offset = 0;
   MemoryUse memory;
   std::vector<plan::HookGroup> hook_groups;  ///< the groups of tensors that the strategy's hooks process

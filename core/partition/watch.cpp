@@ -11,7 +11,7 @@
 namespace shardrun::partition {
 namespace {
 
-/// What may be overwritten by a transfer. One that gathers in place leaves this rank's own block as it is.
+/// The regions that a transfer may overwrite. A gather in place does not overwrite this rank's own block.
 std::vector<Extent> received(const Program& program, const Transfer& transfer) {
   const Extent send = extent_of(program, transfer.send, transfer.dtype);
   const Extent recv = extent_of(program, transfer.recv, transfer.dtype);
@@ -150,7 +150,7 @@ class Watcher {
     return ranges;
   }
 
-  /// What the instruction may write, or begins or ends to write, beside what its kernel hashes.
+  /// The extents that the instruction writes, or starts or completes a write of, without those that its kernel hashes.
   [[nodiscard]] std::vector<Extent> written(const Program& program, const Instruction& instruction) const {
     std::vector<Extent> extents;
     switch (instruction.kind) {

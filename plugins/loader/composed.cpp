@@ -62,7 +62,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       hashes_.emplace_back(schedule_.stages[s]);
     }
     if (op.scratch && op.scratch->bytes > 0) {
-      // As much is planned for every member, and some use less: what is planned is held.
+      // The plan has the same scratch for every member, and some use less of it. All of it is touched here, so that
+      // measured memory equals planned memory.
       std::memset(op.scratch->data, 0, op.scratch->bytes);
     }
   }

@@ -84,7 +84,7 @@ std::string digits_of(const Token& token) {
   return text;
 }
 
-/// What a man in the middle does to one record; the rest he passes on.
+/// How a man in the middle changes one record. He passes the others on.
 struct Attack {
   std::string what;
   bool to_launcher;
@@ -120,7 +120,7 @@ struct Attack {
   }
 };
 
-/// What a rank says after this answer to the first that it sent; alerts are no words.
+/// The bytes that a rank sends after this answer to its first message, without alerts.
 std::string answer(int rank, const std::function<std::string(const std::string& sent)>& with) {
   shardrun::test::send_bytes(rank, with(shardrun::test::read_record(rank)));
   ::shutdown(rank, SHUT_WR);
