@@ -31,17 +31,14 @@ endforeach()
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>>:-O1>)
 if(SHARDRUN_SANITIZE)
-  # Checks that GCC puts at every access or step of a pointer, and that find hardly anything here that AddressSanitizer does
-  # not, take a third of the time to compile. What runs once and has containers alone, and plugins of tests, go without that of
-  # alignment too, and AddressSanitizer looks at their accesses by calls.
+  target_compile_options(shardrun_flags INTERFACE $<$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>:-O0>)
+  # Checks at every access or step of a pointer that find hardly anything here that AddressSanitizer does not. What runs once and
+  # has containers alone, and plugins of tests, go without that of alignment too.
   set(unchecked "")
   set(unchecked_once "")
   if(SHARDRUN_SANITIZE MATCHES undefined AND NOT SHARDRUN_ALL_TESTS)
     set(unchecked -fno-sanitize=null,object-size,vptr,pointer-overflow)
     set(unchecked_once -fno-sanitize=alignment)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-      list(APPEND unchecked_once --param=asan-instrumentation-with-call-threshold=0)
-    endif()
   endif()
   # Instrumenting a test's own files doubles the time that they take to compile. ASan and UBSan watch the product, which is
   # instrumented, as are tests of headers (OPTIMISED). ThreadSanitizer has to see both sides of a lock.
@@ -52,11 +49,14 @@ if(SHARDRUN_SANITIZE)
   endif()
   target_compile_options(shardrun_flags INTERFACE
     "$<${instrumented}:-fsanitize=${SHARDRUN_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;${unchecked}>"
-    "$<$<OR:$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>:${unchecked_once}>"
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>  # false in instrumented code, system headers included
-    # ThreadSanitizer does not know fences. Flight records have some, between processes, which it does not see anyway.
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+    "$<$<OR:$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_UNOPTIMISED>>>:${unchecked_once}>")
   target_link_options(shardrun_flags INTERFACE -fsanitize=${SHARDRUN_SANITIZE})
+  # Compilers say in different ways that a sanitizer is there.
+  if(SHARDRUN_SANITIZE MATCHES address)
+    target_compile_definitions(shardrun_flags INTERFACE SHARDRUN_ASAN)
+  elseif(SHARDRUN_SANITIZE MATCHES thread)
+    target_compile_definitions(shardrun_flags INTERFACE SHARDRUN_TSAN)
+  endif()
 endif()
 
 # Programs are linked as they are compiled: independent of their position.

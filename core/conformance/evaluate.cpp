@@ -13,14 +13,14 @@
 #include "core/device/queue.h"
 #include "core/device/threads.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SHARDRUN_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
 
 namespace shardrun::conformance {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SHARDRUN_ASAN)
 void forbid(const std::byte* begin, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(begin, bytes); }
 void allow(const std::byte* begin, std::size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(begin, bytes); }
 #else

@@ -21,7 +21,7 @@ namespace shardrun::conformance {
 namespace {
 
 /// Large enough for events to happen in the middle of the op. ThreadSanitizer makes each access some ten times as long.
-#if defined(__SANITIZE_THREAD__)
+#if defined(SHARDRUN_TSAN)
 constexpr std::uint64_t lent_elements = 3 << 17;
 #else
 constexpr std::uint64_t lent_elements = 3 << 20;

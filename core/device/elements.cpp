@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace shardrun::device {
@@ -41,6 +42,11 @@ T narrowed(double value) noexcept {
     return sdk::narrow_to_bfloat(to_odd(value));
   } else if constexpr (std::is_same_v<T, Half>) {
     return sdk::narrow_to_half(to_odd(value));
+  } else if constexpr (std::is_integral_v<T>) {
+    // What does not fit becomes the smallest integer, and so does NaN.
+    constexpr T min = std::numeric_limits<T>::min();
+    constexpr double end = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
+    return value >= static_cast<double>(min) && value < end ? static_cast<T>(value) : min;
   } else {
     return static_cast<T>(value);
   }

@@ -1,7 +1,7 @@
 #include "core/files/hash.h"
 
 #define XXH_INLINE_ALL
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
 #define XXH_NO_INLINE_HINTS 1  // these builds optimise too little to inline all that the header wants
 #endif
 #include <fmt/format.h>

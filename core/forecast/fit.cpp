@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <set>
 
 #include "core/base/error.h"
@@ -55,7 +54,9 @@ std::vector<Shared> shared_memories(const job::Job& job, const std::vector<devic
     shared.whose = memory != 0 ? "[cluster] memory" : fmt::format("unit {} ({})", unit, units[unit].name);
   }
   std::vector<Shared> all;
-  std::ranges::copy(used | std::views::values, std::back_inserter(all));
+  for (const auto& [unit, shared] : used) {
+    all.push_back(shared);
+  }
   return all;
 }
 

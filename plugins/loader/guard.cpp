@@ -20,14 +20,6 @@
 #include "core/base/error.h"
 #include "plugins/loader/descendants.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SHARDRUN_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SHARDRUN_SANITIZED 1
-#endif
-#endif
-
 namespace shardrun::plugins {
 
 /// The part of a guard that a signal handler may read, on any thread at any time. It is never destroyed.
@@ -277,7 +269,7 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
 
 }  // namespace shardrun::plugins
 
-#ifndef SHARDRUN_SANITIZED
+#if !defined(SHARDRUN_ASAN) && !defined(SHARDRUN_TSAN)
 // Replaces the C library's function, so that a plugin cannot end the process unnoticed. Sanitizers replace it
 // themselves.
 extern "C" [[noreturn]] void _exit(int status) {

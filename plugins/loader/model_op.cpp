@@ -221,7 +221,7 @@ std::int64_t flops_of(const ModelOp& op, const graph::OpShape& shape) {
   std::vector<std::int64_t> sizes(rule.factors.size(), 1);
   const auto take_sizes = [&](const std::vector<graph::FactorId>& dims, const TensorType& type) {
     for (std::size_t d = 0; d < dims.size(); ++d) {
-      sizes[dims[d].number()] = type.shape[d];
+      sizes[dims[d].index()] = type.shape[d];
     }
   };
   for (std::size_t i = 0; i < shape.inputs.size(); ++i) {

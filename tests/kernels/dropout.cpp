@@ -44,7 +44,7 @@ Tensor attention_operand(std::int64_t batch, std::int64_t length, std::int64_t h
       for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t d = 0; d < length; ++d) {
           const std::int64_t row = ((b * length + t) * 3 + 2) * heads + h;
-          qkv.values[row * length + d] = d == t ? 1 : 0;
+          qkv.values[static_cast<std::size_t>(row * length + d)] = d == t ? 1 : 0;
         }
       }
     }

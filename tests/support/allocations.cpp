@@ -10,14 +10,28 @@ namespace {
 std::atomic<std::uint64_t> count = 0;
 thread_local std::uint64_t own_count = 0;
 
-}  // namespace
-
-// The array forms come down to these. A sanitizer brings each form itself, so all that can meet are replaced together.
-
-void* operator new(std::size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
+void count_one() noexcept {
   const std::uint64_t counted = shardrun::test::Uncounted::depth() == 0 ? 1 : 0;
   count.fetch_add(counted, std::memory_order_relaxed);
   own_count += counted;
+}
+
+}  // namespace
+
+#if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
+
+// Sanitizers bring operator new and malloc, and tell of both. Clang has a header for this, GCC the function alone.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
+                                                         void (*freed)(const volatile void*));
+[[maybe_unused]] static const int installed = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, std::size_t) { count_one(); }, [](const volatile void*) {});
+
+#else
+
+// The array forms come down to these.
+
+void* operator new(std::size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
+  count_one();
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 
@@ -31,6 +45,8 @@ void* operator new(std::size_t bytes) {
 
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
+
+#endif
 
 namespace shardrun::test {
 

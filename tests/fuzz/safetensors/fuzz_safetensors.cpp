@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     framed[i] = static_cast<std::byte>(size >> (8 * i));
   }
   framed.insert(framed.end(), bytes.begin(), bytes.end());
-  for (const std::size_t more : {0, 4, 12}) {
+  for (const std::size_t more : {0U, 4U, 12U}) {
     framed.resize(8 + size + more);
     read_file_bytes(framed);
   }

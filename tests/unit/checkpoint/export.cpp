@@ -119,7 +119,7 @@ TEST_CASE("an export that cannot be written leaves the old one", "[checkpoint]")
     }
     read(tensor, first, bytes);
   };
-  for (const std::uint64_t max_bytes : {1, 1000}) {
+  for (const std::uint64_t max_bytes : {1U, 1000U}) {
     CHECK(error_of([&] { static_cast<void>(export_folder(failing, to, {.max_bytes = max_bytes})); }) ==
           "1: the disk is gone");
     const TensorFiles files(to);

@@ -52,7 +52,7 @@ constexpr std::size_t floats_of_buffer = std::size_t{1} << 20U;
 }  // namespace
 
 TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the queue's turn", "[device][cuda]") {
-#if defined(__SANITIZE_THREAD__)  // takes seconds for a copy
+#if defined(SHARDRUN_TSAN)  // takes seconds for a copy
   constexpr std::uint64_t seeds = 1;
   constexpr std::size_t counts[] = {2 * floats_of_buffer + 3};
 #else
@@ -67,7 +67,7 @@ TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the
   }
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(SHARDRUN_TSAN)
 TEST_CASE("cuda: pieces of host memory that are copied out of their turn show as wrong numbers", "[device][cuda]") {
   // Three pieces there and three back, each with two waits, and one behind all. The others only repeat what these
   // ensure.

@@ -88,8 +88,9 @@ class StandingMemory {
 TEST_CASE("cuda: once a copy was refused, copies given before it write nothing more", "[device][cuda]") {
   constexpr std::size_t piece = cuda::HostCopies::buffer_bytes;
   // The GPU's memory ends before the refused copy does: within its first piece, or within its second.
-  for (const auto& [first, bytes] : {std::pair(std::size_t{8}, piece), std::pair(std::size_t{0}, piece + 8)}) {
+  for (const std::size_t first : {8U, 0U}) {
     CAPTURE(first);
+    const std::size_t bytes = piece + 8 - first;
     std::vector<std::byte> earlier(piece, std::byte{7});
     std::vector<std::byte> refused(bytes, std::byte{7});
     {

@@ -98,13 +98,13 @@ TEST_CASE("the weights of a hash are odd and differ, so that no two flipped bits
 TEST_CASE("the hash of bytes is the sum of the hashes of their parts, and zeros fill the last word", "[device]") {
   std::vector<float> values = numbers(1000);
   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-  for (const std::size_t words : {1, 7, 16, 999}) {
+  for (const std::size_t words : {1U, 7U, 16U, 999U}) {
     CHECK(hash_of(bytes) == hash_of(bytes.first(4 * words)) + hash_of(bytes.subspan(4 * words), words));
   }
   values.back() = 0;
   CHECK(hash_of(bytes) == hash_of(bytes.first(4 * 999)));
   values[1] = 0.1F;  // no byte of it is 0
-  for (const std::size_t count : {4, 5, 6}) {
+  for (const std::size_t count : {4U, 5U, 6U}) {
     CHECK(hash_of(bytes.first(count)) != hash_of(bytes.first(count + 1)));
   }
 }

@@ -82,7 +82,7 @@ TEST_CASE("updates hash what they read and write, with any number of threads and
   for (const Update& update : updates()) {
     for (const cpu::LevelKernel& variant : cpu::kernels_of(update.op)) {
       REQUIRE(variant.kernel.hashes);
-      for (const std::size_t elements : {1, 3, 16, 17, 40'005}) {
+      for (const std::size_t elements : {1U, 3U, 16U, 17U, 40'005U}) {
         for (const int count : {1, 3}) {
           INFO(update.op << " of " << update.states << " states, level " << variant.level << ", " << elements
                          << " elements, " << count << " threads");

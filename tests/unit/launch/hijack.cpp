@@ -373,7 +373,7 @@ TEST_CASE("a rank waits for the proof of what listens no longer than it may", "[
   const auto [listener, port] = shardrun::test::listen_at(0);
   const StoreClientSettings settings{
       .store = {.address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 1}};
-  CHECK_THAT(error_of([&, at = port] { const StoreClient client(settings, in(milliseconds(500))); }),
+  CHECK_THAT(error_of([&] { const StoreClient client(settings, in(milliseconds(500))); }),
              Contains("could not join its job") && Contains("it did not answer within 20 ms"));
 }
 

@@ -58,7 +58,7 @@ TEST_CASE("strangers are dropped and counted, and the job goes on", "[launch]") 
 }
 
 // UndefinedBehaviorSanitizer takes an object for broken where it finds no descriptor to look at it with.
-#if !SHARDRUN_TESTS_SANITIZED || defined(__SANITIZE_THREAD__)
+#if !defined(SHARDRUN_ASAN)
 TEST_CASE("strangers that hold all descriptors of a launcher keep no rank out", "[launch]") {
   const StartedProcess launcher = start_process(
       {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "2", "crowd", "few"}, .environment = {}});

@@ -281,7 +281,7 @@ TEST_CASE("what a search costs does not grow with the buffers that were there be
     constexpr std::int32_t kept = 8;  // microbatches at a time
     Occupancy occupancy(instructions * (microbatches + kept));
     std::size_t searches = 0;
-    for (const std::uint64_t size : {640, 320, 64}) {
+    for (const std::uint64_t size : {640U, 320U, 64U}) {
       for (std::int32_t m = 0; m < microbatches; ++m) {
         for (std::int32_t i = 0; i < instructions; ++i, ++searches) {
           const std::int32_t first = m * instructions + i;

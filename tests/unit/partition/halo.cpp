@@ -109,7 +109,7 @@ class Ranks {
     }
     for (std::size_t i = 0; i < to.values.size(); ++i) {
       const std::int64_t source = source_of(shift_, static_cast<std::int64_t>(i));
-      right = right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[source]);
+      right = right && filled[i] > 0 && to.values[i] == (source < 0 ? wall : from.values[static_cast<std::size_t>(source)]);
     }
     return right;
   }

@@ -178,7 +178,7 @@ TEST_CASE("each transition moves what it must and no more", "[partition]") {
         CHECK(box.elements() == view.elements());
         for (std::int64_t i = 0; i < view.elements(); ++i) {
           const auto at = static_cast<std::size_t>(box.index_in_whole(whole.type.shape, i));
-          whole.values[at] = part.values[i];
+          whole.values[at] = part.values[static_cast<std::size_t>(i)];
           filled[at] = 1;
         }
         std::uint64_t planned = 0;

@@ -22,13 +22,6 @@
 #include "core/base/error.h"
 #include "core/device/cuda/block.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SHARDRUN_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SHARDRUN_ASAN 1
-#endif
-#endif
 #if defined(SHARDRUN_ASAN)
 #include <sanitizer/common_interface_defs.h>
 #endif
