@@ -38,8 +38,9 @@ std::uint64_t sum_baseline(const std::byte* words, std::size_t count, std::uint3
 [[gnu::target("avx2")]] std::uint64_t sum_v3(const std::byte* words, std::size_t count, std::uint32_t place) {
   return sum_of(words, count, place);
 }
-[[gnu::target("avx2,avx512f,avx512bw,avx512dq,avx512vl")]] std::uint64_t sum_v4(
-    const std::byte* words, std::size_t count, std::uint32_t place) {
+[[gnu::target("avx2,avx512f,avx512bw,avx512dq,avx512vl")]] std::uint64_t sum_v4(const std::byte* words,
+                                                                                std::size_t count,
+                                                                                std::uint32_t place) {
   return sum_of(words, count, place);
 }
 #endif

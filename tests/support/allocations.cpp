@@ -18,9 +18,10 @@ void count_one() noexcept {
 
 }  // namespace
 
-#if defined(SHARDRUN_ASAN) || defined(SHARDRUN_TSAN)
+#if defined(SHARDRUN_TSAN)
 
-// Sanitizers bring operator new and malloc, and tell of both. Clang has a header for this, GCC the function alone.
+// Clang links ThreadSanitizer's operator new into a program. It says what is allocated, by malloc too. Clang has a
+// header for this, GCC the function alone.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
                                                          void (*freed)(const volatile void*));
 [[maybe_unused]] static const int installed = __sanitizer_install_malloc_and_free_hooks(
@@ -28,7 +29,8 @@ extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const
 
 #else
 
-// The array forms come down to these.
+// The array forms come down to these. AddressSanitizer brings each form itself, so all that can meet are replaced
+// together.
 
 void* operator new(std::size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   count_one();
