@@ -18,7 +18,6 @@
 
 #include "core/base/end_process.h"
 #include "core/base/error.h"
-#include "plugins/loader/descendants.h"
 
 namespace shardrun::plugins {
 
@@ -41,9 +40,8 @@ thread_local const CallGuard* innermost = nullptr;
 // For plugins' own threads. A fork has the parent's values, so the process id belongs to them.
 std::atomic<int> living = 0;
 std::atomic<const GuardNames*> latest = nullptr;
-std::atomic<std::uint64_t> oldest_start = 0;  ///< of the existing guards
 std::atomic<pid_t> guarded_process = 0;
-static_assert(std::atomic<const GuardNames*>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<const GuardNames*>::is_always_lock_free);
 
 /// Returns the same object for the same names.
 const GuardNames* lasting_names(std::string_view plugin, std::string_view call) {
@@ -122,14 +120,9 @@ void say(const Guarded& guard, What what) noexcept {
   line.write();
 }
 
-[[noreturn]] void end_with_children(int code) noexcept {
-  kill_children_since(oldest_start.load());
-  end_process(code);
-}
-
 [[noreturn]] void refuse_exit(const Guarded& guard, std::string_view function, int status) noexcept {
   say(guard, [&](SignalSafeLine& line) { line << "called " << function << "(" << status << "), which no plugin may"; });
-  end_with_children(status != 0 ? status : exit_code(ErrorCode::plugin));
+  end_process(status != 0 ? status : exit_code(ErrorCode::plugin));
 }
 
 /// Whether the instruction runs again after the handler, and faults again.
@@ -143,7 +136,6 @@ extern "C" void shardrun_on_fault(int signal, siginfo_t* info, void*) {
   if (const Guarded guard = guard_here(); guard.names != nullptr) {
     const char* const name = ::sigabbrev_np(signal);
     say(guard, [&](SignalSafeLine& line) { line << "crashed by signal " << signal << " (SIG" << name << ")"; });
-    kill_children_since(oldest_start.load());
   }
   // Restores the signal's previous action. Then the instruction runs again, or the signal is sent again.
   const bool is_sent_again = !comes_again(signal, *info);
@@ -221,9 +213,6 @@ CallGuard::CallGuard(std::string_view plugin, std::string_view call, std::option
   if (guarded_process.exchange(process_) != process_) {
     living = 0;  // the values are the parent's
   }
-  if (living.load() == 0) {
-    oldest_start = process_clock();
-  }
   latest = names_;
   ++living;
   innermost = this;
@@ -264,7 +253,7 @@ void CallGuard::end_late(std::chrono::milliseconds limit) {
   }
   say({names_, true},
       [&](SignalSafeLine& text) { text << "did not come back within " << static_cast<int>(limit.count()) << " ms"; });
-  end_with_children(exit_code(ErrorCode::plugin));
+  end_process(exit_code(ErrorCode::plugin));
 }
 
 }  // namespace shardrun::plugins

@@ -22,10 +22,10 @@ struct GuardNames;
 /// - a fault (SIGSEGV, SIGABRT, ...);
 /// - a call of exit, quick_exit or _exit;
 /// - exceeding `limit`; time in which the process was stopped does not count.
-/// Then one line on standard error names the plugin, the call and the cause, the exit code is not 0, and the children
-/// started since then are killed. Calls nest: the line names the innermost one of the thread that ends the process. For
-/// a thread without a guard it names an existing one, and says that another thread did it. Children of fork may end as
-/// they like. end_process() of core/base ends the process without a line.
+/// Then one line on standard error names the plugin, the call and the cause, and the exit code is not 0. Calls nest:
+/// the line names the innermost one of the thread that ends the process. For a thread without a guard it names an
+/// existing one, and says that another thread did it. Children of fork may end as they like. end_process() of core/base
+/// ends the process without a line.
 class CallGuard {
  public:
   /// `plugin`: "strategy 'rows' (/path)"; `call`: "make_plan". Without a limit the call has a deadline of its own.

@@ -1,5 +1,5 @@
 // Plugins that end their process or never come back, in every place and every command that loads them: each is named,
-// nothing ends well, and no process is left.
+// nothing ends well, and no rank is left.
 
 #include <algorithm>
 #include <string>
@@ -23,8 +23,6 @@ struct Kind {
 const std::vector<Kind> endings = {{"SIGSEGV", "it crashed by signal 11 (SIGSEGV)"},
                                    {"overflow", "it crashed by signal 11 (SIGSEGV)"},
                                    {"SIGTRAP", "it crashed by signal 5 (SIGTRAP)"},
-                                   {"fork_SIGSEGV", "it crashed by signal 11 (SIGSEGV)"},
-                                   {"fork_exit", "it called exit(0), which no plugin may"},
                                    {"abort", "it crashed by signal 6 (SIGABRT)"},
                                    {"exit", "it called exit(0), which no plugin may"},
                                    {"quick_exit", "it called quick_exit(0), which no plugin may"},
@@ -134,7 +132,7 @@ TEST_CASE("every command names a strategy that ends it", "[misbehaving]") {
   const Misbehaving job;
   for (const std::string command : {"plan JOB", "verify JOB", "show-sharding JOB '*'", "run JOB --dump plan"}) {
     for (const Kind& kind : endings) {
-      if (kind.name == "SIGSEGV" || kind.name == "exit" || kind.name == "_exit" || kind.name == "fork_SIGSEGV") {
+      if (kind.name == "SIGSEGV" || kind.name == "exit" || kind.name == "_exit") {
         if (is_seen(kind)) {
           check_named(job, "strategy", "constructor", kind, command, with_strategy);
           check_named(job, "strategy", "make_plan", kind, command, with_strategy);
