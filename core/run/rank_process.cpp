@@ -64,8 +64,8 @@ int work_as_rank(compile::Compiled& compiled, train::RankLink& link, const metri
     summary = train::run_steps(link.job(), compiled,
                                {.display = *display,
                                 .folder = folder,
+                                .link = link,
                                 .profile = inputs.profile,
-                                .link = &link,
                                 .ends_by = inputs.ends_by,
                                 .standard_input = inputs.standard_input,
                                 .standard_output = inputs.standard_output},
@@ -310,7 +310,7 @@ class RankProcess {
     if (context_.is_hosted && context_.local_world_size == 0) {
       require_memory_here(*placed_, *compiled_, rank_->context().local_world_size);
     }
-    link_.emplace(*placed_, *compiled_, *rank_, inputs_.stop_signal);
+    link_.emplace(*placed_, *compiled_, rank_.get(), inputs_.stop_signal);
     link_->check_data();
     link_->check_plan();
     link_->check_hooks();

@@ -32,12 +32,13 @@ metrics::Summary run_here(const job::Job& job, compile::Compiled& compiled, cons
   if (const std::string older = run.begin(compiled.resumed.get()); !older.empty()) {
     display.line(older);
   }
+  train::RankLink link(run.job(), compiled, nullptr, settings.stop_signal);
   metrics::Summary summary;
   try {
     summary = train::run_steps(run.job(), compiled,
                                {.display = display,
                                 .folder = run.locked_folder().folder(),
-                                .stop_signal = settings.stop_signal,
+                                .link = link,
                                 .profile = settings.profile,
                                 .ends_by = settings.ends_by},
                                summary);

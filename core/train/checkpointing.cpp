@@ -87,7 +87,7 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
       executor_(executor),
       record_(record),
       contents_(checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device)),
-      file_(contents_, settings.link == nullptr ? 0 : settings.link->rank()),
+      file_(contents_, settings.link.rank()),
       run_(checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get())) {
   record_.summary.checkpoints.emplace();
   if (compiled.resumed != nullptr) {
@@ -120,7 +120,7 @@ std::string Checkpointing::published(const std::string& name) const {
   constexpr std::chrono::milliseconds patience{1000};
   for (;;) {
     try {
-      return settings_.link->published(name, launch::Rank::Clock::now() + patience);
+      return settings_.link.published(name, launch::Rank::Clock::now() + patience);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timeout) {
         throw;
@@ -132,7 +132,7 @@ std::string Checkpointing::published(const std::string& name) const {
   }
 }
 
-bool Checkpointing::is_first() const noexcept { return settings_.link == nullptr || settings_.link->rank() == 0; }
+bool Checkpointing::is_first() const noexcept { return settings_.link.rank() == 0; }
 
 bool Checkpointing::is_due(std::int64_t steps) const noexcept {
   return job_.checkpoints.every > 0 && steps % job_.checkpoints.every == 0;
@@ -309,12 +309,10 @@ Checkpointing::Outcome Checkpointing::write(const checkpoint::Position& position
 void Checkpointing::write_as_first(const checkpoint::Position& position, const std::string& key, const Stream& stream,
                                    Outcome& outcome) {
   const std::filesystem::path root = checkpoint::checkpoint_folder(job_);
-  const std::int64_t ranks = settings_.link == nullptr ? 1 : settings_.link->world_size();
+  const std::int64_t ranks = settings_.link.world_size();
   const auto publish = [&](const char* name, const std::string& failure) {
-    if (settings_.link != nullptr) {
-      settings_.link->publish(fmt::format("{}/{}", key, name),
-                              failure.empty() ? "ok" : fmt::format("{}{}", failed_word, failure));
-    }
+    settings_.link.publish(fmt::format("{}/{}", key, name),
+                           failure.empty() ? "ok" : fmt::format("{}{}", failed_word, failure));
   };
   const auto attempt = [&](const auto& work) {
     try {
@@ -368,7 +366,7 @@ void Checkpointing::remove_old(const std::filesystem::path& root) {
 
 void Checkpointing::write_as_other(const checkpoint::Position& position, const std::string& key, const Stream& stream,
                                    Outcome& outcome) {
-  const std::string own = fmt::format("{}/{}", key, settings_.link->rank());
+  const std::string own = fmt::format("{}/{}", key, settings_.link.rank());
   const std::string begun = published(fmt::format("{}/begun", key));
   std::string answer = begun;
   try {
@@ -377,9 +375,9 @@ void Checkpointing::write_as_other(const checkpoint::Position& position, const s
     outcome.bytes = file.bytes;
     answer = fmt::format("{} {}", file.bytes, to_string(file.hash));
   } catch (const std::exception& error) {
-    answer = fmt::format("{}rank {}: {}", failed_word, settings_.link->rank(), error.what());
+    answer = fmt::format("{}rank {}: {}", failed_word, settings_.link.rank(), error.what());
   }
-  settings_.link->publish(own, answer);
+  settings_.link.publish(own, answer);
   const std::string end = published(fmt::format("{}/end", key));
   if (end.starts_with(failed_word)) {
     outcome.failure = end.substr(failed_word.size());
@@ -387,7 +385,7 @@ void Checkpointing::write_as_other(const checkpoint::Position& position, const s
 }
 
 checkpoint::StoredFile Checkpointing::write_own(std::int64_t step, const Stream& stream) const {
-  const std::int64_t rank = settings_.link == nullptr ? 0 : settings_.link->rank();
+  const std::int64_t rank = settings_.link.rank();
   checkpoint::StoredFile stored{.name = checkpoint::rank_file_name(rank), .bytes = file_.bytes()};
   files::SequentialFile file(checkpoint::unfinished_path(checkpoint::checkpoint_folder(job_), step) / stored.name,
                              stored.bytes);
@@ -431,10 +429,10 @@ checkpoint::Position first_position(const compile::Compiled& compiled) {
 }
 
 void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
-                  RankLink* link) {
+                  RankLink& link) {
   const checkpoint::OpenCheckpoint& checkpoint = *compiled.resumed;
-  const std::size_t ranks = link == nullptr ? 1 : static_cast<std::size_t>(link->world_size());
-  const std::size_t rank = link == nullptr ? 0 : static_cast<std::size_t>(link->rank());
+  const auto ranks = static_cast<std::size_t>(link.world_size());
+  const auto rank = static_cast<std::size_t>(link.rank());
   std::string damaged;
   try {
     for (std::size_t file = rank; file < checkpoint.manifest().files.size(); file += ranks) {
@@ -446,15 +444,13 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
     }
     damaged = error.message();
   }
-  if (link != nullptr) {
-    link->barrier();  // reading may take some ranks longer than [job] timeout
-    damaged = link->made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
-      const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
-      return first == of_ranks.end() ? "" : *first;
-    });
-  }
+  link.barrier();  // reading may take some ranks longer than [job] timeout
+  damaged = link.made_of_all("checkpoint/damaged", damaged, [](const std::vector<std::string>& of_ranks) {
+    const auto first = std::ranges::find_if(of_ranks, [](const std::string& text) { return !text.empty(); });
+    return first == of_ranks.end() ? "" : *first;
+  });
   if (!damaged.empty()) {
-    const bool is_left_to_launcher = job.restarts > 0 && link != nullptr && !link->is_hosted();
+    const bool is_left_to_launcher = job.restarts > 0 && !link.is_hosted();
     throw Error(ErrorCode::data,
                 damaged + (is_left_to_launcher ? ""
                                                : ". Remove that checkpoint's folder: --resume then takes "

@@ -126,6 +126,6 @@ class Checkpointing {
 /// Checks the files of the checkpoint that the job goes on from, each rank some of them, and then gives this rank's
 /// states their values. Throws Error{data} on all ranks if any file is damaged; then no state has changed.
 void load_resumed(const job::Job& job, const compile::Compiled& compiled, const runtime::Executor& executor,
-                  RankLink* link);
+                  RankLink& link);
 
 }  // namespace shardrun::train

@@ -51,7 +51,7 @@ struct Copies {
 
 }  // namespace
 
-EngineTraining::EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink* link)
+EngineTraining::EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink& link)
     : job_(job),
       compiled_(compiled),
       engine_(*compiled.engine),

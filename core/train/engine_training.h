@@ -18,8 +18,8 @@ namespace shardrun::train {
 /// up the gradients of the microbatches that it returns, and steps the optimizer on the parameters in the arena.
 class EngineTraining final : public Trainer {
  public:
-  /// REQUIRES: compiled.engine and compiled.dataset are set; the arguments outlive this. `link`: null with one rank.
-  EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink* link);
+  /// REQUIRES: compiled.engine and compiled.dataset are set; the arguments outlive this.
+  EngineTraining(const job::Job& job, const compile::Compiled& compiled, RankLink& link);
 
   void initialize() override;
   [[nodiscard]] StepResult step(std::int64_t step) override;
@@ -62,7 +62,7 @@ class EngineTraining final : public Trainer {
   const job::Job& job_;
   const compile::Compiled& compiled_;
   const compile::JobEngine& engine_;
-  RankLink* link_;
+  RankLink& link_;
   runtime::Executor executor_;
   std::optional<RunningEngine> running_;
   std::vector<plugins::NamedArray> gradients_;  ///< in the arena

@@ -48,7 +48,7 @@ class InferTask : private RankTask, private plugins::EngineRecords {
       open_streams();
       RunningEngine running(job_, compiled_, settings_.link, executor);
       ranks_ = &running.ranks();
-      await_ranks();
+      settings_.link.barrier();
       const StepsUnderWay from_here_on;
       running.instance().infer(*this);
       running.ranks().require_no_messages();

@@ -28,18 +28,19 @@ constexpr double silence_margin_s = 2;
 
 }  // namespace
 
-RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank,
+RankLink::RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank* rank,
                    std::function<int()> stop_signal)
-    : job_(job),
-      compiled_(compiled),
-      rank_(rank),
-      own_stop_signal_(std::move(stop_signal)),
-      record_(new_flight_path(job.output, rank.rank()), rank.rank()) {
-  now_at("comparing plans", 0);
+    : job_(job), compiled_(compiled), rank_(rank), own_stop_signal_(std::move(stop_signal)) {
+  if (rank != nullptr) {
+    record_.emplace(new_flight_path(job.output, rank->rank()), rank->rank());
+    now_at("comparing plans", 0);
+  }
 }
 
 RankLink::~RankLink() {
-  rank_.on_abort({});  // the callback uses what ends here
+  if (rank_ != nullptr) {
+    rank_->on_abort({});  // the callback uses what ends here
+  }
   collectives_.reset();
   // Open transports call their host, which is this. Their threads may still use the memory that they know: `memory_` is
   // destroyed after them.
@@ -54,7 +55,7 @@ launch::Rank::Deadline RankLink::deadline() const {
 std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
   const launch::Rank::Deadline latest = this->deadline() + std::chrono::hours(1);
   const launch::Rank::Deadline asked{nanoseconds(deadline)};
-  return rank_.get(key, std::min(asked, latest));
+  return rank_->get(key, std::min(asked, latest));
 }
 
 void RankLink::check_data() {
@@ -77,12 +78,12 @@ void RankLink::check_data() {
 
 void RankLink::check_file(const std::string& key, std::string_view setting, const std::filesystem::path& file,
                           const std::string& fingerprint) {
-  if (rank_.rank() == 0) {
-    rank_.set(key, fingerprint);
-  } else if (const std::string first = rank_.get(key, launch::Rank::no_deadline); first != fingerprint) {
+  if (rank() == 0) {
+    publish(key, fingerprint);
+  } else if (const std::string first = published(key, launch::Rank::no_deadline); first != fingerprint) {
     throw Error(ErrorCode::io, fmt::format("{} {}: rank {} has another file here ({}) than rank 0 ({}): give all hosts "
                                            "the same data",
-                                           setting, file.string(), rank_.rank(), fingerprint, first));
+                                           setting, file.string(), rank(), fingerprint, first));
   }
 }
 
@@ -97,12 +98,12 @@ void RankLink::check_plan() {
 
 void RankLink::check_made(const std::string& what, std::string_view maker, std::string_view text) {
   const std::string mine = fmt::format("{:016x}", hash_name(text));
-  if (rank_.rank() == 0) {
-    rank_.set(what, mine);
-  } else if (const std::string first = rank_.get(what, launch::Rank::no_deadline); first != mine) {
+  if (rank() == 0) {
+    publish(what, mine);
+  } else if (const std::string first = published(what, launch::Rank::no_deadline); first != mine) {
     throw Error(ErrorCode::internal, fmt::format("{} made another {} on rank {} ({}) than on rank 0 ({}): a {} must "
                                                  "follow from the job alone",
-                                                 maker, what, rank_.rank(), mine, first, what));
+                                                 maker, what, rank(), mine, first, what));
   }
 }
 
@@ -110,25 +111,29 @@ void RankLink::check_hooks() {
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
   for (const partition::PlacedHook& hook : compiled_.partition.placements.hooks) {
     const std::string mine = fmt::format("{:016x}", hash_name(partition::hook_text(compiled_.programs, hook.kind)));
-    const std::int64_t first = mesh::line_through(mesh, hook.axis, rank_.rank()).front();
+    const std::int64_t first = mesh::line_through(mesh, hook.axis, rank()).front();
     const std::string key = fmt::format("{} {}", to_string(hook.kind), first);
-    if (first == rank_.rank()) {
-      rank_.set(key, mine);
-    } else if (const std::string other = rank_.get(key, launch::Rank::no_deadline); other != mine) {
+    if (first == rank()) {
+      publish(key, mine);
+    } else if (const std::string other = published(key, launch::Rank::no_deadline); other != mine) {
       throw Error(ErrorCode::internal,
                   fmt::format("strategy {} plans something else for its hook {} on rank {} ({}) than on rank {} ({}): "
                               "that must follow from the job and the group alone",
-                              job_.strategy.name, to_string(hook.kind), rank_.rank(), mine, first, other));
+                              job_.strategy.name, to_string(hook.kind), rank(), mine, first, other));
     }
   }
 }
 
 void RankLink::connect(runtime::Executor& executor) {
+  executor_ = &executor;
+  if (rank_ == nullptr) {
+    return;
+  }
   memory_ = executor.transport_memory();
   now_at("waiting for ranks that load their data", 0);
   barrier();
   now_at("connecting", 0);
-  const launch::RankContext& context = rank_.context();
+  const launch::RankContext& context = rank_->context();
   const std::int64_t latest = std::chrono::duration_cast<nanoseconds>(deadline().time_since_epoch()).count();
   for (plugins::Transport& transport : compiled_.transports.transports) {
     transport.open({.rank = static_cast<std::uint32_t>(context.rank),
@@ -136,18 +141,17 @@ void RankLink::connect(runtime::Executor& executor) {
                     .local_rank = static_cast<std::uint32_t>(context.local_rank),
                     .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                     .job = context.run,
-                    .address = rank_.own_address(),
+                    .address = rank_->own_address(),
                     .deadline = latest,
                     .machines = context.machines,
-                    .secret = rank_.key_for("transport/" + transport.manifest().name)},
+                    .secret = rank_->key_for("transport/" + transport.manifest().name)},
                    *this);
   }
   collectives_ =
       std::make_unique<runtime::Collectives>(compiled_.transports, compiled_.partition, context.rank, *compiled_.device,
-                                             memory_, job_.timeout + silence_margin_s, record_);
-  rank_.on_abort([this](const std::string& reason) { collectives_->abort(reason); });
+                                             memory_, job_.timeout + silence_margin_s, *record_);
+  rank_->on_abort([this](const std::string& reason) { collectives_->abort(reason); });
   executor.bind(*collectives_);
-  executor_ = &executor;
   if (compiled_.programs.has(partition::agreement_function)) {
     agreement_ = executor.find(partition::agreement_function, 0);
   }
@@ -179,8 +183,9 @@ void RankLink::refuse_changed(std::int32_t agreed, std::string_view possible) co
 /// A request that any rank has heard holds for all; otherwise some would wait for others that pause. A stop precedes a
 /// checkpoint, and that a pause: what comes later is asked for again after the next step.
 std::int32_t RankLink::number_of(const Wish& wish) const {
-  const int heard = std::max({wish.signal, rank_.stop_signal(), own_stop_signal_ ? own_stop_signal_() : 0});
-  return 4 * heard + (wish.save ? 2 : 0) + (rank_.pause_asked() ? 1 : 0);
+  const int heard =
+      std::max({wish.signal, rank_ != nullptr ? rank_->stop_signal() : 0, own_stop_signal_ ? own_stop_signal_() : 0});
+  return 4 * heard + (wish.save ? 2 : 0) + (rank_ != nullptr && rank_->pause_asked() ? 1 : 0);
 }
 
 Wish RankLink::wish_of(std::int32_t agreed) const {
@@ -194,7 +199,7 @@ Wish RankLink::wish_of(std::int32_t agreed) const {
 Wish RankLink::agree_on_stop(Wish wish) {
   const Wish all = wish_of(agree(number_of(wish), std::numeric_limits<std::int32_t>::max()));
   if (all.pause) {
-    rank_.pause();
+    pause();
   }
   return all;
 }
@@ -229,30 +234,30 @@ Wish RankLink::end_agreement(std::int64_t step) {
 
 void RankLink::barrier() {
   const std::string key = fmt::format("barrier/{}", barriers_++);
-  if (rank_.rank() != 0) {
-    rank_.set(fmt::format("{}/{}", key, rank_.rank()), "");
-    (void)rank_.get(key, launch::Rank::no_deadline);
+  if (rank() != 0) {
+    publish(fmt::format("{}/{}", key, rank()), "");
+    (void)published(key, launch::Rank::no_deadline);
     return;
   }
-  for (int other = 1; other < rank_.world_size(); ++other) {
-    (void)rank_.get(fmt::format("{}/{}", key, other), launch::Rank::no_deadline);
+  for (int other = 1; other < world_size(); ++other) {
+    (void)published(fmt::format("{}/{}", key, other), launch::Rank::no_deadline);
   }
-  rank_.set(key, "");
+  publish(key, "");
 }
 
 std::string RankLink::made_of_all(std::string_view name, const std::string& given,
                                   const std::function<std::string(const std::vector<std::string>& of_ranks)>& make) {
   const launch::Rank::Deadline latest = deadline();
-  if (rank_.rank() != 0) {
-    rank_.set(fmt::format("{}/{}", name, rank_.rank()), given);
-    return rank_.get(std::string(name), latest);
+  if (rank() != 0) {
+    publish(fmt::format("{}/{}", name, rank()), given);
+    return published(std::string(name), latest);
   }
   std::vector<std::string> of_ranks = {given};
-  for (int other = 1; other < rank_.world_size(); ++other) {
-    of_ranks.push_back(rank_.get(fmt::format("{}/{}", name, other), latest));
+  for (int other = 1; other < world_size(); ++other) {
+    of_ranks.push_back(published(fmt::format("{}/{}", name, other), latest));
   }
   std::string made = make(of_ranks);
-  rank_.set(std::string(name), made);
+  publish(std::string(name), made);
   return made;
 }
 

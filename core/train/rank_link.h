@@ -44,13 +44,15 @@ struct Due {
   }
 };
 
-/// This process as one of several ranks: its transports over the launcher's store, and agreements between the ranks.
-/// Destroys ops, groups and transports, in this order, then releases the memory that they knew.
+/// This process as one of a job's ranks: its transports over the launcher's store, and agreements between the ranks.
+/// The only rank has neither store nor transports, and agrees with itself. Destroys ops, groups and transports, in this
+/// order, then releases the memory that they knew.
 class RankLink final : private plugins::TransportHost {
  public:
-  /// `rank` has joined. All three outlive this. `stop_signal`: the signal that asked this process to stop, or 0; empty
-  /// if only the launcher is asked. Any thread may call it.
-  RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank& rank, std::function<int()> stop_signal = {});
+  /// `rank` has joined; null for the only rank of a job without a launcher. All three outlive this. `stop_signal`: the
+  /// signal that asked this process to stop, or 0; empty if only the launcher is asked. Any thread may call it at any
+  /// time, so it does not wait and calls no device.
+  RankLink(const job::Job& job, compile::Compiled& compiled, launch::Rank* rank, std::function<int()> stop_signal = {});
   ~RankLink() override;
 
   /// Compares this rank's input files with the first rank's. Throws Error{io} if one differs.
@@ -66,10 +68,10 @@ class RankLink final : private plugins::TransportHost {
 
   /// The job with the output folder of all ranks.
   [[nodiscard]] const job::Job& job() const noexcept { return job_; }
-  [[nodiscard]] int rank() const noexcept { return rank_.rank(); }
-  [[nodiscard]] int world_size() const noexcept { return rank_.world_size(); }
+  [[nodiscard]] int rank() const noexcept { return rank_ == nullptr ? 0 : rank_->rank(); }
+  [[nodiscard]] int world_size() const noexcept { return rank_ == nullptr ? 1 : rank_->world_size(); }
   /// Whether another launcher than shardrun started the ranks.
-  [[nodiscard]] bool is_hosted() const noexcept { return rank_.context().is_hosted; }
+  [[nodiscard]] bool is_hosted() const noexcept { return rank_ != nullptr && rank_->context().is_hosted; }
   /// Returns the largest of the ranks' values to all ranks. Every rank calls it at the same point. Throws
   /// Error{transport} for one that is less than this rank's, or more than `most`: it was changed on its way.
   [[nodiscard]] std::int32_t agree(std::int32_t value, std::int32_t most);
@@ -87,7 +89,11 @@ class RankLink final : private plugins::TransportHost {
   void begin_agreement(std::int64_t step, const Due& due);
   [[nodiscard]] Wish end_agreement(std::int64_t step);
   /// Waits while the job is suspended.
-  void pause() { rank_.pause(); }
+  void pause() {
+    if (rank_ != nullptr) {
+      rank_->pause();
+    }
+  }
   /// Of the executor's slots for numbers that are read later, those from this one on are for agreements.
   static constexpr std::size_t first_slot = 6;
   /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
@@ -95,28 +101,38 @@ class RankLink final : private plugins::TransportHost {
   void barrier();
 
   /// Gives a text to all ranks, which they get by its name; each name once. Any thread. Throws Error{aborted}.
-  void publish(const std::string& name, const std::string& text) { rank_.set(name, text); }
-  /// Throws Error{timeout} if nobody has published it by then.
+  void publish(const std::string& name, const std::string& text) {
+    if (rank_ != nullptr) {
+      rank_->set(name, text);
+    }
+  }
+  /// Throws Error{timeout} if nobody has published it by then. REQUIRES: there are other ranks.
   [[nodiscard]] std::string published(const std::string& name, launch::Rank::Deadline latest) {
-    return rank_.get(name, latest);
+    return rank_->get(name, latest);
   }
 
   /// Sets what this rank is doing, for the report of a failure. `step` counts from 1; 0: none.
-  void now_at(std::string_view phase, std::int64_t step) noexcept { record_.set_phase(phase, step); }
+  void now_at(std::string_view phase, std::int64_t step) noexcept {
+    if (record_) {
+      record_->set_phase(phase, step);
+    }
+  }
 
   /// Removes the record: this rank has ended well, so it will not be needed.
-  void drop_record() noexcept { record_.remove(); }
+  /// REQUIRES: there is a launcher.
+  void drop_record() noexcept { record_->remove(); }
 
-  /// REQUIRES: connect() was called.
-  [[nodiscard]] runtime::Collectives& collectives() noexcept { return *collectives_; }
+  /// Null for the only rank. REQUIRES: connect() was called.
+  [[nodiscard]] runtime::Collectives* collectives() noexcept { return collectives_.get(); }
 
-  void message(std::string_view kind, std::string_view bytes) { rank_.message(kind, bytes); }
+  /// To the launcher. REQUIRES: there is one.
+  void message(std::string_view kind, std::string_view bytes) { rank_->message(kind, bytes); }
   /// Bytes that the transports have sent to others so far.
   [[nodiscard]] std::uint64_t wire_bytes() const;
 
  private:
-  [[nodiscard]] bool aborted() const noexcept override { return rank_.aborted().load(std::memory_order_relaxed); }
-  void store_set(const std::string& key, std::string value) override { rank_.set(key, value); }
+  [[nodiscard]] bool aborted() const noexcept override { return rank_->aborted().load(std::memory_order_relaxed); }
+  void store_set(const std::string& key, std::string value) override { rank_->set(key, value); }
   [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
 
   [[nodiscard]] launch::Rank::Deadline deadline() const;
@@ -143,10 +159,10 @@ class RankLink final : private plugins::TransportHost {
 
   const job::Job& job_;
   compile::Compiled& compiled_;
-  launch::Rank& rank_;
+  launch::Rank* rank_;
   std::function<int()> own_stop_signal_;
-  runtime::FlightRecorder record_;
-  runtime::TransportMemory memory_;  ///< known to the transports
+  std::optional<runtime::FlightRecorder> record_;  ///< none for the only rank
+  runtime::TransportMemory memory_;                ///< known to the transports
   std::unique_ptr<runtime::Collectives> collectives_;
   runtime::Executor* executor_ = nullptr;  ///< since connect()
   std::optional<std::size_t> agreement_;   ///< its program; none with one rank

@@ -2,14 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/device/apart.h"
 #include "core/files/folder.h"
 #include "core/base/human.h"
-#include "core/train/profile.h"
 
 namespace shardrun::train {
+namespace {
+
+/// The table of `shardrun run --profile`: calls, time and rate of each op that ran.
+std::string profile_table(const std::vector<runtime::OpTime>& times) {
+  double total = 0;
+  for (const runtime::OpTime& time : times) {
+    total += time.seconds;
+  }
+  std::string text =
+      fmt::format("{:<10} {:<28} {:>9} {:>10} {:>7} {:>9}\n", "function", "op", "calls", "seconds", "share", "GFLOP/s");
+  for (const runtime::OpTime& time : times) {
+    if (time.calls > 0) {
+      text += fmt::format("{:<10} {:<28} {:>9} {:>10.3f} {:>6.1f}% {:>9.1f}\n", time.function, time.op, time.calls,
+                          time.seconds, 100 * time.seconds / std::max(total, 1e-12),
+                          static_cast<double>(time.flops) / std::max(time.seconds, 1e-12) / 1e9);
+    }
+  }
+  return text;
+}
+
+}  // namespace
 
 void rethrow_with_step(const Error& error, std::int64_t step) {
   if (const auto* const late = dynamic_cast<const runtime::TransferError*>(&error)) {
@@ -30,8 +51,7 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
     : job_(job),
       compiled_(compiled),
       settings_(settings),
-      record_(settings.display, settings.folder, settings.link == nullptr ? 0 : settings.link->rank(),
-              planned_summary(compiled)) {
+      record_(settings.display, settings.folder, settings.link.rank(), planned_summary(compiled)) {
   first_ =
       compiled.resumed != nullptr ? first_position(compiled) : checkpoint::Position{.step = compiled.saved_state.steps};
   record_.summary.loss = first_.loss;
@@ -44,12 +64,12 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
 
 void RankTask::prepare(runtime::Executor& executor) {
   executor_ = &executor;
-  if (settings_.link != nullptr) {
+  if (settings_.link.world_size() > 1) {
     record_.now_at("waiting for the other ranks");
-    settings_.link->connect(executor);
-    if (compares_replicas() && compiled_.engine == nullptr) {
-      replicas_.emplace(compiled_, executor, *settings_.link);
-    }
+  }
+  settings_.link.connect(executor);
+  if (compares_replicas() && compiled_.engine == nullptr) {
+    replicas_.emplace(compiled_, executor, settings_.link);
   }
   if (job_.checkpoints.used) {
     checkpointing_.emplace(job_, compiled_, settings_, executor, record_);
@@ -113,7 +133,7 @@ void RankTask::finish(const runtime::Executor& executor, const char* status, int
   if (status != std::string_view("failed") || device::apart(executor.device()) == nullptr) {
     own.peak_bytes = executor.touched_bytes();
   }
-  own.wire_bytes = settings_.link == nullptr ? 0 : settings_.link->wire_bytes();
+  own.wire_bytes = settings_.link.wire_bytes();
   record_.finish(status, exit_code);
 }
 
@@ -123,24 +143,16 @@ void RankTask::show_profile(const runtime::Executor& executor) const {
   }
 }
 
-void RankTask::await_ranks() const {
-  if (settings_.link != nullptr) {
-    settings_.link->barrier();
-  }
-}
-
 void RankTask::begin_steps() {
   executor_->watch();
-  await_ranks();
+  settings_.link.barrier();
   if (checkpointing_) {
     checkpointing_->begin_steps();
   }
 }
 
 void RankTask::now_at(std::string_view phase, std::int64_t step, std::string_view activity) {
-  if (settings_.link != nullptr) {
-    settings_.link->now_at(phase, step);
-  }
+  settings_.link.now_at(phase, step);
   if (!activity.empty()) {
     record_.now_at(activity);
   }
@@ -153,14 +165,7 @@ void RankTask::resume(const runtime::Executor& executor) {
   }
 }
 
-Wish RankTask::agreed(int steps_to_come) {
-  const Wish own = own_due(steps_to_come).wish();
-  if (settings_.link != nullptr) {
-    return settings_.link->agree_on_stop(own);
-  }
-  const int heard = settings_.stop_signal ? settings_.stop_signal() : 0;
-  return {.signal = heard != 0 ? heard : own.signal, .save = own.save};
-}
+Wish RankTask::agreed(int steps_to_come) { return settings_.link.agree_on_stop(own_due(steps_to_come).wish()); }
 
 int RankTask::act_on(const Wish& wish) {
   if (checkpointing_) {
@@ -187,10 +192,8 @@ void RankTask::begin_step(std::int64_t step, runtime::Executor& executor, const 
     under_way_.push_back({step, StepMeter(executor)});
     give();
     under_way_.back().meter.all_is_given();
-    if (settings_.link != nullptr) {
-      // The device will have the next step when this rank hears the answer.
-      settings_.link->begin_agreement(step, own_due(1));
-    }
+    // The device will have the next step when this rank hears the answer.
+    settings_.link.begin_agreement(step, own_due(1));
   });
 }
 
@@ -209,7 +212,7 @@ int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWa
       if (!under_way_.empty()) {
         under_way_.front().meter.begin_again();
       }
-      const Wish of_step = settings_.link != nullptr ? settings_.link->end_agreement(last) : agreed(1);
+      const Wish of_step = settings_.link.end_agreement(last);
       wish = {.signal = wish.signal != 0 ? wish.signal : of_step.signal,
               .save = wish.save || of_step.save,
               .pause = wish.pause || of_step.pause};
@@ -224,7 +227,7 @@ int RankTask::end_steps(std::size_t most, const std::function<void(const UnderWa
     evaluated_ = true;
     const int signal = act_on(wish);
     if (signal == 0 && wish.pause) {
-      settings_.link->pause();
+      settings_.link.pause();
     }
     return signal;
   });
@@ -314,17 +317,15 @@ void RankTask::save_results(const std::vector<checkpoint::StateFile>& files, con
 
 void RankTask::save(const std::vector<checkpoint::StateFile>& files, const runtime::Executor& executor) {
   static_cast<void>(executor.queue());  // also a rank that writes nothing may have a transfer that failed
-  const std::int64_t rank = settings_.link == nullptr ? 0 : settings_.link->rank();
+  const std::int64_t rank = settings_.link.rank();
   const auto require_folder = [&] { settings_.folder.require_owned(); };
   for (const checkpoint::StateFile& file : files) {
-    if (settings_.link != nullptr) {
-      now_at("writing what the ranks hold", 0, "writing " + file.path.filename().string());
-    }
+    now_at("writing what the ranks hold", 0, "writing " + file.path.filename().string());
     require_folder();
     if (rank == 0) {
       files::create_folders(file.path.parent_path(), "the folder of outputs");
     }
-    const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { await_ranks(); },
+    const checkpoint::SaveCallbacks callbacks = {.await_ranks = [&] { settings_.link.barrier(); },
                                                  .parts_are_written = [&] { executor.verify_states(); },
                                                  .before_commit = require_folder};
     if (compiled_.engine != nullptr) {

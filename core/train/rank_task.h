@@ -55,9 +55,7 @@ class RankTask {
   /// `run` throws, `failed` gets the summary.
   metrics::Summary guarded(runtime::Executor& executor, metrics::Summary& failed, const std::function<int()>& run);
 
-  /// Called before operations between ranks, after work that takes some of them longer than others.
-  void await_ranks() const;
-  /// As await_ranks(), before the first step, which begins now.
+  /// Awaits the other ranks. The first step begins now.
   void begin_steps();
   /// For reports about this rank if the job fails, and for the screen. `activity`: in words for the person; a step that
   /// follows another needs none.

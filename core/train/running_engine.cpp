@@ -12,12 +12,11 @@ namespace shardrun::train {
 
 using plugins::EngineParameter;
 
-RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink* link,
+RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink& link,
                              runtime::Executor& executor) {
   const compile::JobEngine& engine = *compiled.engine;
-  ranks_ =
-      std::make_unique<runtime::ArrayCollectives>(link == nullptr ? nullptr : &link->collectives(), engine.request.rank,
-                                                  engine.request.world_size, engine.plugin.has_messages());
+  ranks_ = std::make_unique<runtime::ArrayCollectives>(link.collectives(), engine.request.rank,
+                                                       engine.request.world_size, engine.plugin.has_messages());
   set_first_values(job, compiled, executor);
   std::vector<plugins::NamedArray> parameters;
   for (const EngineParameter& parameter : engine.own()) {

@@ -16,8 +16,8 @@ class RunningEngine {
  public:
   /// Connects the ranks that exchange messages, sets the parameters' first values, makes the engine, and lets it load
   /// [job] checkpoint. All ranks make theirs at the same point. REQUIRES: compiled.engine is set, and `link` connected,
-  /// or null with one rank; the arguments outlive this.
-  RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink* link, runtime::Executor& executor);
+  /// the arguments outlive this.
+  RunningEngine(const job::Job& job, const compile::Compiled& compiled, RankLink& link, runtime::Executor& executor);
   RunningEngine(const RunningEngine&) = delete;
   RunningEngine& operator=(const RunningEngine&) = delete;
   ~RunningEngine();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 
 #include "core/metrics/record.h"
@@ -17,10 +16,8 @@ namespace shardrun::train {
 struct StepSettings {
   metrics::Display& display;
   const metrics::RunFolder& folder;  ///< [job] output; the job has its root as output
-  /// The signal that asked to stop, or 0. Any thread calls it at any time, so it does not wait and calls no device.
-  std::function<int()> stop_signal;
+  RankLink& link;
   bool profile = false;
-  RankLink* link = nullptr;  ///< to the other ranks; null with one rank
   /// When the run has to end, by [job] time_limit.
   std::optional<std::chrono::system_clock::time_point> ends_by = {};
   int standard_input = 0;  ///< descriptors that "-" in [infer] means, on the first rank

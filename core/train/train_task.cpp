@@ -68,18 +68,12 @@ class TrainTask : private RankTask {
   }
 
   [[nodiscard]] Agree agreement() const {
-    if (settings_.link == nullptr) {
-      return {};
-    }
-    return [link = settings_.link](std::int32_t value, std::int32_t most) { return link->agree(value, most); };
+    return [&link = settings_.link](std::int32_t value, std::int32_t most) { return link.agree(value, most); };
   }
 
   [[nodiscard]] MadeOfAll made_of_all() const {
-    if (settings_.link == nullptr) {
-      return {};
-    }
-    return [link = settings_.link](std::string_view name, const std::string& given, const auto& make) {
-      return link->made_of_all(name, given, make);
+    return [&link = settings_.link](std::string_view name, const std::string& given, const auto& make) {
+      return link.made_of_all(name, given, make);
     };
   }
 

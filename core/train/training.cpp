@@ -67,13 +67,18 @@ std::optional<runtime::NonFiniteResult> non_finite_of(const std::string& text) {
   return from ? std::optional(bad) : std::nullopt;
 }
 
+std::string made_alone(std::string_view /*name*/, const std::string& given,
+                       const std::function<std::string(const std::vector<std::string>& of_ranks)>& make) {
+  return make({given});
+}
+
 }  // namespace
 
 Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree agree, MadeOfAll made_of_all)
     : job_(job),
       compiled_(compiled),
       agree_(std::move(agree)),
-      made_of_all_(std::move(made_of_all)),
+      made_of_all_(made_of_all ? std::move(made_of_all) : made_alone),
       executor_(compiled.programs, *compiled.device, compiled.hooks.get()),
       update_program_(executor_.find(graph::Role::once)) {
   if (job.checks.replay) {
@@ -353,9 +358,6 @@ std::string Training::place_of_first(const std::optional<runtime::NonFiniteResul
   const auto place = [&](const runtime::NonFiniteResult& found) {
     return fmt::format("{} {}", batch, first + static_cast<std::size_t>(found.call()));
   };
-  if (!made_of_all_) {
-    return bad ? fmt::format("{}, {}", bad->name, place(*bad)) : "";
-  }
   const auto least = [&](const std::vector<std::string>& of_ranks) -> std::string {
     std::optional<std::pair<runtime::NonFiniteResult, std::size_t>> found;
     for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -364,7 +366,11 @@ std::string Training::place_of_first(const std::optional<runtime::NonFiniteResul
         found.emplace(*of_rank, rank);
       }
     }
-    return found ? fmt::format("{} of rank {}, {}", found->first.name, found->second, place(found->first)) : "";
+    if (!found) {
+      return "";
+    }
+    const std::string of_rank = of_ranks.size() > 1 ? fmt::format(" of rank {}", found->second) : "";
+    return fmt::format("{}{}, {}", found->first.name, of_rank, place(found->first));
   };
   return made_of_all_("not finite/" + key, bad ? text_of(*bad) : "", least);
 }

@@ -74,16 +74,9 @@ struct Extent {
 /// Runs the first steps and records what this rank holds at each moment.
 class Recorder {
  public:
-  /// `link`: null with one rank. `meter`: shows the progress; may be null. `stop_signal` is called after each step with
-  /// one rank; several ranks agree instead.
-  Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink* link, Meter* meter,
-           std::function<int()> stop_signal)
-      : job_(job),
-        compiled_(compiled),
-        link_(link),
-        meter_(meter),
-        instruction_work_(compiled.programs, meter),
-        stop_signal_(std::move(stop_signal)) {
+  /// `meter`: shows the progress; may be null.
+  Recorder(const job::Job& job, compile::Compiled& compiled, train::RankLink& link, Meter* meter)
+      : job_(job), compiled_(compiled), link_(link), meter_(meter), instruction_work_(compiled.programs, meter) {
     if (compiled.engine != nullptr) {
       place_of_ = [&](graph::StateId id) { return compile::place_of(*compiled.engine, compiled.graph, id); };
     }
@@ -107,7 +100,7 @@ class Recorder {
       (void)training.update(step);
       write(step, Moment::end, executor);
       say(fmt::format("step {}/{}  loss {:.4f}", step + 1, extent.steps, loss));
-      if (const int signal = asked_to_stop()) {
+      if (const int signal = link_.agree_on_stop().signal) {
         return signal;
       }
     }
@@ -117,7 +110,7 @@ class Recorder {
       (void)training.evaluate();
       write(extent.steps - 1, Moment::evaluation, executor);
     }
-    finish();
+    link_.barrier();
     return 0;
   }
 
@@ -132,19 +125,15 @@ class Recorder {
       executor.run(program, {.seed = job_.seed, .step = step});
       write(step, Moment::end, executor);
       say(fmt::format("step {}/{}", step + 1, extent.steps));
-      if (const int signal = asked_to_stop()) {
+      if (const int signal = link_.agree_on_stop().signal) {
         return signal;
       }
     }
-    finish();
+    link_.barrier();
     return 0;
   }
 
  private:
-  [[nodiscard]] std::int64_t rank() const { return link_ == nullptr ? 0 : link_->rank(); }
-
-  [[nodiscard]] int asked_to_stop() { return link_ != nullptr ? link_->agree_on_stop().signal : stop_signal_(); }
-
   [[nodiscard]] std::unique_ptr<train::Trainer> make_trainer() const {
     if (compiled_.engine != nullptr) {
       return std::make_unique<train::EngineTraining>(job_, compiled_, link_);
@@ -154,9 +143,7 @@ class Recorder {
 
   /// Connects the ranks and tells the meter how much work there is.
   void begin(std::int64_t steps, const std::vector<std::size_t>& evaluation, runtime::Executor& executor) {
-    if (link_ != nullptr) {
-      link_->connect(executor);
-    }
+    link_.connect(executor);
     if (meter_ == nullptr || compiled_.engine != nullptr) {
       return;  // what an engine computes is not known
     }
@@ -191,22 +178,15 @@ class Recorder {
     }
   }
 
-  void finish() {
-    if (link_ != nullptr) {
-      link_->barrier();
-    }
-  }
-
   void write(std::int64_t step, Moment moment, const runtime::Executor& executor) {
-    write_snapshot(job_.output, step, moment, rank(), compiled_.graph, executor, place_of_);
+    write_snapshot(job_.output, step, moment, link_.rank(), compiled_.graph, executor, place_of_);
   }
 
   const job::Job& job_;
   compile::Compiled& compiled_;
-  train::RankLink* link_;
+  train::RankLink& link_;
   Meter* meter_;
   InstructionWork instruction_work_;
-  std::function<int()> stop_signal_;
   PlaceOf place_of_;  ///< of an engine's parts
 };
 
@@ -239,7 +219,8 @@ metrics::Summary record_ranks(const job::Job& job, compile::Compiled& compiled, 
   if (job.ranks == 1) {
     run::use_unit(job, *compiled.device, 0, 1);
     Meter meter(settings.progress, title_of_job);
-    Recorder recorder(job, compiled, nullptr, &meter, stop_signal);
+    train::RankLink link(job, compiled, nullptr, stop_signal);
+    Recorder recorder(job, compiled, link, &meter);
     (void)record(recorder, job, {verified.steps, evaluates});
     return {};
   }
@@ -407,7 +388,7 @@ int record_as_rank(const job::Job& job, const launch::RankContext& context, std:
     if (link.rank() == 0) {
       display->now_at(title_of_job);
     }
-    Recorder recorder(job, compiled, &link, link.rank() == 0 ? &meter : nullptr, [] { return 0; });
+    Recorder recorder(job, compiled, link, link.rank() == 0 ? &meter : nullptr);
     const int signal = record(recorder, job, {steps, evaluates});
     return signal == 0 ? 0 : 128 + signal;
   };

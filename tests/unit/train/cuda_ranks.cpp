@@ -80,7 +80,7 @@ Steps train_late(const job::Job& job, launch::Rank& rank, std::int64_t steps, co
   found.when_asked.reserve(static_cast<std::size_t>(steps));
   train::Training* running = nullptr;
   compile::Compiled compiled = compile_rank(job, rank.rank());
-  train::RankLink link(job, compiled, rank, [&] {
+  train::RankLink link(job, compiled, &rank, [&] {
     float loss = 0;
     std::memcpy(&loss, running->executor().kept(found.when_asked.size() % 2).data(), sizeof(loss));
     found.when_asked.push_back(loss);

@@ -38,9 +38,9 @@ struct Pair {
   /// What `act` throws on rank 1, whose first rank comes late.
   template <typename Act>
   std::string outcome(const Act& act) {
-    train::RankLink late(job, compiled, first);
+    train::RankLink late(job, compiled, &first);
     std::future<std::string> waiting = std::async(std::launch::async, [&] {
-      train::RankLink link(job, compiled, second);
+      train::RankLink link(job, compiled, &second);
       return error_of([&] { act(link); });
     });
     (void)error_of([&] { (void)first.get("nothing", in(200)); });
@@ -70,7 +70,7 @@ TEST_CASE("memory that transports know stays until they are closed, however earl
   OverWitness over;
   Rank first(over.store.context(0), Store::job, Rank::no_deadline);
   {
-    train::RankLink link(over.job, over.compiled, first);
+    train::RankLink link(over.job, over.compiled, &first);
     runtime::Executor executor(over.compiled.programs, *over.compiled.device);
     link.connect(executor);
   }
@@ -113,12 +113,12 @@ TEST_CASE("a rank with other data than the first is told which, and both files' 
   job::Job other = pair.job;
   other.data.text = pair.folder / "other.txt";
   std::string text = read_file(pair.job.data.text);
-  train::RankLink first(pair.job, pair.compiled, pair.first);
+  train::RankLink first(pair.job, pair.compiled, &pair.first);
   first.check_data();
   const auto told = [&] {
     write_file(other.data.text, text);
     compile::Compiled compiled = compile_ready(other);
-    train::RankLink link(other, compiled, pair.second);
+    train::RankLink link(other, compiled, &pair.second);
     return error_of([&] { link.check_data(); });
   };
   CHECK(told() == "nothing");
@@ -133,9 +133,9 @@ TEST_CASE("a rank with another saved state than the first is refused", "[train]"
   pair.job.iterate.from = "state.safetensors";
   pair.compiled.dataset = nullptr;
   pair.compiled.saved_state = {.fingerprint = "8 bytes, hash 1", .steps = 3};
-  train::RankLink first(pair.job, pair.compiled, pair.first);
+  train::RankLink first(pair.job, pair.compiled, &pair.first);
   first.check_data();
-  train::RankLink same(pair.job, pair.compiled, pair.second);
+  train::RankLink same(pair.job, pair.compiled, &pair.second);
   CHECK(error_of([&] { same.check_data(); }) == "nothing");
   pair.compiled.saved_state.fingerprint = "8 bytes, hash 2";
   CHECK_THAT(error_of([&] { same.check_data(); }),
@@ -157,7 +157,7 @@ TEST_CASE("no rank goes on from a barrier before each is there, however long tha
 TEST_CASE("a wait for other ranks ends with the job", "[train]") {
   Pair pair;
   pair.store.abort("rank 0 is gone");
-  train::RankLink link(pair.job, pair.compiled, pair.second);
+  train::RankLink link(pair.job, pair.compiled, &pair.second);
   CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("a rank tells whether it would fail again", "[train]") {
 
 TEST_CASE("results longer than a message arrive whole", "[train]") {
   Pair pair;
-  train::RankLink link(pair.job, pair.compiled, pair.first);
+  train::RankLink link(pair.job, pair.compiled, &pair.first);
   const std::string sample = sentences(3'000'001);
 
   run::display_of_launcher(link)->result(sample);
