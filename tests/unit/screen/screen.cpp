@@ -53,6 +53,23 @@ TEST_CASE("a screen that takes nothing holds up nobody, and shows all once it do
   CHECK(screen.waiting_bytes() == 0);
 }
 
+TEST_CASE("a screen can be asked how much waits while it writes", "[screen]") {
+  std::size_t taken = 0;
+  Screen screen([&](std::string_view piece) { taken += piece.size(); });
+  std::size_t waiting = 1'000'000;
+  screen.write(std::string(waiting, 'x'));
+  bool grows = false;
+  while (waiting > 0) {
+    const std::size_t now = screen.waiting_bytes();
+    grows = grows || now > waiting;
+    waiting = now;
+    std::this_thread::yield();
+  }
+  CHECK_FALSE(grows);
+  CHECK(screen.finish({}, 60s));
+  CHECK(taken == 1'000'000);
+}
+
 TEST_CASE("a screen that takes nothing is given up, one that takes something is waited for", "[screen]") {
   StoppedWriter stopped;
   Screen given_up(stopped.writer());
