@@ -10,7 +10,7 @@ namespace shardrun {
 /// - characters that change the direction of writing, and control characters beyond ASCII: \u{202e}.
 [[nodiscard]] std::string printable(std::string_view text);
 
-/// The same for several lines: newlines stay too.
+/// printable() for several lines: newlines stay too.
 [[nodiscard]] std::string printable_lines(std::string_view text);
 
 }  // namespace shardrun

@@ -19,7 +19,7 @@ class Stopped : public std::exception {
 /// Asks this process to stop at its next stop_point(). The first signal counts. Async-signal-safe; any thread.
 void request_stop(int signal) noexcept;
 
-/// Forgets the request. For tests, whose process goes on after a rank in it was stopped.
+/// Forgets the request. For tests that stop a rank within their process and go on.
 void forget_stop() noexcept;
 
 /// The signal of request_stop(), or 0. Any thread.
@@ -40,7 +40,7 @@ class StepsUnderWay {
   StepsUnderWay& operator=(const StepsUnderWay&) = delete;
 };
 
-/// What is known about the results of this process's run. Used to report what its end leaves.
+/// The state of this process's results, for the report at its end.
 enum class Results : int { none, being_written, saved };
 
 /// Sets what results() returns. Safe in a signal handler and on any thread.

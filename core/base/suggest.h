@@ -6,7 +6,7 @@
 
 namespace shardrun {
 
-/// The name reduced to what tells names apart: lower case, without white space, '-', '_' and '.'.
+/// The name in lower case, without white space, '-', '_' and '.', for comparing names.
 [[nodiscard]] std::string folded(std::string_view name);
 
 /// The candidate that differs from `name` only in case and separators. If there is none: the nearest candidate by edit

@@ -6,9 +6,9 @@
 
 namespace shardrun {
 
-/// What index i of a result reads of a dimension of an operand: the indices from ceil((i * stride + first) / divisor)
-/// to floor((i * stride + last) / divisor). A convolution has divisor 1, and the gradient of its input stride 1. A
-/// shift reads one index: first and last are its offset.
+/// The indices of an operand's dimension that index i of a result reads: from ceil((i * stride + first) / divisor) to
+/// floor((i * stride + last) / divisor). A convolution has divisor 1, and the gradient of its input stride 1. A shift
+/// reads one index: first and last are its offset.
 struct Window {
   std::int64_t stride = 1;
   std::int64_t divisor = 1;

@@ -15,7 +15,7 @@ namespace shardrun::checkpoint {
 /// A state that a checkpoint holds, as one tensor or, if it varies between ranks, as several.
 struct SavedTensor {
   StoredTensor tensor;   ///< without pieces
-  graph::StateId state;  ///< whose values these are
+  graph::StateId state;  ///< the state with these values
 };
 
 /// What a rank writes: consecutive elements of its own part of a state.
@@ -32,8 +32,8 @@ struct Contents {
 };
 
 /// The states that last from step to step: parameters (in mixed precision their float32 copies), moments, fields, and
-/// what hooks keep. Replicas are written once: divided among the ranks that hold them, in shares of 64 KiB or more,
-/// which go to those that write least. `device`: of the ranks.
+/// hook states. Replicas are written once: the ranks that hold them share them, in pieces of 64 KiB or more, and ranks
+/// with the least to write come first. `device`: of the ranks.
 [[nodiscard]] Contents contents_of(const graph::Graph& graph, const partition::Partition& partition,
                                    const device::Device& device);
 

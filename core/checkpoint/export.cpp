@@ -126,7 +126,7 @@ void remove_file(const std::filesystem::path& path) {
   }
 }
 
-/// What an earlier export has left, or a later one writes, first of all the file that readers look at.
+/// The files of an earlier or a later export. The file that readers open comes first.
 std::vector<std::filesystem::path> exported_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files = {folder / one_file_name, folder / index_name};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

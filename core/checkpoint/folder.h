@@ -38,18 +38,18 @@ struct Listed {
 /// has one. Whatever has a manifest is a checkpoint, also under another name; its step is then -1.
 [[nodiscard]] std::vector<Listed> checkpoints_at(const std::filesystem::path& given);
 
-/// Makes the folder of a checkpoint that ranks then write into. Removes what an earlier attempt has left. Returns its
+/// Makes the folder of a checkpoint, for ranks to write into. Removes what an earlier attempt has left. Returns its
 /// path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path begin_checkpoint(const std::filesystem::path& root, std::int64_t step);
 
-/// Throws Error{usage} if one of the files lies in what begin_checkpoint() removes from the root.
+/// Throws Error{usage} if one of the files lies in a folder that begin_checkpoint() would remove from the root.
 void require_none_unfinished(const std::filesystem::path& root, std::span<const std::filesystem::path> files);
 
 /// The path that begin_checkpoint() returns.
 [[nodiscard]] std::filesystem::path unfinished_path(const std::filesystem::path& root, std::int64_t step);
 
-/// Makes a checkpoint whole, of which all files are there and durable: writes its manifest, and gives the folder its
-/// name. Replaces one of the same step. Throws Error{io} if a file is missing or has another size, or the system
+/// Completes a checkpoint whose files are all there and durable: writes its manifest, and gives the folder its name.
+/// Replaces a checkpoint of the same step. Throws Error{io} if a file is missing or has another size, or if the system
 /// refuses.
 void commit_checkpoint(const std::filesystem::path& root, const Manifest& manifest);
 
@@ -61,11 +61,12 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
 /// Which checkpoints stay.
 struct Keeping {
   std::int64_t newest = 0;  ///< so many; 0: all
-  std::int64_t every = 0;   ///< those of steps that are multiples of this; 0: none
+  std::int64_t every = 0;   ///< steps that are multiples of this stay; 0: none
 };
 
-/// Removes all but those that stay. `is_whole` tells of a checkpoint's path whether a run could go on from it: those of
-/// which it says no neither count nor go, and so never take the place of one that could. Throws Error{io}.
+/// Removes all checkpoints but those that stay. `is_whole` says whether a run could go on from the checkpoint at a
+/// path. If not, the checkpoint is neither counted nor removed, so it never takes the place of a whole one. Throws
+/// Error{io}.
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
                             const std::function<bool(const std::filesystem::path&)>& is_whole);
 
@@ -76,7 +77,7 @@ void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& ke
 /// The folders that set_aside() has made there.
 [[nodiscard]] std::vector<std::filesystem::path> checkpoints_set_aside(const std::filesystem::path& root);
 
-/// Removes what was being written or removed when a run ended. Ignores errors.
+/// Removes the checkpoints whose writing or removal was interrupted. Ignores errors.
 void remove_unfinished_checkpoints(const std::filesystem::path& root) noexcept;
 
 }  // namespace shardrun::checkpoint

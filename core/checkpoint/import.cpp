@@ -49,8 +49,8 @@ std::vector<Imported> imported_states(const graph::Graph& graph, const device::D
   return states;
 }
 
-/// Says where values come from: those of optimizer states need not be in the source. Throws Error{data} with a line for
-/// each difference.
+/// Finds the tensor of each state. Values of optimizer states may be missing. Throws Error{data} with a line for each
+/// difference.
 void match(const TensorSource& source, std::vector<Imported>& states) {
   std::map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < source.tensors.size(); ++i) {

@@ -151,7 +151,7 @@ class Fields {
   std::string_view source_;
 };
 
-/// Whether a name is that of a rank's file, and nothing that leads elsewhere.
+/// Whether a name is the name of a rank's file, without a path.
 bool is_rank_file(std::string_view name) {
   constexpr std::string_view prefix = "rank-";
   std::int64_t rank = -1;

@@ -48,7 +48,7 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 };
 
-/// What must be the same in the run that goes on.
+/// The facts that a resumed run must share with the run that saved.
 struct RunIdentity {
   std::string task;   ///< "train" or "iterate"
   std::string model;  ///< its section of the job file, with all options

@@ -29,7 +29,7 @@ constexpr std::size_t longest_gap = std::size_t{64} << 10U;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::data, what); }
 
-/// Adds advice to what a check of one thing says.
+/// Adds advice to the error of a check.
 template <typename Check>
 void advised(const Check& check) {
   try {
@@ -86,7 +86,7 @@ struct Wanted {
   std::size_t bytes = 0;
 };
 
-/// Reads what is wanted of a file, in order of `from`.
+/// Reads the wanted parts of a file, in order of `from`.
 void read_wanted(const files::SteadyFile& file, std::span<const Wanted> wanted, std::span<std::byte> to,
                  std::vector<std::byte>& block) {
   while (!wanted.empty()) {

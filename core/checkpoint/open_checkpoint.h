@@ -19,8 +19,8 @@ namespace shardrun::checkpoint {
 /// time.
 class OpenCheckpoint {
  public:
-  /// Reads and checks the manifest, the folder's name if it says a step, and the files' sizes. `folder`: of the
-  /// checkpoint. Throws Error{data} for what is missing, damaged, or a link.
+  /// Reads the manifest, and checks it, the folder's name if it has a step, and the files' sizes. `folder`: of the
+  /// checkpoint. Throws Error{data} for files that are missing or damaged, and for links.
   explicit OpenCheckpoint(std::filesystem::path folder);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -35,8 +35,8 @@ class OpenCheckpoint {
   /// Error{data}.
   void check_file(std::size_t number) const;
   void check_all_files() const;
-  /// Frees what only reading needs: the open files, without which the space of removed ones is not free, and the
-  /// manifest's tensors, which of a thousand ranks take hundreds of megabytes. Nothing may be read afterwards.
+  /// Frees what only reading needs: the open files, which keep the space of removed files, and the manifest's tensors,
+  /// which take hundreds of megabytes for a thousand ranks. Nothing may be read afterwards.
   void release() const noexcept;
 
   /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
@@ -70,8 +70,8 @@ void check_hash(const files::SteadyFile& file, const files::Hash& expected);
 /// Its safetensors header has the manifest's pieces of this file, and no others.
 void check_pieces(const files::SteadyFile& file, const Manifest& manifest, std::size_t index);
 
-/// The checkpoint that a path names: a checkpoint's own folder, a folder of checkpoints or a run's folder, of which the
-/// newest whole one is meant. Throws Error{data} if there is none.
+/// The checkpoint that a path names: the checkpoint in that folder, or the newest whole one in a folder of checkpoints
+/// or in a run's folder. Throws Error{data} if there is none.
 [[nodiscard]] std::filesystem::path find_checkpoint(const std::filesystem::path& given);
 
 }  // namespace shardrun::checkpoint

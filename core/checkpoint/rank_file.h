@@ -26,8 +26,8 @@ struct FilePart {
   std::int64_t first = 0;  ///< the first one's index in the rank's part
 };
 
-/// A safetensors file of parts of one rank's states: what it writes of each checkpoint, or a snapshot to compare. Its
-/// metadata says where each part lies (place_text()). The layout does not depend on the values.
+/// A safetensors file with parts of one rank's states: the rank's file of a checkpoint, or a snapshot for comparison.
+/// Its metadata says where each part lies (place_text()). The layout does not depend on the values.
 class RankFile {
  public:
   /// REQUIRES: no two parts of one name.
@@ -39,7 +39,7 @@ class RankFile {
   /// Of the pages of memory that a copy of the file takes.
   [[nodiscard]] std::uint64_t snapshot_bytes() const noexcept;
 
-  /// Each part's name, and where it is as a piece of file number `file`.
+  /// Each part's name and its piece, in file number `file`.
   [[nodiscard]] std::vector<std::pair<std::string, Piece>> pieces(std::size_t file) const;
 
   /// Calls `take` with the file's bytes from the first to the last, as the states are now.
@@ -72,7 +72,7 @@ void describe(const Contents& contents, std::vector<StoredFile> files, Manifest&
 [[nodiscard]] std::optional<mesh::Box> place_in(const Metadata& metadata, const TensorInfo& stored,
                                                 const std::vector<std::int64_t>& whole);
 
-/// Whether ranks of the job copy what they save, and go on while it is written. What is saved at the end is not copied.
+/// Whether ranks of the job copy their states and go on while the copy is written. The last save is not copied.
 [[nodiscard]] bool takes_snapshots(const job::Job& job) noexcept;
 
 }  // namespace shardrun::checkpoint

@@ -51,18 +51,17 @@ void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 /// to `notices`. Throws Error{job} with the setting's place if there should be one.
 [[nodiscard]] std::filesystem::path checkpoint_to_resume(const job::Job& job, std::vector<std::string>& notices);
 
-/// Throws Error{job} if the folder of the job's checkpoints has a later one than that of `step`, which a run that goes
-/// on from there would replace; for step 0 also if it has only checkpoints that cannot be read.
+/// Throws Error{job} if the job's checkpoint folder has a checkpoint later than `step`, because a run that goes on from
+/// `step` would replace it. For step 0, also if the folder has only checkpoints that cannot be read.
 void require_newest(const job::Job& job, std::int64_t step);
 
 /// The facts of a job that a run which goes on must share. The manifest has them.
 [[nodiscard]] RunIdentity identity_of(const job::Job& job, const workload::Model& model,
                                       const workload::ModelSettings& settings, const data::Dataset* dataset);
 
-/// Compares a checkpoint with the job that is to go on from it. Throws Error{job} that names both values of what must
-/// be the same and is not: model, data, seed, and the states and their shapes. Returns a line for each thing that is
-/// new or does not go along: options of the model that leave its parameters as they are, and states of hooks of another
-/// strategy.
+/// Compares a checkpoint with the job that is to go on from it. Throws Error{job} with both values if a fact differs
+/// that must be the same: model, data, seed, states or their shapes. Returns a line for each difference that is
+/// allowed: options of the model that leave its parameters as they are, and states of another strategy's hooks.
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);

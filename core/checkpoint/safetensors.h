@@ -65,8 +65,8 @@ using Metadata = std::map<std::string, std::string>;
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
 
-/// Offsets of all tensors in a file: widest elements first, then by name. This aligns every tensor and is byte for byte
-/// what the format's own library writes.
+/// Offsets of all tensors in a file: widest elements first, then by name. This aligns every tensor, and the bytes equal
+/// those of the format's own library.
 struct TensorFileLayout {
   std::string header;                  ///< length, JSON and padding to a multiple of 8
   std::vector<TensorInfo> tensors;     ///< in file order
@@ -149,7 +149,8 @@ struct SafetensorsContents {
 /// Checks every byte of the header and every size. `source` names the file in messages. Throws Error{data}.
 [[nodiscard]] SafetensorsContents parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-/// The same for an open file. Reads its header from the file; of `mapped`, the whole file mapped, it reads no byte.
+/// parse_safetensors() for an open file. Reads its header from the file, and no byte of `mapped`, which is the whole
+/// file.
 [[nodiscard]] SafetensorsContents parse_safetensors(const files::SteadyFile& file, std::span<const std::byte> mapped);
 
 /// An open file whose header is checked. Its tensors point into the mapped file, which lives as long as this, also when

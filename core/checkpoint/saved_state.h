@@ -39,8 +39,9 @@ struct SavedState {
 /// or does not exist in the model; and as first_step().
 SavedState check_saved_state(const job::Job& job, const graph::Graph& graph);
 
-/// Gives every state its first values; fields get the file's, if the job names one, each rank reading its parts.
-/// Returns what it has read. Throws as check_saved_state(), and Error{io} if the file changed meanwhile.
+/// Gives every state its first values. If the job names a file, fields get their values from it; each rank reads its
+/// parts. Returns the saved state that it has read. Throws as check_saved_state(), and Error{io} if the file changed
+/// meanwhile.
 SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor);
 
 /// The path of the job's result file, in [job] output.

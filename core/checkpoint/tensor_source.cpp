@@ -33,7 +33,7 @@ mesh::Box consecutive(const std::vector<std::int64_t>& shape, std::int64_t first
           .run = mesh::Interval{first, first + count}};
 }
 
-/// The state's name, of the copy of a varying state whose coordinates are all 0: "w" of "w@data=0".
+/// The state's name if this is the first copy of a varying state (all coordinates are 0): "w" for "w@data=0".
 std::optional<std::string> name_of_first_copy(const std::string& name) {
   const std::size_t at = name.find('@');
   std::string zeros;
@@ -71,7 +71,7 @@ std::string place_of(const TensorInfo& info, std::int64_t element) {
   return fmt::format("[{}] (counted from 0)", fmt::join(index, ", "));
 }
 
-/// `made`: the values once more, read from what they were converted to.
+/// `made`: the values after conversion.
 void require_held(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<const double> values,
                   std::span<const double> made, DType dtype) {
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -14,7 +14,7 @@
 
 namespace shardrun::checkpoint {
 
-/// Whole tensors that can be read, whatever files hold them. What it was made of outlives it.
+/// Whole tensors that can be read, from files of any kind. The object that it reads from outlives it.
 struct TensorSource {
   /// A file's tensors.
   TensorSource(const SafetensorsFile& file);  // NOLINT(google-explicit-constructor): a file is one
@@ -31,8 +31,8 @@ struct TensorSource {
   std::function<void(std::size_t tensor, std::int64_t first, std::span<std::byte> to)> read;
 };
 
-/// What weights.safetensors of the run would have: the parameters, or the fields of an iterated run, and the metadata
-/// of a trained model. Of a parameter that varies between ranks, it has the first copy.
+/// The tensors that weights.safetensors of the run would have (the parameters, or the fields of an iterated run), and
+/// the metadata of a trained model. A parameter that varies between ranks is its first copy.
 [[nodiscard]] TensorSource weights_of(const OpenCheckpoint& checkpoint);
 
 /// All tensors of a checkpoint, with the same metadata.

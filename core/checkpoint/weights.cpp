@@ -41,7 +41,7 @@ void for_rows(const std::vector<std::int64_t>& whole, const mesh::Box& box, cons
   }
 }
 
-/// Each state of the file of which the rank writes a part, in float32.
+/// The parts that the rank writes, in float32.
 std::vector<SavedPart> parts_of_rank(const StateFile& file, const graph::Graph& graph,
                                      const partition::Partition& partition, std::int64_t rank) {
   const partition::Placements& placements = partition.placements;
@@ -218,8 +218,7 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
     device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
     const std::span<float> elements = device::elements_of<float>(values.view());
     std::int64_t done = 0;
-    // What a model with a number that is not finite computes is no number, and a token would be drawn from it all the
-    // same.
+    // With a number that is not finite the model's results are NaN, and a token would be drawn from them all the same.
     stream_as(source, tensor, DType::f32, [&](std::span<const std::byte> bytes) {
       const std::span<float> part = elements.subspan(static_cast<std::size_t>(done), bytes.size() / sizeof(float));
       std::ranges::copy(bytes, std::as_writable_bytes(part).begin());

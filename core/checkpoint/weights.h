@@ -18,8 +18,8 @@
 
 namespace shardrun::checkpoint {
 
-// A trained model as one safetensors file: a tensor per parameter (float32, global shape). The metadata has what it
-// takes to use it: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
+// A trained model as one safetensors file: a tensor per parameter (float32, global shape). Its metadata makes the file
+// complete: `shardrun.model` ([model] as an INI section) and, for text, `shardrun.tokenizer` (JSON).
 
 /// A file that holds states.
 struct StateFile {
@@ -66,7 +66,7 @@ void save_states(const StateFile& file, const graph::Graph& graph, const partiti
 
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
                                       const data::Tokenizer* tokenizer);
-/// The same of a model's section and a tokenizer's JSON, which is empty if there is none.
+/// describe_model() from a model's section and a tokenizer's JSON, which is empty if there is none.
 [[nodiscard]] Metadata describe_model(const std::string& section, const std::string& tokenizer);
 
 /// A model read from a file.
@@ -76,7 +76,7 @@ struct TrainedModel {
   std::optional<data::Tokenizer> tokenizer;
 };
 
-/// Throws Error{data} if the metadata is not that of `describe_model`, or names none of `models`.
+/// Throws Error{data} if describe_model() did not write the metadata, or if its model is none of `models`.
 [[nodiscard]] TrainedModel read_model(const TensorSource& source, const workload::Models& models);
 
 /// Copies tensors into the parameters of the same name, converted to float32. Throws Error{data} for one that is

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* member_name = "check-member";
 
-/// A plugin to check, of which nothing has run.
+/// A plugin to check. None of its code has run.
 struct Subject {
   std::filesystem::path path;
   plugins::Manifest manifest;
@@ -55,7 +55,7 @@ std::string as_json(const Subject& subject, const std::vector<conformance::Findi
   return boost::json::serialize(summary) + '\n';
 }
 
-/// `printed`: the findings before, whose problems are not printed again.
+/// `printed`: earlier findings, whose problems are not printed again.
 void print_line(std::FILE* to, const conformance::Finding& finding, const std::vector<conformance::Finding>& printed) {
   fmt::print(to, "  {} {}\n", conformance::outcome_of(finding), finding.name);
   if (!finding.problem.empty()) {

@@ -60,7 +60,7 @@ struct OtherName {
   std::string_view meaning;
 };
 
-/// What to write for a command of other programs; "" if none is known.
+/// Our command for a command of other programs; "" if none is known.
 std::string_view meaning_of(std::string_view word) {
   static const std::vector<OtherName> all = {
       {{"train", "fit", "start", "launch", "exec", "execute", "submit"}, "'shardrun JOB.ini' runs a job"},
@@ -116,7 +116,7 @@ void set_call_limit_of_plugins() {
   plugins::set_call_limit(std::chrono::seconds(seconds));
 }
 
-/// What every command needs of the system.
+/// Checks what every command needs of the system.
 void require_surroundings() {
   std::error_code failed;
   static_cast<void>(std::filesystem::read_symlink("/proc/self/exe", failed));

@@ -24,7 +24,7 @@ class RegisterCommand {
 /// Sorted by name.
 [[nodiscard]] const std::vector<Command>& commands();
 
-/// The command of two words, such as 'plugins check', whose second one is the first of `words`. Null if there is none.
+/// The command of two words, such as 'plugins check': `first` and the first of `words`. Null if there is none.
 [[nodiscard]] const Command* command_of_two(std::string_view first, std::span<const std::string> words);
 
 /// Tells the user of an error: in a line on standard error and, for a program that wants JSON, in an object on standard

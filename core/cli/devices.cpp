@@ -23,7 +23,7 @@ std::vector<std::string> names_of(const std::vector<graph::DType>& dtypes) {
   return names;
 }
 
-/// A device in a library, which may not be there, and what it lacks to be used on this machine.
+/// A device in a library. If the library or something else is missing, `lacks` says so.
 struct InLibrary {
   std::string_view name;
   const device::Device* device = nullptr;

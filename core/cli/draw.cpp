@@ -168,7 +168,8 @@ std::size_t set_least_widths(Grid& grid) {
   return sum;
 }
 
-/// Makes columns as wide as necessary, and distributes the rest by what they hold. False if not even two columns fit.
+/// Makes columns as wide as necessary, and shares out the rest by their number of indices. False if not even two
+/// columns fit.
 bool set_widths(Grid& grid, std::size_t width) {
   const std::size_t available = width - std::min(width, label_width(grid));
   const std::vector<Band> all = grid.columns;
@@ -194,7 +195,7 @@ bool set_widths(Grid& grid, std::size_t width) {
   return least <= available;
 }
 
-/// A few rows are drawn in proportion to what they hold. Of many rows, each is one line.
+/// A few rows are drawn to scale. If there are many, each is one line.
 void set_heights(Grid& grid) {
   const std::size_t lines = grid.rows.size() <= 4 ? 3 * grid.rows.size() : grid.rows.size();
   const auto indices = std::max<std::int64_t>(1, indices_of(grid.rows));

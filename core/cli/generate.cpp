@@ -40,7 +40,7 @@ std::filesystem::path weights_path(const std::filesystem::path& run) {
   return metrics::weights_path(run);
 }
 
-/// Whether a run has written its weights before it went on: then its newest checkpoint is what it has.
+/// Whether the weights are older than the newest checkpoint, because the run has gone on since.
 bool are_outdated(const std::filesystem::path& weights, const checkpoint::Listed& newest) {
   std::error_code failed;
   const auto of_weights = std::filesystem::last_write_time(weights, failed);
@@ -55,7 +55,7 @@ bool are_outdated(const std::filesystem::path& weights, const checkpoint::Listed
   return !has_finished && std::filesystem::last_write_time(newest.path / checkpoint::manifest_name) > of_weights;
 }
 
-/// What the word of the command line names: weights, and where their model's plugin is.
+/// The weights that a word of the command line names, and the folders of their model's plugin.
 class Given {
  public:
   explicit Given(const std::filesystem::path& path) {

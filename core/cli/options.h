@@ -44,8 +44,8 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
-/// The options of a command whose job may go on from a checkpoint: `--resume[=FOLDER]`, which is short for a setting of
-/// the job file, and `--force-data`.
+/// The options of a command whose job may go on from a checkpoint: `--resume[=FOLDER]`, short for a setting of the job
+/// file, and `--force-data`.
 [[nodiscard]] std::vector<OptionSyntax> resume_options();
 /// The words with `--resume` spelled out as `--set checkpoint.resume=…`.
 [[nodiscard]] std::vector<std::string> with_resume_set(std::span<const std::string> words);

@@ -82,7 +82,7 @@ void require_one(const Parsed& parsed) {
   }
 }
 
-/// All where it is not known how many units there are.
+/// All ranks if the number of units is not known.
 std::int64_t ranks_here(const job::Job& job, const device::Device& device) {
   try {
     return device.has_units() ? std::min(compile::ranks_of_machine(job), job.ranks) : job.ranks;

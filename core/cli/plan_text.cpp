@@ -50,7 +50,7 @@ struct Category {
   std::function<std::uint64_t(const partition::MemoryUse&)> bytes;
 };
 
-/// On a device whose memory the host cannot address, the peak is also shown by memory.
+/// If the host cannot address the device's memory, the peak is also shown for each memory.
 std::vector<Category> categories_of(const device::Device& device) {
   std::vector<Category> categories = {{"parameters", &partition::MemoryUse::parameters},
                                       {"gradients", &partition::MemoryUse::gradients},

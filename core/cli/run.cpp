@@ -94,8 +94,8 @@ std::size_t words_of_resume(std::span<const std::string> words) {
   return words[0].starts_with("--resume") || words[0].starts_with("--set=checkpoint.resume=") ? 1 : 0;
 }
 
-/// "to go on: shardrun run job.ini --resume": the same command, which begins after what this run has saved, or as this
-/// run did if it has saved nothing. `folder`: of the run, if the next one will have another; else "".
+/// "to go on: shardrun run job.ini --resume": the command that continues this run, or repeats it if it has saved
+/// nothing. `folder`: the run's, if the next run will have another; else "".
 std::string how_to_go_on(const metrics::RunOrigin& origin, bool has_saved, const std::string& folder) {
   const std::span<const std::string> words = origin.command;
   std::string text = "to go on:";

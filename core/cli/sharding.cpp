@@ -79,7 +79,7 @@ class Tensors {
     }
   }
 
-  /// Its first role is where the plan places it, else where it is made.
+  /// Its first role is its placement by the plan, or else as it is computed.
   [[nodiscard]] PlacedTensor of_cut_point(const std::string& name) const {
     for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
       if (function.role == graph::Role::on_demand) {

@@ -50,8 +50,8 @@ struct Compiled {
 [[nodiscard]] int threads_of(const job::Job& job);
 [[nodiscard]] int threads_of(const job::Job& job, std::int64_t ranks_here);
 
-/// Runs data, model, strategy and partitioner, in this order; starts nothing. Of an engine, the graph has what the host
-/// computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
+/// Runs data, model, strategy and partitioner, in this order; starts nothing. The graph of an engine has only the part
+/// that the host computes on this rank: the loss and the optimizer's step. `now_at` gets the current activity.
 /// `dataset`: the job's, if it is already open. Throws Error{job, data, plugin}.
 [[nodiscard]] Compiled compile(const job::Job& job, std::int64_t rank = 0,
                                const std::function<void(std::string_view activity)>& now_at = {},
@@ -70,7 +70,8 @@ struct Compiled {
                                                    const device::Device& device,
                                                    const partition::StageFunctions& stage);
 
-/// The functions of one stage, whose messages move the memory that the transport along the pipeline's axis moves.
+/// The functions of one stage. Its messages move host or device memory, whichever the transport along the pipeline's
+/// axis moves.
 [[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
                                                                                   partition::StageId stage);
 

@@ -46,7 +46,7 @@ struct Held {
   std::size_t rank;
 };
 
-/// Adds a rank's part to those of the same parameter. One that is there already, or has no elements, is not added.
+/// Adds a rank's part to the parts of the same parameter, unless it is already there or has no elements.
 void add_part(std::vector<Held>& parts, const EngineParameter& part, std::size_t rank, const std::string& engine) {
   for (const Held& other : parts) {
     if (other.part->whole != part.whole) {

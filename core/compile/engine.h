@@ -31,7 +31,7 @@ struct JobEngine {
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
 };
 
-/// Throws Error{job} if the job has an engine. `what`: what is only for models, as "a plan".
+/// Throws Error{job} if the job has an engine. `what`: the command or setting that needs a model, as "a plan".
 void require_model(const job::Job& job, std::string_view what);
 
 /// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
@@ -44,7 +44,7 @@ void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, c
 /// Throws Error{plugin} where the ranks' parts overlap, leave gaps, or disagree about the whole.
 void require_whole_parameters(const JobEngine& engine);
 
-/// What [infer] or the checkpoint says of the sizes of samples and predictions. Throws Error{job} if they disagree.
+/// The sizes of samples and predictions by [infer] or the checkpoint. Throws Error{job} if they disagree.
 [[nodiscard]] workload::DataShape inferred_shape(const job::Job& job);
 
 /// This rank's parts of parameters, as far as they have elements.
@@ -59,7 +59,7 @@ void require_whole_parameters(const JobEngine& engine);
 [[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
                                                                        const graph::Graph& graph, graph::StateId state);
 
-/// The file of the whole parameters. What it is of is said in it: the section [engine].
+/// The file of the whole parameters. Its metadata has the section [engine].
 [[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);
 
 /// The parts that a rank writes: of several ranks with the same part the first does. Each has the state of its name in

@@ -28,7 +28,7 @@ plugins::ModelRequest request_of(const workload::ModelSettings& settings) {
           .outputs = settings.data.outputs};
 }
 
-/// Returns what `act` returns. What the plugin refuses gets the place of the setting that it names.
+/// Returns what `act` returns. Errors of the plugin get the place of the setting that they name.
 template <class Act>
 auto placing(const workload::ModelSettings& settings, Act act) {
   try {

@@ -7,7 +7,7 @@
 
 namespace shardrun::compile {
 
-/// A plugin as a model. What it refuses is refused at the place of the setting that it names.
+/// A plugin as a model. Its errors get the place of the setting that they name.
 [[nodiscard]] workload::Model model_of(plugins::Model plugin);
 
 /// The models that the folders have.

@@ -106,7 +106,7 @@ class ArrayDataset final : public Dataset {
     return with_name(arrays.name, [&] { return arrays.set.classes(); });
   }
 
-  /// Fills a block of samples at a time, whose row numbers fit on the stack.
+  /// Fills a block of samples at a time, so that their row numbers fit on the stack.
   template <typename ChooseRows>
   void for_blocks(const NamedArrays& arrays, std::int64_t first, const TensorView& inputs, const TensorView& targets,
                   const ChooseRows& choose_rows) const {

@@ -25,7 +25,7 @@ class ArraySet {
   /// Numbers in a row of y; 0 if there is no y, or if it holds labels.
   [[nodiscard]] std::int64_t outputs() const noexcept { return outputs_; }
 
-  /// The file of x, then that of y if there is one.
+  /// The file of x, then the file of y if there is one.
   [[nodiscard]] std::vector<const files::SteadyFile*> files() const;
   /// As files::SteadyFile::require_unchanged, for both files.
   void require_unchanged() const;
@@ -39,7 +39,7 @@ class ArraySet {
   void require_finite(int threads) const;
 
   // Each fills row i of its output with row rows[i] of the set and allocates nothing. Call require_unchanged()
-  // afterwards: if it passes, the values are those of the files as opened. Throw Error{internal} if the output has
+  // afterwards: if it passes, the values are the values of the files as opened. Throw Error{internal} if the output has
   // another size, a row does not exist, or there is no such y; Error{io} if a file was cut short.
 
   void fill_features(std::span<const std::int64_t> rows, std::span<float> to) const;

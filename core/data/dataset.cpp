@@ -147,7 +147,7 @@ std::vector<std::string> handles_of(const Dataset& dataset) {
 }
 
 InheritedData::InheritedData(const Dataset& dataset) {
-  constexpr int lowest = 16;  // what a process that is started has for itself lies below
+  constexpr int lowest = 16;  // a process that is started uses lower descriptors itself
   for (const files::SteadyFile* const file : dataset.files()) {
     copies_.emplace_back(::fcntl(file->descriptor().get(), F_DUPFD, lowest));
     if (!copies_.back().is_open()) {

@@ -42,7 +42,7 @@ class Dataset {
 
   // For each of data_files(). REQUIRES: load() was called, or attach_dataset() made this.
 
-  /// The files that fills read; for texts, what load() made.
+  /// The files that fills read; for texts, the memory that load() made.
   [[nodiscard]] virtual std::vector<const files::SteadyFile*> files() const { return {}; }
   /// "1115394 bytes, hash 9d2c5681a3b0c7f4": identifies the bytes that fills read.
   [[nodiscard]] virtual std::vector<std::string> fingerprints() const;
@@ -71,7 +71,7 @@ class Dataset {
 /// One line about a batch that is larger than an epoch; empty if it is not.
 [[nodiscard]] std::string batch_notice(const Dataset& dataset, std::int64_t batch);
 
-/// A line for each file of [data] text and tokens whose name says that it is something else, such as x.jsonl.
+/// A line for each file of [data] text and tokens that has the name of another format, such as x.jsonl.
 [[nodiscard]] std::vector<std::string> name_notices(const job::DataSettings& data);
 
 /// For models whose functions have no inputs.

@@ -9,14 +9,14 @@
 
 namespace shardrun::data {
 
-/// A text file before it is tokenised. It has the bytes of when it was opened: what is appended later is not read, and
-/// other changes are errors.
+/// A text file before it is tokenised, as it was when it was opened: bytes appended later are not read, and other
+/// changes are errors.
 class TextFile {
  public:
   /// Reads the text once, in pieces. Throws Error{data} if it is empty or, for characters, not UTF-8; Error{io} if it
   /// is cut short.
   TextFile(files::SteadyFile file, TokenizerKind kind);
-  /// The same with an existing tokenizer. Throws Error{data} also for a character that it does not have.
+  /// With an existing tokenizer. Throws Error{data} also for a character that the tokenizer does not have.
   TextFile(files::SteadyFile file, Tokenizer tokenizer);
 
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }

@@ -11,10 +11,11 @@ namespace shardrun::device {
 
 /// The kinds of memory, and of queues, that transports tell apart.
 enum class MemoryKind : std::uint8_t {
-  cuda,  ///< of CUDA, whose queues are its streams
+  cuda,  ///< memory of CUDA; its queues are streams
 };
 
-/// A device whose memory the host cannot address. A transport may move it, in the order of the device's queues.
+/// A device whose memory the host cannot address. A transport may move that memory, in the order of the device's
+/// queues.
 class DeviceApart : public Device {
  public:
   using Device::Device;
@@ -23,7 +24,7 @@ class DeviceApart : public Device {
   [[nodiscard]] virtual MemoryKind memory_kind() const noexcept = 0;
   /// The unit that this process uses (Device::use_unit).
   [[nodiscard]] virtual std::size_t unit() const = 0;
-  /// A queue of transfers, for which other ranks wait: what it is given goes before the kernels of other queues.
+  /// A queue of transfers. Other ranks wait for them, so its work goes before the kernels of other queues.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const = 0;
 };
 

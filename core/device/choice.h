@@ -16,7 +16,7 @@ struct DeviceChoice {
   std::vector<std::size_t> units;
 };
 
-/// Throws Error{usage} for what is no list of numbers behind the colon.
+/// Throws Error{usage} unless a list of numbers follows the colon.
 [[nodiscard]] DeviceChoice parse_device(std::string_view text);
 
 /// Throws Error{usage} if the choice names units of a device that has none.

@@ -27,7 +27,7 @@ struct Lettered {
   [[nodiscard]] std::int64_t stride(char letter) const;  ///< 0 for a letter that it lacks
   [[nodiscard]] std::int64_t count(const std::string& some) const;
   [[nodiscard]] std::int64_t elements() const { return count(letters); }
-  /// As a matrix whose rows are the indices of `rows`, or nothing: its elements do not lie as in one.
+  /// The operand as a matrix whose rows are the indices of `rows`. Nothing: its elements do not lie as a matrix.
   [[nodiscard]] std::optional<Operand> matrix(const std::string& rows, const std::string& columns) const;
 };
 

@@ -32,7 +32,7 @@ std::map<std::string, Kernels, std::less<>>& registry() {
   return kernels;
 }
 
-/// Those of the program; others are added before main.
+/// The program's own devices; others are added before main.
 std::vector<std::unique_ptr<const Device>>& devices() {
   static std::vector<std::unique_ptr<const Device>> known = [] {
     std::vector<std::unique_ptr<const Device>> own;

@@ -94,7 +94,7 @@ struct KernelCall {
   void* stream = nullptr;    ///< of a GPU, on which the kernel is enqueued; devices of the processor have none
 };
 
-/// A kernel as an object, for an op that is added while the program runs. Its functions are those of Kernel.
+/// A kernel as an object, for an op that is added while the program runs. Its functions have the contracts of Kernel's.
 struct AddedKernel {
   virtual ~AddedKernel() = default;
   virtual void run(const KernelCall& call) const = 0;
@@ -107,8 +107,9 @@ struct Kernel {
   void (*run)(const KernelCall& call) = nullptr;
   /// Bytes of scratch for these (local) shapes and threads, exactly what `run` uses. Null: none.
   std::size_t (*scratch_bytes)(const graph::OpShape& shape, int threads) = nullptr;
-  /// Makes what calls with these (local) shapes need beside memory, such as the descriptors of a library. Called once
-  /// for an instruction, before its first call; one call at a time uses the result. Null, or a null result: nothing.
+  /// Makes what calls with these (local) shapes need in addition to memory, such as a library's descriptors. Called
+  /// once for an instruction, before its first call; one call at a time uses the result. Null, or a null result:
+  /// nothing.
   std::shared_ptr<void> (*prepare)(const graph::OpShape& shape) = nullptr;
   /// For people: how it multiplies bfloat16 matrices on this machine. Null: it has no ways to choose from.
   std::string_view (*bf16_products)() noexcept = nullptr;
@@ -191,8 +192,8 @@ class Device {
   [[nodiscard]] virtual DeviceFacts facts() const = 0;
   /// Whether it has units: then units() is not empty, unless it throws.
   [[nodiscard]] virtual bool has_units() const noexcept { return false; }
-  /// The processors of this machine of which a process uses one. Throws Error{job} where the device cannot be used on
-  /// this machine, saying what it lacks.
+  /// The processors (GPUs) on this machine; a process uses one. Throws Error{job}, with what is missing, if the device
+  /// cannot be used on this machine.
   [[nodiscard]] virtual std::vector<Unit> units() const { return {}; }
   /// The unit, by its index in units(), that this process computes on. Until it is called: the first. REQUIRES: no
   /// memory has been allocated.
@@ -205,22 +206,21 @@ class Device {
   /// Makes copies between the device and this host memory fast: it is not moved and not swapped out while the result
   /// lives. Null: they are as fast without. Throws Error{io} when the system refuses.
   [[nodiscard]] virtual std::shared_ptr<const void> pin(std::span<std::byte> memory) const;
-  /// Memory for tensors, whose contents are undefined. Throws Error{io} when there is not that much. It outlives the
-  /// queues that use it.
+  /// Memory for tensors, with undefined contents. Throws Error{io} if there is not enough. It outlives the queues that
+  /// use it.
   [[nodiscard]] virtual std::shared_ptr<const Memory> allocate(std::uint64_t bytes) const = 0;
   /// A queue whose kernels share `threads`, which outlive it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_queue(Threads& threads) const = 0;
-  /// Bytes of scratch that prepare() is to be given for these (local) shapes and threads: by default those of
-  /// Kernel::scratch_bytes.
+  /// Bytes of scratch that prepare() needs for these (local) shapes and threads: by default Kernel::scratch_bytes.
   [[nodiscard]] virtual std::size_t scratch_bytes(const Kernel& kernel, const graph::OpShape& shape, int threads) const;
-  /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of what it makes, for messages.
-  /// `attributes`, `kernel` and `makes` outlive the result.
+  /// Prepares a kernel of this device for arguments in its memory. `makes`: the name of the result, for messages.
+  /// `attributes`, `kernel` and `makes` outlive the returned kernel.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> prepare(
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
-  /// One kernel that does the work of two kernels of this device, of which the second would run directly after the
-  /// first, both without adding to their results. It writes all that both write, perhaps rounded less often. Null:
-  /// there is none. What outlives the two outlives the result.
+  /// One kernel for two kernels of this device that would run one directly after the other, without adding to their
+  /// results. It writes all that both write, perhaps rounded less often. Null: there is none. It needs the same objects
+  /// to outlive it as the two kernels.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                                    const PreparedKernel& next) const;
 

@@ -43,7 +43,7 @@ T narrowed(double value) noexcept {
   } else if constexpr (std::is_same_v<T, Half>) {
     return sdk::narrow_to_half(to_odd(value));
   } else if constexpr (std::is_integral_v<T>) {
-    // What does not fit becomes the smallest integer, and so does NaN.
+    // Numbers out of range and NaN become the smallest integer.
     constexpr T min = std::numeric_limits<T>::min();
     constexpr double end = 2.0 * static_cast<double>(T{1} << (std::numeric_limits<T>::digits - 1));
     return value >= static_cast<double>(min) && value < end ? static_cast<T>(value) : min;

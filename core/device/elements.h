@@ -21,7 +21,7 @@ void write_elements(graph::DType dtype, std::span<const double> values, std::spa
 /// Elements from number `first` on of a tensor in host memory. REQUIRES: it has them.
 void read_elements(const TensorView& view, std::int64_t first, std::span<double> values) noexcept;
 
-/// The same for writing. Numbers are first rounded to the type that the graph gives the tensor.
+/// Writes elements. Numbers are first rounded to the type that the graph gives the tensor.
 void write_elements(const TensorView& view, std::int64_t first, std::span<double> values) noexcept;
 
 /// Rounds numbers to those that `dtype` has if it is bf16 or f16; numbers of other types are kept, because a device

@@ -26,10 +26,10 @@ inline constexpr std::uint32_t shift = 15;
 inline constexpr std::uint32_t second = 0x85EB'CA77U << 1U;
 }  // namespace hash_weights
 
-/// The sum over these bytes, of which the first word is at `place`.
+/// The sum over these bytes. The first word is at `place`.
 [[nodiscard]] std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t place = 0);
 
-/// Hashes tensors, to compare them with other ranks' copies or with what they were. Equal bits have equal hashes on
+/// Hashes tensors, to compare them with other ranks' copies or with earlier values. Equal bits have equal hashes on
 /// every machine and with any number of threads.
 class TensorHashes {
  public:

@@ -23,7 +23,7 @@ class HostDevice final : public Device {
   [[nodiscard]] std::unique_ptr<Queue> open_queue(Threads& threads) const override;
 };
 
-/// The processor, whose kernels take these types.
+/// A device on the processor. Its kernels take these types.
 [[nodiscard]] DeviceFacts facts_of_host(std::vector<graph::DType> computes);
 
 /// Runs a prepared kernel at once. All its arguments are in host memory.

@@ -9,7 +9,7 @@
 
 namespace shardrun::device {
 
-/// What the host wants of a tensor's elements.
+/// How the host uses a tensor's elements.
 enum class Access : std::uint8_t {
   read,   ///< their values
   write,  ///< to give all of them new values
@@ -44,7 +44,7 @@ class HostTensor {
     return {static_cast<std::byte*>(view_.data), view_.bytes()};
   }
 
-  /// Gives the tensor what was written, and waits for that unless the copy is in the room. REQUIRES: Access::write.
+  /// Writes the elements to the tensor, and waits for that unless the copy is in the room. REQUIRES: Access::write.
   void store();
 
  private:

@@ -7,9 +7,9 @@
 
 #include "core/device/device.h"
 
-/// Devices in libraries, which are loaded when one is asked for: the program itself then needs none of what they need.
-/// The file of a device NAME is libshardrun_NAME.so, beside the program's plugins. A library is of the same build as
-/// the program: objects and exceptions cross the border.
+/// Devices in libraries. A library is loaded when its device is asked for, so the program itself needs none of the
+/// libraries that it needs. The file of a device NAME is libshardrun_NAME.so, beside the program's plugins. A library
+/// is of the same build as the program: objects and exceptions cross the border.
 namespace shardrun::device {
 
 /// How refusals of a device end that every machine can avoid.

@@ -9,7 +9,7 @@
 /// The products of matrices that `matmul` and `matmul_gradient_weights` compute.
 namespace shardrun::device {
 
-/// What a product needs to know of a tensor, with or without memory.
+/// The shape and type of a product's operand, with or without memory.
 struct TensorShape {
   explicit TensorShape(const TensorView& view)
       : shape(view.shape.data()), rank(view.rank), dtype(view.dtype), data(static_cast<std::byte*>(view.data)) {}

@@ -29,8 +29,8 @@ struct StridedCopy {
 /// Work of a device, done in the order in which it was given. Work of different queues is ordered by events alone. A
 /// queue is used by one thread.
 ///
-/// Work may be done long after the call that gives it. Until then its arguments in host memory must stay; those passed
-/// as Scalars and StridedCopy are copied, but not what they point to. An error of work is thrown by a later call.
+/// Work may be done long after the call that gives it. Until then its arguments in host memory must stay. Scalars and
+/// StridedCopy are copied, but not the memory that they point to. An error of work is thrown by a later call.
 class Queue {
  public:
   explicit Queue(const Device& device) : device_(device) {}

@@ -47,7 +47,7 @@ struct Planes {
 
 /// How many taps of an average pool's result count, by the result's local row and column.
 struct TapCounts {
-  /// `pooled`: a part of what the pool makes, or of its gradient. `whole`: a part of what it is made of.
+  /// `pooled`: a part of the pool's result, or of its gradient. `whole`: a part of its operand.
   TapCounts(const std::vector<graph::Sliding>& windows, const TensorView& pooled, const TensorView& whole,
             const graph::Attributes& attributes)
       : padding(attributes.integer("counts_padding") != 0) {
@@ -100,7 +100,7 @@ inline void require_held(const Window& window, const TensorView& operand, const 
   return taps;
 }
 
-/// The same of a gradient: the result is that of the op's operand, and the operand that of the op's result.
+/// Taps of a gradient: `result` is the gradient of the op's operand, and `operand` the gradient of the op's result.
 [[nodiscard]] inline std::array<Taps, 2> transposed_taps(const std::vector<graph::Sliding>& slidings,
                                                          const TensorView& operand, const TensorView& result) {
   std::array<Taps, 2> taps;

@@ -26,8 +26,8 @@ class Threads {
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
-  /// From now on each part runs on the thread so many behind the one that would run it: what is computed twice is then
-  /// computed by other cores. 0 ends that.
+  /// From now on each part runs on another thread, `by` further on. So work that is done twice is done by other cores
+  /// the second time. 0 ends that.
   void rotate(int by) noexcept { rotated_ = by % count_; }
 
   /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The

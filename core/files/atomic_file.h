@@ -39,10 +39,10 @@ class AtomicFile {
   FileDescriptor file_;
 };
 
-/// Writes parts of a file whose AtomicFile is in another process, which commits it later.
+/// Writes parts of a file for an AtomicFile in another process, which commits it later.
 class UnfinishedFile {
  public:
-  /// `path`: that AtomicFile's; `bytes`: what it has reserved. Throws Error{io}; Error{internal} if the file has
+  /// `path`: as of the AtomicFile; `bytes`: as it has reserved. Throws Error{io}; Error{internal} if the file has
   /// another size.
   UnfinishedFile(std::filesystem::path path, std::uint64_t bytes);
 
@@ -55,8 +55,8 @@ class UnfinishedFile {
   FileDescriptor file_;
 };
 
-/// Throws Error{usage} if `target` is one of the files that are read, under whatever name: writing to it would destroy
-/// what is read. Call it before anything is opened for writing.
+/// Throws Error{usage} if `target` is one of the files that are read, even under another name: writing to it would
+/// destroy them. Call it before anything is opened for writing.
 void require_not_read(const std::filesystem::path& target, std::span<const std::filesystem::path> read);
 
 /// Replaces the file at `path` by one that holds `text`. Throws Error{io}.

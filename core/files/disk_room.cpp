@@ -33,7 +33,7 @@ std::filesystem::path nearest_that_is(std::filesystem::path path) {
   return path;
 }
 
-/// What the quota of this user leaves on the file system of an open folder.
+/// The room that this user's quota leaves on the file system of an open folder.
 std::optional<std::uint64_t> quota_room(const FileDescriptor& folder) {
   if_dqblk quota = {};
   if (::syscall(SYS_quotactl_fd, folder.get(), QCMD(Q_GETQUOTA, USRQUOTA), ::geteuid(), &quota) != 0 ||

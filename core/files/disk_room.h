@@ -7,15 +7,15 @@
 
 namespace shardrun::files {
 
-/// How much this user may still write, and what sets that limit.
+/// How much this user may still write, and the limit that says so.
 struct DiskRoom {
   std::uint64_t bytes = 0;
   std::string of;          ///< "the file system of '/data'", "the disk quota of user 1000 there"
   std::uint64_t disk = 0;  ///< the file system's number on this machine
 };
 
-/// The room on the file system that `path` is in, or would be in: what is free for this user, or less if the user's
-/// quota leaves less. Quotas of groups and projects are not checked. Nothing if the system does not say.
+/// The room on the file system that `path` is or would be in: this user's free room, or less if the quota leaves less.
+/// Quotas of groups and projects are not checked. Nothing if the system does not say.
 [[nodiscard]] std::optional<DiskRoom> disk_room(const std::filesystem::path& path);
 
 /// Why this user cannot create files in the folder, or cannot make it where it is missing: the path in the way, and the

@@ -22,7 +22,7 @@ class Folder {
   std::filesystem::path root_;
 };
 
-/// Makes the names in a folder durable: those of new files, renamed ones and removed ones. Throws Error{io}.
+/// Makes the names in a folder durable: of new, renamed and removed files. Throws Error{io}.
 void sync_folder(const std::filesystem::path& folder);
 
 /// system_error() or unwritable().

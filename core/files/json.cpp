@@ -82,7 +82,7 @@ struct KeyHandler {
   bool on_comment(boost::json::string_view /*last*/, ErrorCodeOut& /*failed*/) { return true; }
 };
 
-/// Gives the real numbers of a value the next ones of `exact`. The order is that of the text: no key occurs twice.
+/// Sets the real numbers of a value to the next ones of `exact`. They are in the text's order: no key occurs twice.
 void set_reals(boost::json::value& json, std::vector<double>::const_iterator& exact) {
   if (double* const real = json.if_double()) {
     *real = *exact++;

@@ -12,7 +12,7 @@
 
 namespace shardrun::files {
 
-/// Identifies one state of a file, by what the system records about it. Times are nanoseconds since 1970.
+/// Identifies a state of a file by the system's records of it. Times are nanoseconds since 1970.
 struct FileStamp {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;

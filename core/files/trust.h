@@ -17,11 +17,11 @@ namespace shardrun::files {
 /// Throws Error{plugin} with what is not trusted.
 void require_trusted(const std::filesystem::path& file);
 
-/// The same for a directory alone.
+/// require_trusted() for a directory alone.
 void require_trusted_directory(const std::filesystem::path& directory);
 
-/// The same for a directory that libraries may be loaded from. Where it does not exist, no one else may be able to
-/// create it. A link that leads nowhere is not trusted.
+/// require_trusted() for a directory that libraries may be loaded from. If it does not exist, no one else may be able
+/// to create it. A link that leads nowhere is not trusted.
 void require_trusted_search(const std::filesystem::path& directory);
 
 /// Checks that a folder which will be written to holds no link that another user than this process's or root has put

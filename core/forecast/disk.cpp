@@ -22,7 +22,7 @@
 namespace shardrun::forecast {
 namespace {
 
-// Observed sizes of what runs write, in bytes.
+// Observed sizes of the files of runs, in bytes.
 constexpr std::uint64_t line_of_training = 240;
 constexpr std::uint64_t line_of_iterating = 45;
 constexpr std::uint64_t event_of_trace = 300;

@@ -40,8 +40,7 @@ struct Shared {
   std::vector<std::size_t> ranks;
 };
 
-/// The memories that `here` local ranks use, those that [job] device gives them.
-/// `memory`: of each; 0: that of `units`.
+/// The memories that [job] device gives to `here` local ranks. `memory`: bytes of each; 0: as of `units`.
 std::vector<Shared> shared_memories(const job::Job& job, const std::vector<device::Unit>& units, std::int64_t here,
                                     std::uint64_t memory) {
   const std::vector<std::size_t> named = device::parse_device(job.device).units;

@@ -9,8 +9,8 @@
 
 namespace shardrun::forecast {
 
-/// A job's ranks compared with the memory that they have: each rank's of the host, or units of the device. Of a unit,
-/// the ranks that use it need the sum. The numbers are those of the fullest memory.
+/// A job's ranks compared with their memory: the host's for each rank, or units of the device. Ranks that share a unit
+/// need their sum of it. The numbers are of the fullest memory.
 struct MemoryFit {
   std::uint64_t memory = 0;  ///< its bytes
   std::string whose;         ///< "[cluster] memory", or the unit
@@ -32,7 +32,7 @@ struct MemoryFit {
 [[nodiscard]] MemoryFit fit_of_units(const job::Job& job, const device::Device& device, const Forecast& forecast,
                                      std::int64_t ranks_here);
 
-/// The job with other settings, and what is needed of the fullest memory.
+/// The job with other settings, and its need of the fullest memory.
 struct Alternative {
   std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
   std::uint64_t most = 0;
@@ -58,7 +58,7 @@ struct FitSearch {
 /// is 0 if unknown.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
-/// Lines: settings with which the job fits, in the form of a job file, and what else was tried.
+/// Lines: settings with which the job fits, in the form of a job file, and settings that were tried without success.
 [[nodiscard]] std::string to_string(const FitSearch& search);
 
 }  // namespace shardrun::forecast

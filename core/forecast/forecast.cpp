@@ -36,7 +36,7 @@ RankForecast forecast_of(const compile::Compiled& compiled, const partition::Pro
   return ranks;
 }
 
-/// Bytes of the copies that ranks make of what they save; 0 for each if they make none.
+/// Bytes of the copies that ranks make of their states to save them; 0 for each if they make none.
 std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job, const compile::Compiled& compiled) {
   if (!checkpoint::takes_snapshots(job)) {
     return [](std::int64_t) { return std::uint64_t{0}; };
@@ -46,7 +46,7 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   };
 }
 
-/// Adds a group of alike ranks, divided by what they send and save.
+/// Adds a group of alike ranks, divided by the bytes that they send and save.
 void add_ranks(std::vector<RankForecast>& all, RankForecast kind, const std::vector<std::int64_t>& members,
                const SentTable& table, const mesh::Mesh& mesh,
                const std::function<std::uint64_t(std::int64_t rank)>& snapshot_of) {

@@ -43,7 +43,7 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-/// Among the dimensions of what a step computes per microbatch, or iterates.
+/// The short dimensions of values that a step computes per microbatch, or that an iteration computes.
 std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;

@@ -38,7 +38,7 @@ std::uint64_t moved_bytes(const ExecutedInstruction& at) {
                        : 2 * static_cast<std::uint64_t>(moved) * (from.bytes / static_cast<std::uint64_t>(elements));
 }
 
-/// Counts each buffer once: what a hook does with it is unknown.
+/// Counts each buffer once, because the hook's own work is unknown.
 std::uint64_t hook_bytes(const ExecutedInstruction& at) {
   std::uint64_t bytes = 0;
   for (const partition::Region& region : at.instruction->hook->buffers) {

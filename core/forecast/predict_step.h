@@ -38,7 +38,7 @@ class StepPredictor {
 
  private:
   struct Busiest {
-    partition::Programs programs;  ///< without what costs do not depend on; there is one per stage
+    partition::Programs programs;  ///< one per stage, without the parts that costs do not depend on
     std::vector<std::size_t> executed;
     std::vector<double> seconds;  ///< per instruction, if they are not measured
     double busy = -1;             ///< seconds

@@ -148,7 +148,8 @@ class StepTrace {
                 .arguments = arguments});
   }
 
-  /// In a call of the repeated function whose microbatch is the step's number `first`.
+  /// The action of an instruction in a call of the repeated function. `first`: the number of the call's microbatch in
+  /// the step.
   [[nodiscard]] Action action_of(const Instruction& at, std::int64_t first) const {
     Action action = programs_.actions.at(at.action);
     action.microbatch += static_cast<std::uint32_t>(first);
@@ -161,7 +162,7 @@ class StepTrace {
     arguments.push_back({"microbatch", std::int64_t{action.microbatch}});
   }
 
-  /// What an instruction belongs to: an action of the schedule, or else all that follows them.
+  /// Adds the instruction's action: of the schedule, `update` for what follows it, or else the function's name.
   void add_action_of(std::vector<metrics::JsonField>& arguments, const Program& program, const Instruction& at,
                      std::int64_t first) const {
     if (at.action.exists()) {

@@ -22,7 +22,7 @@ struct TracedStep {
 /// The name and the category of an instruction's spans in a trace.
 [[nodiscard]] std::string name_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 [[nodiscard]] std::string_view category_in_trace(const partition::Instruction& instruction) noexcept;
-/// Bytes of the operands, of what is copied, or of the transfer: they differ where element types do.
+/// Bytes of the operands, of the copied elements, or of the transfer. They differ between element types.
 [[nodiscard]] std::int64_t bytes_in_trace(const partition::Program& program, const partition::Instruction& instruction);
 
 /// One rank's steps as a trace. The row `compute` has computing, moving and waiting, nested in the action of the

@@ -94,7 +94,7 @@ class Scope {
 /// The parts of a model's loss.
 struct Losses {
   ValueId values = {};  ///< of the samples, the same number for each
-  ValueId counts = {};  ///< whose sum divides that of the values; none: their number does
+  ValueId counts = {};  ///< the sum of the values is divided by the sum of these; none: by the number of values
 };
 
 /// Adds backward nodes for the scalar `loss`, then one `accumulate` write per contribution to a parameter's gradient.

@@ -6,8 +6,8 @@
 #include "core/base/on_device.h"
 #include "core/graph/attributes.h"
 
-/// Elementwise ops, each declared in one place: name, formula, derivative. The graph makes their rules and gradients of
-/// it (ops/formulas.cpp), each device its kernels.
+/// Elementwise ops, each declared in one place: name, formula, derivative. From it the graph makes rule and gradient
+/// (ops/formulas.cpp), and each device its kernels.
 ///
 /// A formula is a template over the numbers that it computes with. `Math::Number` is a double on the reference device
 /// and a vector of floats in fast kernels, where `condition ? a : b` chooses per element. `Math::exp` and the like are
@@ -16,8 +16,8 @@
 /// The derivative of a formula of one operand is one of
 /// - `backward(dy, x)`
 /// - `backward_from_result(dy, y)`, for the op whose result is y.
-/// That of two operands is `backward_a(dy, a, b)` and `backward_b(dy, a, b)`. A formula without any has no gradient, or
-/// one that ops/formulas.cpp makes of other ops.
+/// A formula of two operands has `backward_a(dy, a, b)` and `backward_b(dy, a, b)`. A formula without any has no
+/// gradient, or one that ops/formulas.cpp makes of other ops.
 namespace shardrun::graph::formulas {
 
 #define SHARDRUN_FORMULA_MEMBER [[gnu::always_inline]] SHARDRUN_ON_BOTH

@@ -6,7 +6,7 @@
 
 namespace shardrun::graph {
 
-/// Copies a function node by node, so that a rewriting can add nodes in between and change what it copies.
+/// Copies a function node by node, so that a rewriting can add nodes in between and change the copied ones.
 class FunctionCopy {
  public:
   /// REQUIRES: `function` outlives this.
@@ -32,8 +32,8 @@ class FunctionCopy {
     next_given_ = end;
   }
 
-  /// Adds a node of the original, whose operands are already numbers of the copy. `results`: learns which of its
-  /// results is which value of the copy. `prefix`: of the names.
+  /// Adds a node of the original, whose operands are already numbers of the copy. `results`: gets the copy's value for
+  /// each of its results. `prefix`: of the names.
   void append(Node node, IdVector<ValueId, ValueId>& results, const std::string& prefix = {}) {
     node.name = prefix + node.name;
     for (ValueId& id : node.outputs) {

@@ -19,12 +19,12 @@ enum class StateKind : std::uint8_t {
   optimizer,
   metric,
   field,
-  output,      ///< what a function gives for the host to save, and nothing reads
-  hook_state,  ///< what a strategy's hook keeps with a parameter, or with its gradient
+  output,      ///< given by a function for the host to save; nothing reads it
+  hook_state,  ///< kept by a strategy's hook with a parameter, or with its gradient
 };
 
-/// The first values of a state. Normal draws are keyed by (seed, name of a state, element index): the same with any
-/// sharding.
+/// The first values of a state. Normal draws are keyed by (seed, name of a state, element index), so they do not depend
+/// on the sharding.
 struct Initializer {
   enum class Kind : std::uint8_t {
     constant,
@@ -35,7 +35,7 @@ struct Initializer {
     counting,  ///< 1, 2, 3, … times `value`
   } kind = Kind::constant;
   double value = 0;  ///< the constant, the standard deviation (normal), or the width as a share of the axis (bump)
-  std::string stream = {};  ///< the state whose draws it takes; empty: its own
+  std::string stream = {};  ///< the state whose random stream it uses; empty: its own
 };
 
 /// A tensor that lives between calls of functions.
@@ -132,7 +132,7 @@ struct Graph {
   [[nodiscard]] const Function* find(Role role, std::int64_t rows = 0) const noexcept;
   /// The default id if there is none.
   [[nodiscard]] StateId find_state(std::string_view name) const noexcept;
-  /// Adds a state to those of the model. Throws Error{plugin}, naming both, if the graph has one of that name.
+  /// Adds a state of the model. Throws Error{plugin}, naming both, if the graph has one of that name.
   StateId add_state(State state);
   /// The float32 copy of a parameter that the optimizer updates (mixed precision); without one, the parameter.
   [[nodiscard]] StateId master_of(StateId parameter) const noexcept;

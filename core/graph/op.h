@@ -60,8 +60,8 @@ struct Op {
   /// that is never differentiated.
   std::function<ValueId(FunctionBuilder& builder, const GradientRequest& request)> gradient = nullptr;
 
-  /// Whether its results count as constants for gradients: their derivative is zero almost everywhere, or what flows
-  /// through it cancels in what uses it.
+  /// Whether its results count as constants for gradients: their derivative is zero almost everywhere, or it cancels in
+  /// the ops that use them.
   bool stops_gradient = false;
   /// How many results, from the first, may be differentiated. `gradient` is called if one of them has a gradient; the
   /// others are statistics.

@@ -10,11 +10,11 @@ namespace shardrun::graph {
 enum class Remat : std::uint8_t {
   none,
   layer,      ///< all that no other layer reads (Chen et al. 2016, arXiv:1604.06174, section 3)
-  selective,  ///< results of cheap ops, computed from what is kept anyway (Korthikanti et al. 2022, arXiv:2205.05198)
+  selective,  ///< results of cheap ops, computed from kept values (Korthikanti et al. 2022, arXiv:2205.05198)
 };
 
-/// Rewrites backward to compute the same numbers without the results that are not kept: it reads those of clones of
-/// their nodes. A clone is named `recompute/…` and stands before its first reader. Each node is cloned at most once,
+/// Rewrites backward to compute the same numbers without the results that are not kept: it reads the results of clones
+/// of their nodes. A clone is named `recompute/…` and stands before its first reader. Each node is cloned at most once,
 /// and only if needed. A clone has phase backward_input and the layer of its original. `layers`: of the graph.
 [[nodiscard]] Function rematerialize(const Function& function, Remat remat, std::int32_t layers);
 

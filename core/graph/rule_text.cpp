@@ -26,7 +26,7 @@ struct WrittenWindow {
   Window window;
 };
 
-/// A rule's words, as they are written. Those of windows have their factor's name alone.
+/// A rule's words, as they are written. A word with a window has only its factor's name here.
 struct WrittenRule {
   std::vector<Words> operands;
   std::vector<WrittenWindow> windows;

@@ -11,12 +11,12 @@
 namespace shardrun::graph {
 
 /// Parses a rule with its classes, as to_string writes it: "b t k, k n -> b t n; reduced k", "b c -> b; reduced c
-/// (max)", "b* d, k d -> b* k; whole d". Here "b*" stands for the dimensions that the first operand with it has beside
-/// those that are named. `operands`: of a use; those that the rule names last may be missing.
+/// (max)", "b* d, k d -> b* k; whole d". Here "b*" stands for the dimensions of the first operand with it that are not
+/// named. `operands`: of a use; the last ones of the rule may be missing.
 ///
-/// "b x[-1..1] -> b x": index x of the result reads the indices from x - 1 to x + 1 of the operand that it has. Those
-/// of "2x[0..1]" are 2x and 2x + 1, those of "x/2[-1..0]" are from (x - 1) / 2, rounded up, to x / 2, rounded down.
-/// Unless an operand has the factor itself, its first window gives it its size (windowed_size).
+/// "b x[-1..1] -> b x": index x of the result reads indices x - 1 to x + 1 of the operand. "2x[0..1]" reads 2x and 2x +
+/// 1, and "x/2[-1..0]" reads from (x - 1) / 2, rounded up, to x / 2, rounded down. Unless an operand has the factor
+/// itself, its first window gives it its size (windowed_size).
 ///
 /// Every factor of a result is one of an operand. Every factor is reduced, whole, or in every result. Throws
 /// Error{shape_mismatch}, which begins with the rule, for another text or for operands that it does not fit.

@@ -56,7 +56,7 @@ struct ShardingRule {
   std::vector<WindowedDimension> windows;
   Linearity linearity = Linearity::none;
   std::vector<std::size_t> linear;  ///< operands of Linearity::each
-  /// The element type of each result; none: that of the first operand that holds real numbers. Empty: none for all.
+  /// The element type of each result; none: the type of the first operand with real numbers. Empty: none for all.
   std::vector<std::optional<DType>> dtypes;
 
   /// The default id if there is none.
@@ -71,7 +71,7 @@ struct ShardingRule {
 /// factors a0 a1 a2, so that one rule serves every rank. A scalar is ".".
 [[nodiscard]] ShardingRule parse_rule(std::string_view text);
 
-/// The same with classes of factors: `reduced` and `whole` name factors (or "a*3" groups), separated by spaces.
+/// Classes of a rule's factors: `reduced` and `whole` name factors (or "a*3" groups), separated by spaces.
 struct FactorClasses {
   std::string_view reduced = {};
   std::string_view whole = {};

@@ -17,7 +17,7 @@ inline constexpr std::string_view transport_prefix = "transport.";
 void read_model(Reading& reading, const Section& section);
 void read_engine(Reading& reading);
 void read_strategy(Reading& reading);
-/// Those of [job] and [transport], and the transports that these open.
+/// Reads the transports of [job] and [transport], and the transports that these open.
 void read_transports(Reading& reading);
 
 }  // namespace shardrun::job

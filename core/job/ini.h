@@ -8,7 +8,7 @@
 
 namespace shardrun::job {
 
-/// `include = path`, which names a file whose settings come before those of this one.
+/// `include = path`: settings of that file come before this file's.
 struct RawInclude {
   std::string path;
   std::string where;

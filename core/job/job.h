@@ -235,7 +235,7 @@ struct SchemaProviders {
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
   std::function<std::vector<std::string>(const Job& job)> engine_names;
 
-  /// What `[job] ranks = auto` is without [mesh].
+  /// The value of `[job] ranks = auto` without [mesh].
   std::function<std::int64_t(const Job& job)> automatic_ranks;
 };
 

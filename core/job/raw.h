@@ -47,7 +47,7 @@ struct RawJob {
 /// Throws Error{job} for the file and Error{usage} for an override that is not of that form or is given twice.
 [[nodiscard]] RawJob read_job_file(const std::filesystem::path& path, std::span<const std::string> overrides = {});
 
-/// The same for text that is already in memory; `file` names it in messages and need not exist.
+/// read_job_file() for text in memory; `file` names it in messages and need not exist.
 [[nodiscard]] RawJob read_job_text(std::string_view text, const std::filesystem::path& file,
                                    std::span<const std::string> overrides = {});
 

@@ -46,7 +46,7 @@ std::vector<KnownKeys> all_keys(const Reading& reading) {
       all.push_back({"strategy", *options});
     }
   } catch (const Error&) {
-    // An error there is not what the message is about.
+    // The message is about another error.
   }
   return all;
 }

@@ -57,8 +57,8 @@ struct OrderRule {
   KeyName larger;
 };
 
-/// `key` has no effect if `other` has this value; without a value: if `other` is not given. `key` may be given all the
-/// same with the value `harmless`.
+/// `key` has no effect if `other` has this value; without a value: if `other` is not given. `key` is still accepted
+/// with the value `harmless`.
 struct EffectRule {
   KeyName key;
   KeyName other;

@@ -15,7 +15,7 @@
 
 namespace shardrun::job {
 
-/// What it takes to interpret the settings of one section.
+/// Everything needed to interpret the settings of one section.
 struct SectionReader {
   std::string file;  ///< begins a message if the section is not in the file
   std::string name;
@@ -38,8 +38,8 @@ void check_declared(std::string_view owner, const std::vector<OptionSpec>& specs
 /// A key and its value, as a job file would write it.
 using WrittenSetting = std::pair<std::string_view, std::string_view>;
 
-/// Values for `specs` without a job file: `settings` as they would be written in one, the rest by default.
-/// Relative paths are left as they are. Throws Error{job} for what the job file would be refused for.
+/// Values for `specs` without a job file: `settings` as in a job file, the rest by default. Relative paths are left as
+/// they are. Throws Error{job} as for a job file.
 [[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs, std::span<const WrittenSetting> settings);
 [[nodiscard]] OptionValues make_options(const std::vector<OptionSpec>& specs,
                                         std::initializer_list<WrittenSetting> settings);

@@ -33,7 +33,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   /// error's message. Any other exception leaves the io_context's run(). The callbacks must not own the connection.
   void start(Events events);
 
-  /// Replaces the callbacks, from the event after the one whose callback calls this.
+  /// Replaces the callbacks. The event whose callback calls this still uses the old ones.
   void restart(Events events) { next_events_ = std::move(events); }
 
   /// REQUIRES: both ends have proved that they know the token. Sends a frame after all earlier ones. `written` is
@@ -64,7 +64,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::optional<Events> next_events_;
   bool open_ = true;
   std::array<char, std::size_t{16}* 1024> read_ = {};
-  std::string received_;  ///< what has come of frames that are not delivered yet
+  std::string received_;  ///< bytes of frames that are not complete or not delivered yet
 
   struct Outgoing {
     std::string bytes;

@@ -10,7 +10,7 @@
 
 namespace shardrun::launch {
 
-/// What is known about one rank.
+/// Facts about one rank.
 struct RankStatus {
   RankEnd end;
   std::string host;
@@ -24,7 +24,7 @@ struct RankStatus {
   bool gone = false;           ///< it will send nothing more
 };
 
-/// Decides which rank's failure is the root cause, from what the ranks report and how they end. It does not matter who
+/// Decides which rank's failure is the root cause, from the ranks' reports and how they end. It does not matter who
 /// started the ranks. It starts, waits for and ends nothing.
 class FailureJudge {
  public:

@@ -24,15 +24,15 @@ struct OutputLine {
   std::string_view text;
 };
 
-/// What a rank sent by Rank::message.
+/// A message sent by Rank::message.
 struct RankMessage {
   int rank;
   std::string_view kind;
   std::string_view bytes;
 };
 
-/// What to start, and whom to tell. Callbacks are called on the thread that called launch(), one at a time, and may be
-/// empty. If one throws, the ranks are ended and launch() throws the same.
+/// The program to start, and the callbacks. These are called on the thread that called launch(), one at a time, and may
+/// be empty. If one throws, the ranks are ended and launch() throws the same.
 struct LaunchSettings {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments;  ///< argv of every rank, argv[0] included

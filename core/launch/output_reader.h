@@ -16,8 +16,8 @@ class OutputReader {
 
   void start();
 
-  /// Passes on what is in the pipe now and closes it. For use after the rank has ended: its descendants may keep the
-  /// pipe open for longer.
+  /// Passes on the rest of the pipe and closes it. For use after the rank has ended: its descendants may keep the pipe
+  /// open for longer.
   void drain();
 
  private:

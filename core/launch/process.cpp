@@ -25,7 +25,7 @@ struct Pipe {
   files::FileDescriptor write_end;
 };
 
-/// What the child writes to the trouble pipe if it fails.
+/// The child's report to the trouble pipe if it fails.
 struct Trouble {
   enum Stage : int { descriptors, exec } stage;
   int error_number;

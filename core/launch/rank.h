@@ -39,8 +39,8 @@ struct RankContext {
 };
 
 /// The context of this process if launch() started it as a rank, otherwise nullopt, whatever the variable RANK says.
-/// Only the first call finds it, because the call removes what the launcher handed over from the environment and closes
-/// its descriptor. Call it before starting threads. Throws Error{io} if the context is invalid.
+/// Only the first call finds it, because the call removes it from the environment and closes its descriptor. Call it
+/// before starting threads. Throws Error{io} if the context is invalid.
 [[nodiscard]] std::optional<RankContext> take_rank_context();
 
 /// This process as a rank: its control connection, which has its own thread, and the store that all ranks share.

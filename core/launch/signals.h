@@ -17,8 +17,8 @@ inline constexpr std::array<int, 4> stop_signals = {SIGINT, SIGTERM, SIGHUP, SIG
 /// process group.
 inline constexpr std::chrono::milliseconds same_request{200};
 
-/// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: what the
-/// process does about the request.
+/// The answer to a request to stop. It is shown at once, because the current step may take long. `how`: how the process
+/// stops.
 [[nodiscard]] std::string stop_notice(int signal, std::string_view how = "stopping after this step or the next");
 
 /// Turns the signals in `caught` into readable bytes, whatever thread receives them. A signal that is ignored stays

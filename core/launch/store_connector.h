@@ -28,8 +28,8 @@ struct StoreConnectorSettings {
 
 /// All must be set.
 struct StoreConnectorEvents {
-  /// The listener has proved that it knows the token. The connection still has the connector's callbacks, one of which
-  /// calls this. `own_address`: the address of this end of the connection.
+  /// The listener has proved that it knows the token. Called by one of the connector's callbacks, which the connection
+  /// still has. `own_address`: the address of this end of the connection.
   std::function<void(std::shared_ptr<FrameConnection> connection, const std::string& own_address)> proved;
   std::function<void(const std::string& why)> failed;   ///< an attempt failed; another follows
   std::function<void(const std::string& why)> refused;  ///< the last attempt failed; no other follows

@@ -137,7 +137,7 @@ void StoreHost::joined(int rank, const Hello& hello) {
   }
 }
 
-/// Calls a callback. Returns the message of what it threw, or "".
+/// Calls a callback. Returns the message of its exception, or "".
 template <class Call>
 std::string StoreHost::call_back(const Call& call) {
   const std::lock_guard lock(callback_mutex_);

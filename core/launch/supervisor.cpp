@@ -51,8 +51,8 @@ bool is_dead(pid_t pid) {
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
 }
 
-/// Waits for a dead or killed child. First kills what is left of its process group: processes that a plugin started in
-/// it. Until the child is reaped, no other group can have its number.
+/// Waits for a dead or killed child. First kills the rest of its process group: processes that a plugin started in it.
+/// Until the child is reaped, no other group can have its number.
 int reap(pid_t pid) {
   siginfo_t info = {};
   while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {

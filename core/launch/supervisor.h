@@ -30,7 +30,7 @@ class Supervisor {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// What only the launcher knows about a rank.
+  /// Facts about a rank that only the launcher knows.
   struct Child {
     std::unique_ptr<boost::asio::posix::stream_descriptor> trouble;  ///< until exec has succeeded
     std::unique_ptr<OutputReader> output;

@@ -85,8 +85,8 @@ std::optional<int> tasks_of_slurm_step(const Reader& reader) {
   return reader.number("SLURM_STEP_NUM_TASKS", 1, most_ranks);
 }
 
-/// Whether PMI's variables are those that Slurm gives to a step of one task. The only rank of an mpiexec whose helper
-/// was started by srun has the same, and also what mpiexec tells of its machine.
+/// Whether PMI's variables are Slurm's, for a step of one task. The only rank of an mpiexec whose helper was started by
+/// srun has them too, but also has mpiexec's variables about its machine.
 bool is_single_task_of_slurm(const Reader& reader) {
   return tasks_of_slurm_step(reader) == 1 && reader.number("PMI_SIZE", 1, most_ranks) == 1 &&
          !reader.has("MPI_LOCALNRANKS");
@@ -117,8 +117,7 @@ std::optional<World> world_by_variables(const Reader& reader) {
   return world;
 }
 
-/// Whether the processes of `inner` may be those of `outer`, or those that a launcher in each process of `outer` has
-/// started.
+/// Whether `inner` may have the processes of `outer`, or the processes that a launcher in each of these has started.
 bool fit_together(const World& outer, const World& inner) {
   if (outer.size == inner.size) {
     return outer.rank == inner.rank;

@@ -85,7 +85,7 @@ bool has_word(const std::string& list, std::string_view wanted) {
   return false;
 }
 
-/// Of version 2, or those of version 1 that have the memory controller.
+/// Mounts of version 2, or mounts of version 1 with the memory controller.
 std::vector<Mount> mounts_of(const std::filesystem::path& root, bool is_version_2) {
   std::vector<Mount> mounts;
   std::ifstream file(root / "proc/self/mountinfo");

@@ -14,17 +14,16 @@ struct MemoryRoom {
   std::string name;         ///< the limit's name and place; "": the machine's own memory
 };
 
-/// Memory that this machine can still give to processes started from here: what the kernel says is available, or less
-/// if a control group of this process leaves less. Files that the kernel caches and can drop count as available.
-/// Nothing if nothing can be read. `root`: the folder above the files that are read.
+/// Memory that this machine can still give to processes started from here: the kernel's figure, or less if a control
+/// group of this process leaves less. Files that the kernel caches and can drop count as available. Nothing if nothing
+/// can be read. `root`: the folder above the files that are read.
 [[nodiscard]] std::optional<MemoryRoom> available_memory(const std::filesystem::path& root = "/");
 
 /// How much such processes may take before a control group slows them down (memory.high); nothing if none does.
 [[nodiscard]] std::optional<MemoryRoom> memory_at_full_speed(const std::filesystem::path& root = "/");
 
-/// Memory that a process like this one takes of its own as a rank: what this one has in private memory by now, and 3
-/// MiB for what a rank has besides: pages of libraries that were written to, stacks, sockets, page tables. `root`: as
-/// above.
+/// Memory that a process like this one takes as a rank: this process's private memory by now, and 3 MiB for a rank's
+/// written pages of libraries, stacks, sockets and page tables. `root`: as above.
 [[nodiscard]] std::uint64_t process_bytes(const std::filesystem::path& root = "/");
 
 /// The part of that which this process has not taken yet.

@@ -12,7 +12,7 @@ struct Range {
   std::uint64_t end = 0;
 };
 
-/// A set of bytes as disjoint, ascending ranges, no two of which touch.
+/// A set of bytes as ascending ranges that do not touch.
 class RangeSet {
  public:
   void add(Range range);
@@ -41,9 +41,9 @@ class Occupancy {
   [[nodiscard]] std::size_t ranges_passed() const noexcept { return ranges_passed_; }
 
  private:
-  /// A stretch of instructions. For a leaf, `taken` lists what begins or ends within it.
+  /// A stretch of instructions. For a leaf, `taken` lists the intervals that begin or end within it.
   struct Stretch {
-    RangeSet throughout;  ///< without what is taken throughout the stretch above it
+    RangeSet throughout;  ///< without bytes that are taken throughout the stretch above it
     RangeSet sometime;    ///< includes `throughout`
   };
   struct Taken {

@@ -21,11 +21,11 @@ struct Partial {
   auto operator<=>(const Partial&) const = default;
 };
 
-/// What a rank has of a split dimension instead of its own part: the interval that its part of a dimension of `size`,
-/// which is split over the same axes, reads through the window. The elements outside its own part come from
+/// The interval of a split dimension that a rank has in place of its own part: the indices that its part of a dimension
+/// of `size`, split over the same axes, reads through the window. The elements outside its own part come from
 /// - the ranks that have them, if the value is split already: an exchange;
-/// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank then
-///   reads its own version of these elements, not the version of the rank that they belong to.
+/// - the rank itself, if it has the whole value: a slice. This includes a value that varies over the axis. Each rank
+///   then reads its own version of these elements, not the version of the rank that they belong to.
 struct Halo {
   std::size_t dim = 0;
   Window window = {};
@@ -84,8 +84,8 @@ struct Interval {
 /// Part `index` of `parts` of an interval. Sizes differ by at most one; larger parts come first.
 [[nodiscard]] Interval part_of(Interval whole, std::int64_t parts, std::int64_t index) noexcept;
 
-/// The indices of a dimension of `size` that the rank at these coordinates has: its part, or what its halo makes of it.
-/// `dim` may be `flattened`.
+/// The indices of a dimension of `size` that the rank at these coordinates has: its part or, if there is a halo, the
+/// halo's interval. `dim` may be `flattened`.
 [[nodiscard]] Interval interval_of(std::int64_t size, const Placement& placement, std::size_t dim, const Mesh& mesh,
                                    const Coordinates& coordinates);
 

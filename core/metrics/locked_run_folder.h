@@ -13,7 +13,7 @@
 
 namespace shardrun::metrics {
 
-/// Whose result file is in the folder when a run ends.
+/// Which run's result file is in the folder when a run ends.
 enum class Saved {
   none,     ///< there is none
   earlier,  ///< it was there when the run began

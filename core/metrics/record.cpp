@@ -12,10 +12,10 @@
 namespace shardrun::metrics {
 namespace {
 
-/// The median step time is that of the last so many steps.
+/// The median step time is taken over so many last steps.
 constexpr std::size_t median_window = 4096;
 
-/// Private memory of this process that is not the arena's: what malloc, libraries and stacks hold.
+/// Private memory of this process outside the arena: malloc, libraries and stacks.
 std::uint64_t private_bytes() {
   std::ifstream status("/proc/self/status");
   std::string word;

@@ -37,14 +37,14 @@ class Display {
   virtual void finish() = 0;
   /// Shows results for a person: the sample, a table of times.
   virtual void result(std::string_view text) = 0;
-  /// Sets what is known of the job's result files.
+  /// Sets the state of the job's result files.
   virtual void results_are(Results results) = 0;
 };
 
 /// One rank's records of a run: its log, its part of the summary and, for the first rank, metrics.jsonl.
 class Record {
  public:
-  /// `planned`: what is known before the run. `folder`: the run's. REQUIRES: folder and display outlive this.
+  /// `planned`: facts from the plan. `folder`: the run's. REQUIRES: folder and display outlive this.
   Record(Display& display, const RunFolder& folder, int rank, Summary planned);
 
   [[nodiscard]] bool is_first() const noexcept { return lines_.has_value(); }

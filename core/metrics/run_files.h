@@ -65,7 +65,7 @@ struct Kept {
 /// Whether a file is one rank's: rank-3.json.
 [[nodiscard]] bool is_of_rank(const std::filesystem::path& path, std::string_view extension);
 
-/// Whether a name is that of a temporary file of a file that runs write: .summary.json.tmp.
+/// Whether it is the name of a temporary file of a run: .summary.json.tmp.
 [[nodiscard]] bool is_unfinished(std::string_view name);
 
 /// The states and outputs that were saved during the earlier run, except those that `kept` keeps. `failed`: why a

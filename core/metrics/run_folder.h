@@ -26,7 +26,7 @@ class RunFolder {
 
   /// Whether the lock in the folder is this run's. If so, nobody else writes here, wherever the folder is.
   [[nodiscard]] bool is_owned() const noexcept;
-  /// Throws Error{io} if the lock is not this run's, or if the folder is no longer at its path; says what became of it.
+  /// Throws Error{io} if the lock is not this run's, or if the folder is no longer at its path, saying where it is.
   /// Takes two system calls; called before important writes.
   void require_owned() const;
 
@@ -43,16 +43,16 @@ class RunFolder {
   std::string owner_;
 };
 
-/// Finds the folder of a run of which only `owner` is known, as when its first rank is on another machine. Waits for
-/// the lock to appear, since network file systems take time. Throws Error{io} if it does not appear, and Stopped at a
-/// stop or an abort.
+/// Finds a run's folder by its `owner`, for a rank whose first rank is on another machine. Waits for the lock to
+/// appear, since network file systems take time. Throws Error{io} if it does not appear, and Stopped at a stop or an
+/// abort.
 [[nodiscard]] RunFolder find_run_folder(const std::filesystem::path& path, const std::string& owner,
                                         std::chrono::milliseconds patience = std::chrono::seconds(20));
 
 /// The name of the lock in a run's folder.
 inline constexpr const char* lock_name = ".lock";
 
-/// What the holder of an open lock has written into it; "" if it has not yet.
+/// The text that the holder of an open lock has written into it; "" if it has not yet.
 [[nodiscard]] std::string owner_in(const files::FileDescriptor& lock);
 /// Its first line, for people: "process 4711 on host".
 [[nodiscard]] std::string process_of(const std::string& owner);

@@ -23,8 +23,9 @@ struct TraceSpan {
   std::span<const JsonField> arguments;
 };
 
-/// What a process did when, in the Trace Event Format: JSON for Perfetto (ui.perfetto.dev) and chrome://tracing, an
-/// event a line. Processes and rows are numbered from 1, because 0 means the idle process to some readers.
+/// A process's activities over time, in the Trace Event Format: JSON for Perfetto (ui.perfetto.dev) and
+/// chrome://tracing, an event a line. Processes and rows are numbered from 1, because 0 means the idle process to some
+/// readers.
 class Trace {
  public:
   Trace(std::int64_t process, std::string_view name);

@@ -26,7 +26,7 @@ struct SettingPlace {
 /// Text that converts to `value` again. Equal values have equal text.
 [[nodiscard]] std::string to_text(const OptionSpec& spec, const OptionValue& value);
 
-/// What `spec` accepts: "an integer, at least 1", "one of adamw, sgd".
+/// The values that `spec` accepts: "an integer, at least 1", "one of adamw, sgd".
 [[nodiscard]] std::string accepted(const OptionSpec& spec);
 
 }  // namespace shardrun

@@ -73,7 +73,7 @@ struct OptionFile {
   auto operator<=>(const OptionFile&) const = default;
 };
 
-/// What an integer that may be a range can be, both included.
+/// A value of an integer that may be a range, ends included.
 struct IntegerRange {
   std::int64_t least = 0;
   std::int64_t most = 0;

@@ -11,7 +11,7 @@
 
 namespace shardrun::partition {
 
-/// What a strategy's hook does with a bucket on one rank.
+/// A strategy's hook for a bucket on one rank.
 struct BucketHook {
   std::uint32_t group = 0;  ///< index in Programs::hook_groups
   plan::HookPlan plan;
@@ -24,8 +24,8 @@ struct Bucket {
   std::optional<BucketHook> hook = std::nullopt;  ///< if a step is a hook; empty: this rank has nothing to do
 };
 
-/// What the tensors of a hook's group have in common, in addition to their collectives: the mesh axes that split them,
-/// and the mesh axes over which they vary. So ranks that hold the same part of one of them hold the same part of all.
+/// Facts that all tensors of a hook's group share, beside their collectives: the mesh axes that split them, and the
+/// mesh axes over which they vary. So ranks that hold the same part of one of them hold the same part of all.
 struct GroupKey {
   std::set<mesh::AxisId> split;
   std::vector<mesh::AxisId> varying;

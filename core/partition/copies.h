@@ -38,7 +38,7 @@ struct Blocks {
 [[nodiscard]] Copy gather_copy(const std::vector<std::int64_t>& shape, const mesh::Box& whole, const mesh::Box& part,
                                std::int64_t to);
 
-/// Copies what two boxes of a tensor share from one's buffer to the other's.
+/// Copies the common elements of two boxes of a tensor from one's buffer to the other's.
 [[nodiscard]] Copy shared_copy(const mesh::Box& from, const mesh::Box& to);
 
 /// Copies the parts out of `whole`. Empty parts are left out.

@@ -38,7 +38,7 @@ class FactorAxes {
   [[nodiscard]] std::vector<mesh::Partial> partial(const std::vector<graph::FactorId>& dims) const;
 
  private:
-  /// Whether some rank lacks a part of what it reads, if a windowed factor is split over these axes. Windows that lie
+  /// Whether some rank lacks elements that its window reads, if the factor is split over these axes. Windows that lie
   /// side by side often need no halo.
   [[nodiscard]] bool lacks(graph::FactorId factor, const std::vector<mesh::AxisId>& axes) const;
   [[nodiscard]] bool lacks(const graph::WindowedDimension& read, const std::vector<mesh::AxisId>& axes) const;

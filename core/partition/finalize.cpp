@@ -102,7 +102,7 @@ Finalizer::Finalizer(const LowerSettings& settings, const mesh::Coordinates& at,
     for (const graph::StateId state : settings_.buckets[b].states) {
       complete = std::max(complete, complete_at[state]);
     }
-    // Stages complete what they sum together at different places among their messages.
+    // Stages complete their shared sums at different places among their messages.
     const mesh::AxisId stages = settings_.partition.pipeline.axis;
     if (settings_.rank.is_direct(stages) &&
         std::ranges::any_of(settings_.buckets[b].steps, [&](const Transition& step) { return step.axis == stages; })) {

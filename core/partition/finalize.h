@@ -20,7 +20,7 @@ class Finalizer {
   Finalizer(const LowerSettings& settings, const mesh::Coordinates& at, Emitter& emitter,
             const IdVector<graph::StateId, StepId>& complete_at);
 
-  /// Starts the buckets whose last contribution is in step s. Call it with each step, in order.
+  /// Starts the buckets that get their last contribution in step s. Call it with each step, in order.
   void start(StepId s);
 
   /// Waits for all buckets in step `end`. A bucket over several axes is reduced along one axis after the other.

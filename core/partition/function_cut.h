@@ -68,8 +68,8 @@ struct FunctionCut {
 /// node that needs the value, behind the receives of everything sent earlier along its link.
 void order_messages(FunctionCut& cut, const graph::Graph& graph, const StateStages& states);
 
-/// One stage's part of the function, with its messages. REQUIRES: `messages` are those of cut.messages, perhaps with
-/// places, and outlive the call.
+/// One stage's part of the function, with its messages. REQUIRES: `messages` equal cut.messages, except that they may
+/// have places, and outlive the call.
 [[nodiscard]] SplitFunction build_stage(const FunctionCut& cut, const graph::Graph& graph, const StateStages& states,
                                         StageId stage, const std::vector<StageMessage>& messages);
 

@@ -42,8 +42,8 @@ std::int64_t rows_at(const std::vector<mesh::AxisId>& axes, std::int64_t rows, m
   return found;
 }
 
-/// The samples of a step: all of them, and those of the ranks with this rank's coordinate along `axis`. The gradients
-/// of the latter have been summed when the hook is called.
+/// The samples of a step: all of them, and the samples of the ranks with this rank's coordinate along `axis`. The
+/// latter's gradients have been summed when the hook is called.
 HookSamples samples_of(const Partition& partition, mesh::AxisId axis, const mesh::Coordinates& at) {
   HookSamples samples;
   for (const std::int64_t rows : partition.microbatch_rows) {

@@ -15,7 +15,7 @@ namespace shardrun::partition {
 [[nodiscard]] Region region_of(const std::vector<graph::StateId>& states,
                                const IdVector<graph::StateId, Buffer>& buffers);
 
-/// Emits, part by part, what a hook does with one bucket on one rank.
+/// Emits, part by part, a hook's work on one bucket on one rank.
 class HookSteps {
  public:
   /// `span`: the steps in which the hook's buffers live. REQUIRES: the arguments outlive this; one of the bucket's

@@ -13,7 +13,8 @@ namespace shardrun::partition {
 /// if the graph already has a state of that name.
 void add_hook_states(graph::Graph& graph, const plan::Plan& plan);
 
-/// The hook that processes states of this kind: gradients, or what the hook after_step is given. Null if there is none.
+/// The hook that processes states of this kind: gradients, or the tensors of the hook after_step. Null if there is
+/// none.
 [[nodiscard]] const PlacedHook* hook_of(graph::StateKind kind, const Placements& placements) noexcept;
 
 /// Throws Error{job} if the hook after_step is given master weights that are not on the same ranks, in the same parts,
@@ -26,9 +27,9 @@ void require_masters(const graph::Graph& graph, const Partition& partition);
                                                                       const PlacedHook& hook,
                                                                       const graph::Graph& graph);
 
-/// Asks the strategy what its hook does with each bucket, and stores the answers in the buckets. Skips buckets of which
-/// this rank has no elements. Appends the groups to `programs.hook_groups`; takes the shapes of the parts from
-/// `programs.states`. Throws what `settings.plan_hook` throws.
+/// Asks the strategy for its hook's work on each bucket, and stores the answers in the buckets. Skips buckets without
+/// an element on this rank. Appends the groups to `programs.hook_groups`; takes the shapes of the parts from
+/// `programs.states`. Throws errors of `settings.plan_hook`.
 void plan_hooks(std::vector<Bucket>& buckets, Programs& programs, const graph::Graph& graph,
                 const Placements& placements, const RankSettings& settings);
 

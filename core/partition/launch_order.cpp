@@ -59,7 +59,7 @@ class Clocks {
     if (times.sent.size() >= times.received.size() + most_) {
       return false;
     }
-    if (times.sent.size() >= most_) {  // its buffer is that of an earlier message
+    if (times.sent.size() >= most_) {  // it uses an earlier message's buffer
       clocks_[stage] = std::max(clocks_[stage], times.received[times.sent.size() - most_]);
     }
     times.sent.push_back(clocks_[stage]);

@@ -13,15 +13,15 @@
 
 /// The order in which ranks launch transfers in the device's memory.
 ///
-/// A rank gives all of them to one queue, which holds each until its peers have come to it: a send too, whose message
-/// is nowhere until it is received. So there must be one order of all transfers of all ranks, of which each rank's is a
-/// part. The ranks of a stage have one program, so that transfers along other axes than the pipeline's are in one order
-/// by themselves.
+/// A rank gives all of them to one queue, which holds each until its peers have come to it. This includes sends: a
+/// message is stored nowhere until it is received. So all transfers of all ranks need one order, and each rank follows
+/// its part of it. The ranks of a stage have one program, so their transfers along axes other than the pipeline's are
+/// in one order.
 namespace shardrun::partition {
 
 /// Sets StageMessage::place: 0, 1, 2, … in the order in which a stage launches its messages and collectives. Receives
-/// and collectives keep their places in the stage's list. A send may come later than its value is made: the stage first
-/// receives what its receiver makes before. `most`: least_under_way().
+/// and collectives keep their places in the stage's list. A send may come later than its value is made: first the stage
+/// receives all messages that its receiver sends before. `most`: least_under_way().
 void order_launches(IdVector<StageId, std::vector<StageMessage>>& stages, std::size_t most);
 
 /// One transfer in the device's memory, as a rank's queue has it.
@@ -36,7 +36,7 @@ struct Launch {
   bool operator==(const Launch&) const = default;
 };
 
-/// Those of a program, in the order of their starts.
+/// A program's launches, in the order of their starts.
 [[nodiscard]] std::vector<Launch> launches_of(const Program& program);
 
 /// Simulates queues, one per stage, that hold each launch along the pipeline's axis until its peers have come to it: to

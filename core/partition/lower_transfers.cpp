@@ -68,7 +68,7 @@ void Lowering::finish_transfers(const Step& step, StepId s) {
   }
 }
 
-/// Copies what this rank has itself of the result of a halo exchange.
+/// Copies the elements of a halo exchange's result that this rank has itself.
 void Lowering::move_own(graph::NodeId n, StepId s) {
   const ValueId from = node(n).inputs[0];
   const ValueId to = node(n).outputs[0];
@@ -113,7 +113,7 @@ void Lowering::prepare_message(graph::NodeId n) {
                                           usage_.spans[n]);
 }
 
-/// The buffers and the transfer of a collective. Packs what is sent, if necessary.
+/// Makes a collective's buffers and transfer. Packs the elements to send, if necessary.
 void Lowering::prepare_collective(graph::NodeId n) {
   const SplitNode& made = node(n);
   const Transition& transition = *made.transition;

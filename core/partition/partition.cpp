@@ -150,7 +150,7 @@ std::uint64_t touched(const Programs& programs) {
   return memory::touched_bytes(std::move(ranges));
 }
 
-/// The same of staging memory.
+/// Bytes of staging memory that programs touch.
 std::uint64_t touched_staging(const Programs& programs) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {
       {programs.host_offset, programs.staging_bytes - programs.host_offset}};

@@ -42,7 +42,7 @@ struct Partition {
   [[nodiscard]] bool hook_follows(std::int64_t step) const noexcept;
 };
 
-/// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step, all of which a pipeline executes
+/// Splits a graph by a plan. `microbatch_rows`: the rows of each microbatch of a step; a pipeline executes all of them
 /// in one call. `evaluation_rows`: the rows of each call of an evaluation. If they are empty, any function of the graph
 /// may be called. Throws Error{job} if this graph cannot be split by the plan.
 [[nodiscard]] Partition split(const graph::Graph& graph, const plan::Plan& plan,
@@ -65,7 +65,7 @@ inline constexpr const char* after_step_function = "after_step";
 /// Scratch bytes that the transport of a transfer's axis asks for. `members`: ranks along that axis.
 using TransferScratch = std::function<std::uint64_t(const Transfer& transfer, std::int64_t members)>;
 
-/// Bytes that a member sends with a transfer beside its data, to check what arrives.
+/// Bytes that a member sends in addition to a transfer's data, to check the data that arrives.
 using TransferChecks =
     std::function<std::uint64_t(const Transfer& transfer, std::int64_t member, std::int64_t members)>;
 

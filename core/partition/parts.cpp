@@ -7,7 +7,7 @@ namespace shardrun::partition {
 namespace {
 
 /// The parts of the members of a rank's group along `axis`, which splits dimension `dim` (or the flattened elements).
-/// `box`: the part of the rank at these coordinates. The other dimensions are those of `box`.
+/// `box`: the part of the rank at these coordinates, which gives the other dimensions.
 Blocks blocks_along(mesh::AxisId axis, const std::vector<std::int64_t>& shape, const mesh::Placement& placement,
                     std::size_t dim, const mesh::Box& box, const mesh::Mesh& mesh, mesh::Coordinates at) {
   Blocks blocks{.box = box, .dim = dim};
@@ -52,8 +52,8 @@ mesh::Interval origin_of(mesh::Interval missing, const Window& shift, std::int64
   return {begin, begin + missing.size()};
 }
 
-/// A halo exchange. Each member sends what the others' results need of its operand. What is sent are parts of the
-/// operand; what is received are parts of the result.
+/// A halo exchange. Each member sends the elements of its operand that the others' results need. Sent blocks are parts
+/// of the operand, and received blocks are parts of the result.
 Parts halos(const Window& shift, std::int64_t size, const Blocks& sources, const Blocks& results, std::size_t me) {
   Parts parts{.collective = Collective::all_to_all,
               .sent = {sources.box, sources.dim},

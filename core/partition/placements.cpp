@@ -46,8 +46,8 @@ void require_no_pipeline(const plan::Plan& plan, const std::string& mesh_axis, c
 
 using RoleKey = std::pair<std::string, TensorRole>;
 
-/// A parameter's placement in a role: what the plan says, else the placement in the role that it is derived from (store
-/// for use and gradient, gradient for optimizer).
+/// A parameter's placement in a role: by the plan, or else as in the role that it is derived from (store for use and
+/// gradient, gradient for optimizer).
 class Roles {
  public:
   Roles(const plan::Plan& plan, const Placements& placements) : placements_(placements) {

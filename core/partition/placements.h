@@ -35,8 +35,8 @@ struct PlacedHook {
   plan::HookKind kind = plan::HookKind::sync_gradients;
   mesh::AxisId axis = {};
   std::int64_t every = 1;
-  /// The parameters whose gradients it processes. For after_step: the float32 states that it processes, that is the
-  /// parameters, or their master weights in mixed precision.
+  /// The parameters whose gradients it processes. For after_step: the float32 states that it processes: the parameters,
+  /// or their master weights in mixed precision.
   std::vector<graph::StateId> parameters;
   std::map<graph::StateId, std::size_t> numbers;  ///< the index that belongs to each parameter in `parameters`
   /// The graph's hook states: for each state that the hook keeps, one per parameter.

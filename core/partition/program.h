@@ -104,9 +104,8 @@ struct Copy {
   std::vector<std::int64_t> to_strides;
 };
 
-/// Numbers of samples that a hook gets. `all`: the samples of a step over all ranks. `own`: the samples whose gradients
-/// have already been summed when the hook is called, namely those of the ranks with this rank's coordinate along the
-/// hook's mesh axis.
+/// Numbers of samples that a hook gets. `all`: the samples of a step over all ranks. `own`: the samples of the ranks
+/// with this rank's coordinate along the hook's mesh axis. Their gradients have been summed when the hook is called.
 struct HookSamples {
   std::uint64_t all = 0;
   std::uint64_t own = 0;
@@ -217,14 +216,14 @@ struct MemoryUse {
   std::uint64_t communication = 0;
   std::uint64_t scratch = 0;
   std::uint64_t peak = 0;     ///< the sum of the above: all bytes of all pages that a run touches
-  std::uint64_t staging = 0;  ///< those of `communication` that are in memory of the host, apart from the device's
+  std::uint64_t staging = 0;  ///< the part of `communication` in staging memory of the host, apart from the device's
 
   bool operator==(const MemoryUse&) const = default;
 };
 
 /// All programs of one rank, in one arena: first the states, then room for the transients of any one program. If the
-/// host cannot address the device's memory, copies of what hooks and transfers over host memory use are in staging
-/// memory of the host, as is the scratch of their transports.
+/// host cannot address the device's memory, staging memory of the host has copies of the buffers of hooks and of
+/// transfers over host memory, and the transports' scratch.
 struct Programs {
   std::string device;
   int threads = 1;
@@ -240,7 +239,7 @@ struct Programs {
   IdVector<ActionId, plan::Action> actions;
   std::uint64_t arena_bytes = 0;
   std::uint64_t staging_bytes = 0;
-  // The last bytes of staging memory: two rooms for what the host writes or reads between two programs, one behind the
+  // The last bytes of staging memory: two rooms for the host's writes and reads between two programs, one behind the
   // other, then slots for numbers that it reads later.
   std::uint64_t host_offset = 0;
   std::uint64_t host_bytes = 0;  ///< of a room

@@ -20,8 +20,8 @@ struct Finalization {
 /// A graph's functions with their transitions, and how they leave the states.
 struct ShardedGraph {
   std::vector<SplitFunction> functions;  ///< as in the graph
-  /// The mesh axes over which each state is partial within a step: before the step's last call a rank has only what it
-  /// added itself.
+  /// The mesh axes over which each state is partial within a step: before the step's last call a rank has only its own
+  /// contribution.
   IdVector<graph::StateId, std::vector<mesh::Partial>> partial;
   IdVector<graph::StateId, Finalization> finalizations;
 };

@@ -134,8 +134,8 @@ class Sharder {
     return {node, std::move(partial), std::move(read_once), factors};
   }
 
-  /// The axes over which results vary: those of the operands, except the axes that split the node's factors. Along
-  /// these each rank makes a part of one result.
+  /// The axes over which results vary: the operands' axes, except axes that split the node's factors. Along these each
+  /// rank makes a part of one result.
   [[nodiscard]] std::vector<AxisId> varying_of(const std::vector<ValueId>& operands, const FactorAxes& factors) const {
     std::set<AxisId> varying;
     for (const ValueId id : operands) {
@@ -145,8 +145,8 @@ class Sharder {
     return {varying.begin(), varying.end()};
   }
 
-  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too. What a rank has
-  /// whole it slices as it reads it; otherwise it has its part first, and halos are exchanged.
+  /// Reshards an operand. If this reduces a partial value, later readers get the reduced value too. A rank with the
+  /// whole value slices it as it reads it; otherwise the rank first gets its part, and halos are exchanged.
   ValueId move_operand(const Node& node, std::size_t i, ValueId operand, const Placement& to) {
     const Placement from = out_.placement(operand);
     Placement part = to;
@@ -164,8 +164,8 @@ class Sharder {
     return out_.reshard(moved, to);
   }
 
-  /// `of_all`: what all results have in common, namely the sums in which they are partial as an operand is, and the
-  /// axes over which they vary.
+  /// `of_all`: shared by all results: the sums in which they are partial because an operand is, and the axes over which
+  /// they vary.
   void add_made(const Node& node, Node made, const FactorAxes& factors, const Placement& of_all) {
     made.outputs.clear();
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {

@@ -19,7 +19,7 @@ struct FunctionSharding {
 [[nodiscard]] FunctionSharding shard_function(const graph::Graph& graph, const graph::Function& function,
                                               const Placements& placements, const ShardedGraph* known);
 
-/// Removes from `partial` what is not in `others`.
+/// Keeps in `partial` only the elements of `others`.
 void keep_common(std::vector<mesh::Partial>& partial, const std::vector<mesh::Partial>& others);
 
 }  // namespace shardrun::partition

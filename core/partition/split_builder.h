@@ -37,8 +37,8 @@ class SplitBuilder {
   graph::ValueId reshard(graph::ValueId from, mesh::Placement to);
 
   /// Returns a state's value, gathered for the current stretch. A stretch is a run of nodes of one layer in one
-  /// direction. Without a pipeline, the value that the previous stretch used is used again; with `gather.keep`, that of
-  /// any earlier stretch. With a pipeline each stretch gathers anew, because other actions may run in between.
+  /// direction. Without a pipeline, the previous stretch's value is used again; with `gather.keep`, any earlier
+  /// stretch's. With a pipeline each stretch gathers anew, because other actions may run in between.
   graph::ValueId gather(graph::ValueId state, const Gather& gather, const mesh::Placement& use);
 
  private:

@@ -78,7 +78,7 @@ struct SplitInput : graph::Port {
   std::size_t call = 0;
 };
 
-/// A gradient that another stage contributes to. At the end of a step that stage sends what it has accumulated.
+/// A gradient that another stage contributes to. At the end of a step that stage sends its sum.
 struct Tie {
   graph::StateId state = {};
   Link link;

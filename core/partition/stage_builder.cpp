@@ -92,7 +92,7 @@ class StageBuilder {
     }
   }
 
-  /// A zero, in place of a sum of which this stage has no part.
+  /// A zero, in place of a sum to which this stage contributes nothing.
   static Node zero_like(const Node& sum) {
     return {.op = &graph::find_op("constant"),
             .name = sum.name,

@@ -36,7 +36,7 @@ std::vector<std::size_t> splittable_dims(const Placement& from, const Placement&
   return dims;
 }
 
-/// What a dimension that becomes split is read with.
+/// The halo along a dimension that becomes split.
 std::optional<mesh::Halo> halo_along(const Placement& placement, std::size_t dim) {
   const auto found = std::ranges::find(placement.halos, dim, &mesh::Halo::dim);
   return found == placement.halos.end() ? std::nullopt : std::optional(*found);

@@ -58,8 +58,9 @@ class Watcher {
     return of < buffer_of(graph_.states.next()) && lasts(graph::StateId(of.number()));
   }
 
-  /// What of the states the instruction's kernel overwrites in place and hashes: an extent for each pair of its op,
-  /// empty where that is no state. Nothing if the kernel cannot, or if the instruction also writes a state otherwise.
+  /// The parts of states that the instruction's kernel overwrites in place and hashes: an extent for each pair of its
+  /// op, empty if the pair has no state. Nothing if the kernel cannot, or if the instruction also writes a state
+  /// otherwise.
   [[nodiscard]] std::vector<Extent> in_place(const Program& program, const Instruction& instruction) const {
     if (instruction.kind != Instruction::Kind::compute || instruction.accumulate != Accumulate::never) {
       return {};

@@ -8,9 +8,9 @@ namespace shardrun::partition {
 
 /// Divides the memory of the states that last from step to step (parameters, states of the optimizer and of hooks,
 /// fields) into watched ranges, and says in each program where they are verified and hashed: see Watched and Watch.
-///  - What a kernel overwrites in place is a range, if the kernel hashes: its own pass verifies and hashes it.
+///  - The part of a state that a kernel overwrites in place is a range if the kernel hashes: its own pass verifies it.
 ///  - The rest of a state is verified before the first instruction that may overwrite it and hashed after the last.
-///  - What no program writes is verified where the function of role `once` begins.
+///  - A state that no program writes is verified where the function of role `once` begins.
 /// REQUIRES: buffers have their offsets.
 void watch_states(Programs& programs, const graph::Graph& graph, const device::Device& device);
 

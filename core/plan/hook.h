@@ -64,7 +64,7 @@ struct HookStep {
   bool operator==(const HookStep&) const = default;
 };
 
-/// What a hook needs for one group, and what it does with it.
+/// A hook's buffers and steps for one group.
 struct HookPlan {
   std::vector<HookBuffer> buffers;
   std::vector<HookStep> steps;

@@ -17,7 +17,7 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
-/// What a stage does with one chunk and one microbatch.
+/// An action of a stage on one chunk and one microbatch.
 struct Action {
   enum class Kind : std::uint8_t { forward, backward, backward_input, backward_weight } kind = Kind::forward;
   std::uint32_t chunk = 0;
@@ -84,7 +84,7 @@ struct TensorGather {
   bool operator==(const TensorGather&) const = default;
 };
 
-/// A tensor of which each rank along a mesh axis has its own version.
+/// A tensor with its own version on each rank along a mesh axis.
 struct VaryingTensor {
   std::string tensor;
   std::string mesh_axis;
@@ -92,9 +92,9 @@ struct VaryingTensor {
   bool operator==(const VaryingTensor&) const = default;
 };
 
-/// A strategy's answer. Names are those of the request: globs are expanded, and dimensions are indices. If a strategy
-/// states something twice, only the later statement is kept. Tensors, axes and cut points that are not named were not
-/// placed. shardrun/strategy.h states the meaning of every field.
+/// A strategy's answer. Names are the request's: globs are expanded, and dimensions are indices. If a strategy states
+/// something twice, only the later statement is kept. Tensors, axes and cut points that are not named were not placed.
+/// shardrun/strategy.h states the meaning of every field.
 struct Plan {
   std::string strategy;
   std::vector<MeshAxis> mesh;  ///< major to minor; the product is the request's ranks
@@ -107,7 +107,7 @@ struct Plan {
   std::uint64_t bucket_bytes = 0;
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
-  std::vector<std::string> notices{};  ///< what a person should know of it
+  std::vector<std::string> notices{};  ///< for a person
 
   bool operator==(const Plan&) const = default;
 

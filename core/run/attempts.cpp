@@ -120,7 +120,7 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   const checkpoint::NewestCheckpoint newest = checkpoint::newest_checkpoint(checkpoint::checkpoint_folder(job_));
   unreadable_ = newest.damaged;
   if (newest.path.empty() || (first_ != nullptr && newest.step < first_->manifest().step)) {
-    next_ = first_;  // what is in the folder is of an earlier run
+    next_ = first_;  // the folder's checkpoint is an earlier run's
   } else {
     next_ = std::make_shared<const checkpoint::OpenCheckpoint>(newest.path);
   }
@@ -141,7 +141,7 @@ void Attempts::choose_next(const launch::RootCause& cause, bool has_begun) {
   }
 }
 
-/// What a person should know of the checkpoints that are passed by.
+/// Notes for a person on checkpoints that are skipped.
 std::string Attempts::notes_of_checkpoints() const {
   std::string notes = set_aside_.empty() ? "" : fmt::format(" set aside as {};", fmt::join(set_aside_, ", "));
   for (const std::string& unreadable : unreadable_) {

@@ -27,7 +27,7 @@ std::string value_in(const job::RawJob& raw, std::string_view section, std::stri
   return setting == nullptr ? (key == "task" ? "train" : "none") : setting->value;
 }
 
-/// What text_of_run() has written, in parts.
+/// The parts of a text that text_of_run() has written.
 struct Parts {
   std::string_view name;  ///< of the job file; "" if something else has written the text
   std::string_view job;

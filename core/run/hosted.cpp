@@ -30,7 +30,7 @@
 namespace shardrun::run {
 namespace {
 
-/// From an abort until a process is ended. Rank 0's is shorter than that of the others: it writes the summary.
+/// From an abort until a process is ended. Shorter for rank 0, because it writes the summary.
 constexpr std::chrono::milliseconds grace_of_first{2000};
 constexpr std::chrono::milliseconds grace_of_others{5000};
 

@@ -16,8 +16,9 @@ namespace shardrun::run {
 //
 // Both throw Error{usage} if `world` does not fit the job, and Error{job, data, plugin} as run_job() does.
 
-/// Rank 0. Its process also does the launcher's work. Returns what `tell` returns, which gets a summary as run_job()'s.
-/// The other ranks end only after that: some launchers end all processes of a world once one has ended with an error.
+/// Rank 0. Its process also does the launcher's work. Calls `tell` with the summary, as run_job(), and returns its
+/// result. The other ranks end only after that: some launchers end all processes of a world once one has ended with an
+/// error.
 [[nodiscard]] int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<int(const metrics::Summary&)>& tell);
 

@@ -38,9 +38,9 @@ void require_descriptors(const job::Job& job) {
   }
 }
 
-/// From the start of a rank to its hello. Before that it loads the plugins, each of which may take as long as
-/// call_limit(), however short the job's timeout. The upper limit is for jobs whose timeout is hours: no healthy rank
-/// takes minutes to start.
+/// From the start of a rank to its hello. In this time it loads plugins, and each may take as long as call_limit(),
+/// even if the job's timeout is short. The upper limit is for jobs with timeouts of hours: no healthy rank takes
+/// minutes to start.
 std::chrono::milliseconds join_timeout_of(const job::Job& job) {
   constexpr std::chrono::milliseconds shortest{5000};
   constexpr std::chrono::milliseconds longest{300'000};

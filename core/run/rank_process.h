@@ -34,12 +34,12 @@ using RankWork =
 inline constexpr const char* data_option = "data";
 [[nodiscard]] std::vector<std::string> data_handles(const std::string& option);
 
-/// The option of the command `rank` for what the model has declared in the launcher: a hash of the names and shapes of
-/// its parameters and fields. "" for an engine, which declares other ones on each rank.
+/// The option of the command `rank` with the model's declarations in the launcher: a hash of the names and shapes of
+/// its parameters and fields. "" for an engine, whose ranks declare different ones.
 inline constexpr const char* declared_option = "declared";
 [[nodiscard]] std::string declared_in(const compile::Compiled& compiled);
 
-/// What the process that started a rank gave it. If another launcher started it, also what the rank does in addition.
+/// Inputs of a rank from the process that started it. If another launcher started it, also the rank's further work.
 struct RankInputs {
   /// A path into the open [job] output of the process that holds it. Empty: the folder is found by its path, and must
   /// be the one that rank 0 writes to.

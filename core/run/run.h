@@ -44,7 +44,7 @@ class Run {
   /// up to there stay. Throws Error{io}, also if another run uses [checkpoint] folder.
   [[nodiscard]] std::string begin(const checkpoint::OpenCheckpoint* resumed);
 
-  /// For ranks that begin again: removes what they have written after `resumed`, and writes job.ini. REQUIRES: begin()
+  /// For ranks that begin again: removes their files of steps after `resumed`, and writes job.ini. REQUIRES: begin()
   /// was called, and no rank runs. Throws Error{io}.
   void begin_again(const job::Job& job, const checkpoint::OpenCheckpoint* resumed);
   /// Moves logs and flight records to a new folder of attempts_path(), and returns it. Throws Error{io}.

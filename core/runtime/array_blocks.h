@@ -6,7 +6,7 @@
 
 namespace shardrun::runtime {
 
-/// A dimension of an array, with what is outside and inside of it.
+/// A dimension of an array, with the elements outside and inside of it.
 struct ArrayAxis {
   ArrayAxis(const std::vector<std::int64_t>& shape, std::uint32_t axis);
 

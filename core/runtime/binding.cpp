@@ -91,7 +91,7 @@ Executor::Executor(const partition::Programs& programs, const device::Device& de
 }
 
 /// Offers the device the kernels of instructions that compute directly one after the other for the same call.
-/// Transfers, moves and hooks stay where they are, and so does what is watched.
+/// Transfers, moves, hooks and watched instructions are left alone.
 void Executor::fuse(std::vector<Call>& calls) const {
   const auto may_be_fused = [](const Call& call) {
     return call.kernel != nullptr && call.watches.empty() &&

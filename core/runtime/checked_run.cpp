@@ -19,7 +19,7 @@ std::optional<std::string> Executor::non_finite_result(std::size_t program, cons
   return std::nullopt;
 }
 
-/// A bucket's elements are those of several states.
+/// A bucket has the elements of several states.
 std::optional<std::string> Executor::bad_arrival(std::size_t program, const partition::Transfer& transfer) const {
   const partition::Program& at = programs_.programs[program];
   const partition::BufferId buffer = transfer.recv.buffer;

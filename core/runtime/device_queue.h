@@ -9,7 +9,7 @@
 
 namespace shardrun::runtime {
 
-/// What transports call a device's memory and its queues: SR_MEMORY_... and SR_QUEUE_...
+/// Transports' numbers for a device's memory and its queues: SR_MEMORY_... and SR_QUEUE_...
 struct DeviceKinds {
   std::uint32_t memory = SR_MEMORY_HOST;
   std::uint32_t queue = SR_QUEUE_HOST;

@@ -99,8 +99,8 @@ void Executor::move(const Call& call) {
   }
 }
 
-/// Returns when the host may use what the instruction needs: everything before it is done and copied. Transfers may
-/// then also overwrite what is staged for them, because copies of earlier transfers are done too.
+/// Returns when the host may use the instruction's buffers: everything before it is done and copied. Transfers may then
+/// also overwrite their staging buffers, because copies of earlier transfers are done too.
 void Executor::copy_before(const Call& call) {
   if (second_ == nullptr) {
     queue_->finish();
@@ -165,7 +165,7 @@ void Executor::wait(Call& call) {
     for (const Copied& copy : call.after) {
       second_->write(copy.staged, copy.in_arena);
     }
-    queue_->wait(second_->record());  // also where nothing arrives: what was sent may be overwritten from here on
+    queue_->wait(second_->record());  // also if nothing arrives: the sent buffers may be overwritten from here on
   }
   queue_->stamp(call.waited.ended);
   call.step = step_;
@@ -181,7 +181,7 @@ void Executor::finish_first_transfer() const {
   try {
     queue_->finish(call.passed);
   } catch (...) {
-    finish_transfer(call);  // kernels may have failed because of what it brought
+    finish_transfer(call);  // kernels may have failed because of its data
     throw;
   }
   finish_transfer(call);

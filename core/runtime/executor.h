@@ -51,7 +51,7 @@ struct NonFiniteResult {
   [[nodiscard]] std::int32_t call() const noexcept { return order[0]; }
 };
 
-/// A transfer in a queue that failed, of which the host may hear when it has begun a later step.
+/// The failure of a queued transfer. The host may notice it only in a later step.
 class TransferError : public Error {
  public:
   TransferError(const Error& error, std::optional<std::int64_t> step) : Error(error), step_(step) {}
@@ -64,9 +64,9 @@ class TransferError : public Error {
 };
 
 /// Runs one rank's programs over its arena. Between calls, all state is in the arena. Used by one thread. On the cpu a
-/// call allocates nothing. A call returns when all its work was given to the queue, which may do it later, transfers
-/// included. Hooks are waited for, and so is a transfer before it is started again. Whoever asks for the queue, or for
-/// what the host reads, gets the error of a transfer.
+/// call allocates nothing. A call returns when all its work, transfers included, was given to the queue, which may do
+/// it later. It waits for hooks, and for a transfer that is to start again. The error of a transfer is thrown by
+/// functions that read results or return the queue.
 class Executor {
  public:
   /// Allocates the arena and prepares every instruction's kernel for its addresses. `bind` prepares transfers; programs
@@ -75,7 +75,7 @@ class Executor {
   Executor(const partition::Programs& programs, const device::Device& device, const plugins::Hooks* hooks = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// Where it ends because of an exception, transfers in queues are aborted.
+  /// If it ends because of an exception, queued transfers are aborted.
   ~Executor();
 
   /// Prepares every transfer. REQUIRES: `communicator` knows the arena and outlives every call; if it has transfers in
@@ -131,14 +131,14 @@ class Executor {
     return advance(program, {&scalars, 1}, at);
   }
 
-  // Of the programs' transfers so far: see Communicator. In queues, those of programs that do not count are left out.
+  // Of the programs' transfers so far: see Communicator. If transfers are queued, without agreements.
   [[nodiscard]] double exposed_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->exposed_seconds() - uncounted_exposed_;
   }
   [[nodiscard]] double hidden_seconds() const noexcept {
     return communicator_ == nullptr ? 0 : communicator_->hidden_seconds() - uncounted_hidden_;
   }
-  /// What transfers that were started sent in all, in a ring, by partition::sent_bytes().
+  /// The bytes that started transfers sent in all, in a ring, by partition::sent_bytes().
   [[nodiscard]] const partition::SentBytes& sent() const noexcept { return sent_; }
 
   /// As `run`, but checks every result and everything that transfers bring, and runs no fused kernels. Returns the
@@ -149,10 +149,9 @@ class Executor {
     return run_checked(program, {&scalars, 1});
   }
 
-  /// From now on bits are found that change in states while no program writes them: hashes what the programs watch, and
-  /// programs verify and hash it as they run (core/partition/watch.h). Call it when the states have the values that the
-  /// first step begins with. Nothing else than programs may write them afterwards. Programs that watch nothing: no
-  /// effect.
+  /// From now on finds bits that change in states while no program writes them: hashes the watched ranges, which
+  /// programs verify and hash as they run (core/partition/watch.h). Call it when the states have the values of the
+  /// first step's beginning. Afterwards only programs may write them. No effect for programs that watch nothing.
   void watch();
   /// Verifies all states that are watched, in a pass of its own. Throws Error{damaged}, which names the state, the rank
   /// and the host; programs throw it too.
@@ -210,7 +209,7 @@ class Executor {
   [[nodiscard]] device::Event mark() { return queue_->record(); }
   /// Waits until then. Throws the errors of the work and of its transfers.
   void reach(const device::Event& mark) const;
-  /// What the slot has once the queue has reached a mark behind it.
+  /// The slot's contents, once the queue has reached a mark behind it.
   [[nodiscard]] std::span<std::byte> kept(std::size_t slot) const;
 
   /// For the scalars of updates that are to be held back once this loss is not finite. REQUIRES:

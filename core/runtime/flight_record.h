@@ -32,11 +32,11 @@ struct FlightEntry {
   std::int64_t ended = 0;
 };
 
-/// What one rank is doing, or was doing when its process ended.
+/// The current activity of a rank, or its last one before its process ended.
 struct FlightRecord {
   int rank = 0;
   std::int64_t pid = 0;
-  std::int64_t clock_offset = 0;  ///< added to times, gives those of the system clock
+  std::int64_t clock_offset = 0;  ///< added to times, gives times of the system clock
   std::int64_t step = 0;
   std::string phase;
   std::vector<FlightGroup> groups;

@@ -29,7 +29,7 @@ struct Side {
 /// Whether elements of the type are computed with as floats.
 bool is_half(graph::DType dtype) noexcept { return dtype == graph::DType::bf16 || dtype == graph::DType::f16; }
 
-/// What a member sends, as numbers of the type T that they are summed in.
+/// A member's sent elements, as the type T that they are summed in.
 template <typename T>
 std::vector<T> sent(const Side& side) {
   const graph::DType dtype = side.transfer->dtype;

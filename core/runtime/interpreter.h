@@ -38,8 +38,8 @@ class Interpreter {
   /// Number of transfers in all programs of a rank: where a fault can be planted.
   [[nodiscard]] std::size_t transfers(std::size_t rank = 0) const noexcept;
 
-  /// Runs one call of a function on every rank, or all calls that its programs do at once. Throws Error{internal} on a
-  /// deadlock, naming what each rank waits for.
+  /// Runs one call of a function on every rank, or all calls that its programs make at once. On a deadlock throws
+  /// Error{internal}, which names what each rank waits for.
   void run(std::string_view function, std::int64_t rows, bool last, const device::Scalars& scalars);
   void run(std::size_t program, std::span<const device::Scalars> scalars);
 

@@ -18,7 +18,7 @@ struct Executor::Queued {
   DeviceQueue staged;   ///< the second queue, in which transfers over staging memory start, and which waits for them
   DeviceQueue direct;   ///< the second queue, in which transfers of the device's memory start
   DeviceQueue kernels;  ///< waits for those
-  std::vector<Call*> joined;  ///< waits in their order, whose ends the host has not asked for yet
+  std::vector<Call*> joined;  ///< waits in order; the host has not asked for their ends yet
 };
 
 }  // namespace shardrun::runtime

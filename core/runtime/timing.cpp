@@ -34,7 +34,7 @@ void Executor::record(Timeline* timeline) {
 std::vector<OpTime> Executor::profile() const {
   std::map<std::pair<std::string, std::string>, OpTime> sums;
   for (std::size_t p = 0; p < calls_.size(); ++p) {
-    OpTime* timed = nullptr;  // with what is fused
+    OpTime* timed = nullptr;  // its time includes the fused ops after it
     for (const Call& call : calls_[p]) {
       const std::string& function = programs_.programs[p].function;
       OpTime& sum = sums[{function, call.instruction->op->name}];

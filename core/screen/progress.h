@@ -37,10 +37,10 @@ class LiveLine {
   /// How long it may be. The terminal's last column stays free: some terminals wrap as soon as it is written.
   [[nodiscard]] std::size_t room() const { return std::max<std::size_t>(sink_.width(), 2) - 1; }
   [[nodiscard]] bool is_shown() const noexcept { return width_ > 0; }
-  /// Shows `text`, cut to its room, in place of what is shown.
+  /// Shows `text`, cut to its room, in place of the shown line.
   void write(std::string_view text);
   void clear();
-  /// Leaves what is shown; later output goes below it.
+  /// Leaves the shown line; later output goes below it.
   void keep();
 
  private:
@@ -59,7 +59,7 @@ struct ProgressUpdate {
 /// - On a terminal: a LiveLine, rewritten at most ten times a second.
 /// - Elsewhere: plain lines for the first and the last step, for each validation, every `log_every` steps (0: after 10
 ///   s or a tenth of the run), and for an activity that has lasted 10 s, 20 s, 40 s and so on.
-/// A rate is that of the steps since the previous line; at the end, of all steps. Any thread may call it.
+/// A rate covers the steps since the previous line; at the end, all steps. Any thread may call it.
 class Progress {
  public:
   Progress(ProgressSink sink, std::int64_t total_steps, std::int64_t log_every, std::string unit = "tok");

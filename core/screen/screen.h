@@ -16,7 +16,7 @@ namespace shardrun::screen {
 class Screen {
  public:
   /// `write` may wait as long as it likes. It is called and destroyed on the screen's thread. That thread may outlive
-  /// this if it was given up, so what `write` uses must last. Throws Error{io} if there can be no thread.
+  /// an abandoned screen, and so must the objects that `write` uses. Throws Error{io} if there can be no thread.
   explicit Screen(std::function<void(std::string_view)> write);
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;

@@ -89,7 +89,7 @@ class IterateTask : private RankTask {
     return signal;
   }
 
-  /// Runs a step to its end, and what is due after it.
+  /// Runs a step to its end, with the lines, saves and checks that are due after it.
   template <typename Run>
   int whole_step(runtime::Executor& executor, std::int64_t step, const Run& run) {
     const StepMeter meter(executor);

@@ -4,17 +4,17 @@
 
 namespace shardrun::train {
 
-/// How long before [job] time_limit a run must end, learned from how long what came before took.
+/// How long before [job] time_limit a run must end, learned from the time between earlier calls.
 class LeadTime {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  /// The first step begins. What came before, such as waiting for ranks that load their data, says nothing about steps.
+  /// The first step begins. Time before it, such as waiting for ranks that load their data, says nothing about steps.
   void begin(Time now) noexcept { last_look_ = now; }
   /// A step that others follow before it is read has ended. Times are in seconds.
   void step_took(double seconds) noexcept;
-  /// The time to keep: for a save, for what comes before the next call, and for so many steps. One that is still being
-  /// written, if `saves_now`, is waited for. REQUIRES: begin() was called.
+  /// The time to keep: for a save, for the time until the next call, and for so many steps; with `saves_now`, also for
+  /// the save that is being written. REQUIRES: begin() was called.
   [[nodiscard]] double look(Time now, double save, bool saves_now, int steps_to_come) noexcept;
 
  private:

@@ -101,7 +101,7 @@ std::string Replicas::difference_of_all() {
   }
 }
 
-/// This rank's hashes, followed by what its kernels use.
+/// This rank's hashes, followed by its kernels' properties.
 std::string Replicas::answer() const {
   std::string bytes(own_.size_bytes(), '\0');
   std::memcpy(bytes.data(), own_.data(), own_.size_bytes());

@@ -50,8 +50,8 @@ class Replicas {
   std::vector<bool> held_;  ///< per set: whether this rank holds it
   device::TensorHashes hashes_;
   std::span<const std::uint64_t> own_;   ///< the hash of each state of each set, in order
-  std::vector<std::int32_t> largest_;    ///< per set: what this rank gives to the all_reduce, then the largest numbers
-  std::vector<std::int32_t> exchanged_;  ///< what an all_reduce gets, then its result
+  std::vector<std::int32_t> largest_;    ///< per set: this rank's numbers for the all_reduce, then the largest of all
+  std::vector<std::int32_t> exchanged_;  ///< operands of an all_reduce, then its result
   std::vector<std::pair<mesh::AxisId, std::size_t>> comparisons_;  ///< the axes of the sets, and their programs
   std::optional<std::int64_t> last_equal_;
 };
@@ -69,7 +69,7 @@ struct Dissent {
 /// "AVX-512, bf16 products: widened to float32".
 [[nodiscard]] std::string kernels_of(const device::DeviceFacts& facts, bool mixed);
 
-/// Why replicas differ, and what to do. `kernels`: those of all ranks.
+/// Why replicas differ, and what to do. `kernels`: of all ranks.
 [[nodiscard]] std::string cause_of(const std::set<std::string>& kernels, const std::string& transports);
 
 }  // namespace shardrun::train

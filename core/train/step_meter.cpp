@@ -5,7 +5,7 @@
 namespace shardrun::train {
 namespace {
 
-/// `after` − `before`: what was sent in between.
+/// `after` − `before`.
 partition::SentBytes difference(const partition::SentBytes& after, const partition::SentBytes& before) {
   partition::SentBytes sent;
   for (const auto& [axis, collectives] : after) {

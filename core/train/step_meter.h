@@ -20,7 +20,7 @@ struct StepMeasure {
 class StepMeter {
  public:
   explicit StepMeter(const runtime::Executor& executor);
-  /// All work of the step was given to the device: what is sent from now on is another step's.
+  /// All work of the step was given to the device. Bytes sent from now on belong to another step.
   void all_is_given();
   /// The step before has ended only now.
   void begin_again();

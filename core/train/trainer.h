@@ -25,7 +25,7 @@ struct NonFiniteEvaluation {
   bool is_parameter = false;
 };
 
-/// What runs the steps of a training job on one rank: a model's functions, or an engine. All ranks call it alike.
+/// Runs the steps of a training job on one rank, by a model's functions or an engine. All ranks make the same calls.
 class Trainer {
  public:
   Trainer() = default;
@@ -48,15 +48,15 @@ class Trainer {
   virtual void replay_next() {}
 
   /// Whether end() waits for a device while begin() has given it the work of the next step. Then an update whose loss
-  /// or gradient's norm is not finite changes nothing, and neither do those after it.
+  /// or gradient norm is not finite changes nothing, and neither do the updates after it.
   [[nodiscard]] virtual bool is_late() const noexcept { return false; }
   /// In place of step(): gives the device the work of a step, and later gets its result. At most two steps are under
   /// way; end() is of the older.
   virtual void begin(std::int64_t /*step*/) {}
   [[nodiscard]] virtual StepResult end(std::int64_t step) { return this->step(step); }
 
-  // The two parts of a step, for a caller that checks the results itself. The states `loss` and `gradient_norm` then
-  // have what they return.
+  // The two parts of a step, for a caller that checks the results itself. Each also sets the state that it returns:
+  // `loss` or `gradient_norm`.
 
   /// Returns the loss of the step's batch.
   [[nodiscard]] virtual double differentiate(std::int64_t step) = 0;
@@ -72,7 +72,7 @@ class Trainer {
       const std::function<bool(std::int64_t batch, std::int64_t batches)>& now_at = {}) = 0;
   /// Called on all ranks after evaluate() returned a number that is not finite. Finds out why.
   [[nodiscard]] virtual NonFiniteEvaluation why_not_finite(std::int64_t step) = 0;
-  /// Compares what several ranks hold copies of. Throws Error{numerics} on all ranks. `step`: number of steps done.
+  /// Compares the states that several ranks hold. Throws Error{numerics} on all ranks. `step`: number of steps done.
   virtual void check_copies(std::int64_t /*step*/) {}
   /// Whether `here` is true on this rank or, if tensors vary between ranks, on any rank. All ranks call it at the same
   /// point.

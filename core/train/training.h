@@ -61,7 +61,7 @@ class Training final : public Trainer {
   [[nodiscard]] runtime::Executor& executor() noexcept override { return executor_; }
 
  private:
-  /// What the host reads of a step, each in a slot (Executor::keep) of its own. Two steps may be under way.
+  /// Numbers that the host reads of a step, each in a slot (Executor::keep) of its own. Two steps may be under way.
   enum class Number : std::uint8_t { loss, gradient_norm, loss_count };
   [[nodiscard]] static std::size_t slot_of(Number number, std::int64_t step) noexcept {
     return 2 * static_cast<std::size_t>(number) + static_cast<std::size_t>(step % 2);
@@ -89,9 +89,9 @@ class Training final : public Trainer {
   [[nodiscard]] double read_loss() const;
   /// The call of the evaluation with this number. If `checked`, `bad` is as of micro().
   void evaluate_call(std::size_t call, std::int64_t first, bool checked, std::optional<runtime::NonFiniteResult>& bad);
-  /// Names the first tensor, by NonFiniteResult::order over all ranks, that is not finite, with its rank and batch; ""
-  /// if no rank found one. `bad`: what this rank found. `batch`: "microbatch", and `first` the number of call 0. `key`:
-  /// of this search, the same on all ranks.
+  /// Names the first tensor of all ranks, by NonFiniteResult::order, that is not finite, with its rank and batch; "" if
+  /// no rank found one. `bad`: found by this rank. `batch`: "microbatch", and `first` the number of call 0. `key`: of
+  /// this search, the same on all ranks.
   [[nodiscard]] std::string place_of_first(const std::optional<runtime::NonFiniteResult>& bad, const std::string& key,
                                            std::string_view batch, std::size_t first) const;
   [[nodiscard]] std::int32_t agreed(std::int32_t value, std::int32_t most) const {

@@ -11,7 +11,7 @@
 
 namespace shardrun::verify {
 
-/// Tolerances for float32 against float64: the root mean square of the difference over that of the tensor.
+/// Tolerances for float32 against float64: the root mean square of the difference, divided by the tensor's.
 inline constexpr double gradient_tolerance = 1e-5;  ///< loss, gradients and outputs: through the whole model
 /// The same in mixed precision, where the reference rounds activations and their gradients to bf16 as the run does. A
 /// number close to the middle between two bf16 numbers is rounded one way in float64 and may be rounded the other way
@@ -35,15 +35,16 @@ inline constexpr double zero_floor = 3;
 /// Compares a run moment by moment. Repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: what `workload` points to outlives this. `ranks`: of the run. `stops`, `meter`: as of Reference.
+  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`: of the run. `stops`, `meter`: as of
+  /// Reference.
   Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
              std::function<bool()> stops = {}, Meter* meter = nullptr);
 
   /// The work that a meter counts for so many steps, and for an evaluation if there is one.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const { return reference_.work(steps); }
 
-  /// Compares what the ranks hold. Moments must come in order: for each step from 0 begin, gradients (if trained), end;
-  /// then, once, evaluation (if there is one).
+  /// Compares the ranks' snapshots. Moments must come in order: for each step from 0 begin, gradients (if trained),
+  /// end; then, once, evaluation (if there is one).
   void add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of);
 
   [[nodiscard]] const Report& report() const noexcept { return report_; }

@@ -20,7 +20,7 @@ struct Whole {
 
 using Gathered = IdVector<graph::StateId, std::optional<Whole>>;
 
-/// What a rank holds at the gathered moment. Called for one rank after the other.
+/// A rank's snapshot at the gathered moment. Called for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
 /// Assembles the ranks' parts. Adds a `replica` to the report for every selected state: all ranks with an element have

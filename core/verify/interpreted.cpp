@@ -3,7 +3,7 @@
 namespace shardrun::verify {
 namespace {
 
-/// `calls`: of one function, those of one step.
+/// `calls`: all calls of one function in a step.
 void run(const Workload& workload, const std::vector<Call>& calls, runtime::Interpreter& ranks) {
   std::vector<std::int64_t> rows;
   for (const Call& call : calls) {

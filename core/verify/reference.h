@@ -16,7 +16,7 @@ namespace shardrun::verify {
 class Reference {
  public:
   /// `stops`: called before every op; true ends the computation with Error{aborted}. `meter`: counts the work; may be
-  /// null. REQUIRES: what `workload` points to and `meter` outlive this.
+  /// null. REQUIRES: the objects that `workload` points to and `meter` outlive this.
   Reference(const Workload& workload, int threads, std::function<bool()> stops = {}, Meter* meter = nullptr);
   Reference(const Reference&) = delete;
   Reference& operator=(const Reference&) = delete;

@@ -9,7 +9,7 @@
 
 namespace shardrun::verify {
 
-/// What was compared of a tensor.
+/// The compared property of a tensor.
 enum class What : std::uint8_t {
   initial,        ///< its first values, the same with any sharding
   loss,           ///< over the whole batch of a step
@@ -27,7 +27,7 @@ struct Difference {
   std::string tensor;      ///< its name; for a gradient, the name of its parameter
   std::string state = {};  ///< the state's name; empty if that is `tensor`
   What what = What::loss;
-  double relative = 0;          ///< judged: the norm of the difference over that of the expected value and its floor
+  double relative = 0;          ///< judged: the norm of the difference over the expected value's and its floor
   double tolerance = 0;         ///< the largest `relative` that rounding explains
   double unfloored = 0;         ///< the norm of the difference over the norm of the expected value
   std::int64_t step = 0;        ///< from 1, as in metrics.jsonl; 0: before the first
@@ -48,7 +48,7 @@ class Report {
   /// False if nothing has been compared.
   [[nodiscard]] bool passed() const noexcept;
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
-  /// Pairs of a tensor and what was compared of it; a pair counts once for all steps.
+  /// Pairs of a tensor and a compared property; a pair counts once for all steps.
   [[nodiscard]] std::size_t compared() const noexcept { return worst_.size(); }
   /// Pairs that failed at some step.
   [[nodiscard]] std::size_t failed() const;

@@ -25,13 +25,13 @@ enum class Moment : std::uint8_t {
 [[nodiscard]] const char* to_string(Moment moment) noexcept;
 [[nodiscard]] bool belongs_to(graph::StateKind kind, Moment moment) noexcept;
 
-/// What one rank holds of one state. Elements are doubles, which represent every f32 exactly.
+/// One rank's part of one state. Elements are doubles, which represent every f32 exactly.
 struct Part {
   mesh::Box box;
   std::vector<double> values;  ///< row-major in the box
 };
 
-/// What one rank holds at a moment.
+/// One rank's parts of all states at a moment.
 struct Snapshot {
   IdVector<graph::StateId, std::optional<Part>> parts;  ///< nothing for states that do not belong to the moment
 };

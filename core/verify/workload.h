@@ -22,7 +22,7 @@ struct Workload {
   const data::Dataset* dataset = nullptr;  ///< for training
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
-  const job::Job* job = nullptr;  ///< a job whose states may not begin with the model's first values; may be null
+  const job::Job* job = nullptr;  ///< a job that may give its states other first values than the model's; may be null
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }

@@ -10,7 +10,7 @@
 
 namespace shardrun::workload {
 
-/// What the host computes for one rank of an engine.
+/// The host's computations for one rank of an engine.
 struct EngineProgram {
   std::string name;
   /// This rank's parts of parameters, as tensors of their own. `counts`: whether this rank's gradient counts in the
@@ -42,7 +42,7 @@ inline constexpr const char* gradient_output = "gradient";
 ///   gradient counts;
 /// - `update` clips by the state `norm_squared`, which the host sets to the sum of all ranks, and steps the optimizer;
 /// - `evaluate` adds to the loss.
-/// The loss is the mean over the whole batch: what ranks compute for different rows adds up to it.
+/// The loss is the mean over the whole batch: the results of ranks with different rows add up to it.
 [[nodiscard]] graph::Graph build_engine(const EngineProgram& engine);
 
 /// The parameters alone, without a function.

@@ -13,14 +13,14 @@
 
 namespace shardrun::workload {
 
-/// What the data determines about a model.
+/// The sizes that the data gives to a model.
 struct DataShape {
   std::int64_t vocab = 0;     ///< token streams and labels: number of distinct values; 0: unknown
   std::int64_t features = 0;  ///< arrays: values in a row of x
   std::int64_t outputs = 0;   ///< arrays: values in a row of a real-valued y
 };
 
-/// A model's options, and what the data determines.
+/// A model's options, and the sizes from the data.
 struct ModelSettings {
   OptionValues options;
   DataShape data;

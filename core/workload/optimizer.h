@@ -21,7 +21,8 @@ namespace shardrun::workload {
 void add_steps(graph::FunctionBuilder& builder, const OptimizerSettings& optimizer,
                const std::vector<graph::StateId>& gradients, graph::ValueId norm_squared, graph::ValueId factor = {});
 
-/// Adds the function: the norm is that of all gradients. If there is a state `loss_count`, they are divided by it.
+/// Adds the function `update`. It clips by the norm of all gradients. If there is a state `loss_count`, gradients are
+/// divided by it.
 void add_update(graph::Graph& graph, const OptimizerSettings& optimizer);
 
 }  // namespace shardrun::workload

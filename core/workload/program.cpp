@@ -28,7 +28,7 @@ StateId metric(Graph& graph, const char* name) {
   return graph.add_state({.name = name, .type = {}, .kind = StateKind::metric});
 }
 
-/// Until a function is finished, messages call it what the model calls it.
+/// The name of the function in the model, for messages until it is finished.
 constexpr const char* name_in_model = "loss";
 
 /// Adds a function that a model has written.

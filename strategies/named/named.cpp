@@ -192,8 +192,8 @@ class Placer {
   std::set<std::string> placed_;     ///< tensors that a line places by name
 };
 
-/// Places what the job file's section [sharding] says, by the names of axes and tensors, and nothing else (shardings by
-/// name: GSPMD, Xu et al. 2021, arXiv:2105.04663).
+/// Places only what [sharding] of the job file names, axes and tensors (shardings by name: GSPMD, Xu et al. 2021,
+/// arXiv:2105.04663).
 class Named {
  public:
   static constexpr bool reads_sharding = true;

@@ -27,7 +27,7 @@ std::vector<std::string> matches(const std::string& text, const std::string& pat
 
 }  // namespace
 
-TEST_CASE("what a release has promised still holds", "[abi]") {
+TEST_CASE("fields and constants of every released ABI keep their places and values", "[abi]") {
   const AbiLayout now = compiled_layout();
   std::size_t releases = 0;
   for (const auto& entry : std::filesystem::directory_iterator(abi_folder)) {
@@ -57,7 +57,7 @@ TEST_CASE("what a release has promised still holds", "[abi]") {
   CHECK(releases >= 1);
 }
 
-TEST_CASE("a struct's frozen size is that of its fields in the release that brought it", "[abi]") {
+TEST_CASE("a struct's frozen size ends after the last field it had when it was released", "[abi]") {
   std::size_t sizes = 0;
   for (const std::string release : {"1.0", "1.7"}) {
     const AbiLayout golden = parse_layout(read_file(abi_folder / ("golden-" + release + ".txt")));
@@ -89,7 +89,7 @@ TEST_CASE("every struct begins with its size and has no holes", "[abi]") {
   }
 }
 
-TEST_CASE("the list of structs and constants is that of the headers", "[abi]") {
+TEST_CASE("the compiled layout lists every struct and constant of the headers", "[abi]") {
   const AbiLayout now = compiled_layout();
   std::size_t structs = 0;
   std::size_t constants = 0;

@@ -35,7 +35,7 @@ std::uint64_t wrong_in(const boost::json::object& result) {
 
 }  // namespace
 
-TEST_CASE("every op of every transport gives what it has to, and rows say how fast", "[bench]") {
+TEST_CASE("every op of every transport has the right result, and its row has times", "[bench]") {
   for (const std::string& transport : installed("transport")) {
     CAPTURE(transport);
     for (const char* ranks : {"2", "3"}) {
@@ -56,7 +56,7 @@ TEST_CASE("every op of every transport gives what it has to, and rows say how fa
   }
 }
 
-TEST_CASE("messages that go in pieces come together, however they are cut", "[bench]") {
+TEST_CASE("messages that gloo cuts into pieces arrive whole", "[bench]") {
   for (const char* ranks : {"2", "4"}) {
     CHECK(wrong_in(measured({"--transport", "gloo", "--set", "transport.gloo.chunk=8", "--ranks", ranks, "--op", "all",
                              "--sizes", "70K,300001"})) == 0);
@@ -65,14 +65,14 @@ TEST_CASE("messages that go in pieces come together, however they are cut", "[be
   }
 }
 
-TEST_CASE("every element type and reduction is compared exactly, in place and not", "[bench]") {
+TEST_CASE("every element type and reduction is compared exactly, in place and out of place", "[bench]") {
   const boost::json::object result = measured(
       {"--ranks", "3", "--op", "all_reduce,reduce_scatterv", "--dtype", "all", "--redop", "all", "--sizes", "3000"});
   CHECK(result.at("rows").as_array().size() == 2 * 10 * 4 * 2);
   CHECK(wrong_in(result) == 0);
 }
 
-TEST_CASE("a row has what a program needs, and the machine's limits stand beside", "[bench]") {
+TEST_CASE("JSON rows have every field, and the machine's ceilings are listed beside them", "[bench]") {
   const boost::json::object result = measured({"--sizes", "4096-65536", "--factor", "16", "--out-of-place"});
   CHECK(result.at("rows").as_array().size() == 2);
   const boost::json::object& row = result.at("rows").as_array().at(1).as_object();
@@ -89,7 +89,7 @@ TEST_CASE("a row has what a program needs, and the machine's limits stand beside
   }
 }
 
-TEST_CASE("a table has a line for each row, and says what was measured on", "[bench]") {
+TEST_CASE("a table has a line for each row, and names the machine's ceilings", "[bench]") {
   const Ended ended = bench({"--op", "broadcast,barrier", "--sizes", "1K", "--iters", "3"});
   CHECK(ended.code == 0);
   CHECK(ended.err.empty());
@@ -98,13 +98,13 @@ TEST_CASE("a table has a line for each row, and says what was measured on", "[be
                             Contains("\nbarrier "));
 }
 
-TEST_CASE("one rank is enough for what needs no other", "[bench]") {
+TEST_CASE("one rank is enough for ops that need no peer", "[bench]") {
   const boost::json::object result = measured({"--ranks", "1", "--op", "all", "--sizes", "100"});
   CHECK(wrong_in(result) == 0);
   CHECK_FALSE(result.at("ceilings").as_object().contains("socket"));
 }
 
-TEST_CASE("a third party's transport is measured, and one that corrupts ends with code 1", "[bench]") {
+TEST_CASE("a third party's transport is measured, and wrong data ends bench with code 1", "[bench]") {
   const std::vector<std::string> words = {"--transport", "corrupting",
                                           "--plugins",   SHARDRUN_OUTSIDE_STRATEGIES,
                                           "--op",        "all_reduce,all_gather",
@@ -127,7 +127,7 @@ TEST_CASE("a third party's transport is measured, and one that corrupts ends wit
   CHECK(wrong_in(boost::json::parse(sound.out).as_object()) == 0);
 }
 
-TEST_CASE("what cannot be measured is refused before a process starts", "[bench]") {
+TEST_CASE("settings that cannot be measured are refused before a process starts", "[bench]") {
   const auto refused = [](const std::vector<std::string>& words) {
     const Ended ended = bench(words);
     CHECK(ended.code == 2);

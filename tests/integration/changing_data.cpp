@@ -109,7 +109,7 @@ void attack(const JobFolder& job, const std::string& file, const std::string& se
 
 }  // namespace
 
-TEST_CASE("ranks train on one state of a text that is appended to while they start", "[data]") {
+TEST_CASE("all ranks train on the same state of a text that grows while they start", "[data]") {
   for (int i = 0; i < attacks(3); ++i) {
     const JobFolder job;
     const std::filesystem::path corpus = job.path() / "corpus.txt";
@@ -151,7 +151,7 @@ TEST_CASE("ranks train on one state of a text that is appended to while they sta
   }
 }
 
-TEST_CASE("a token file that is written to while a job runs ends it", "[data]") {
+TEST_CASE("a token file that is written to during a job ends the job", "[data]") {
   const JobFolder job;
   write_token_job(job);
   const auto with = [&](const std::string& bytes) {
@@ -165,7 +165,7 @@ TEST_CASE("a token file that is written to while a job runs ends it", "[data]") 
       "changed while this job was using it: it");
 }
 
-TEST_CASE("a file that is cut short while a job runs ends it in words, not by a signal", "[data]") {
+TEST_CASE("a file that is cut short while a job runs ends it with an error, not with a signal", "[data]") {
   const auto cut = [](const std::filesystem::path& path) { std::filesystem::resize_file(path, 100); };
   const JobFolder tokens;
   write_token_job(tokens);
@@ -184,7 +184,7 @@ TEST_CASE("labels that are written while a job runs are never trained on", "[dat
       "changed while this job was using it");
 }
 
-TEST_CASE("a data file that is replaced or removed while a job runs does not disturb it", "[data]") {
+TEST_CASE("a data file that is replaced or removed during a job does not disturb it", "[data]") {
   const JobFolder job;
   write_token_job(job);
   const std::filesystem::path file = job.path() / "train.bin";
@@ -215,7 +215,7 @@ TEST_CASE("a data file that is replaced or removed while a job runs does not dis
   }
 }
 
-TEST_CASE("a signal right after the data file was removed ends the run between steps, with its weights", "[data]") {
+TEST_CASE("a signal right after the data file is removed ends the run after a step, and saves the weights", "[data]") {
   for (int i = 0; i < attacks(3); ++i) {
     for (const bool several : {false, true}) {
       const JobFolder job;
@@ -243,7 +243,7 @@ TEST_CASE("a signal right after the data file was removed ends the run between s
   }
 }
 
-TEST_CASE("ranks share the memory of a text's tokens, and their summary and plan say how much", "[data]") {
+TEST_CASE("ranks share the memory of a text's tokens, and summary and plan state its size", "[data]") {
   const JobFolder job;
   const std::string text = sentences(3'000'000);
   write_file(job.path() / "corpus.txt", text);

@@ -60,7 +60,7 @@ const std::string over[] = {"shm", "gloo"};
 
 }  // namespace
 
-TEST_CASE("a disturbed job without a fault learns the same", "[chaos]") {
+TEST_CASE("chaos without a fault changes no loss and no sent byte", "[chaos]") {
   for (const std::string& transport : over) {
     INFO(transport);
     const JobFolder plain;
@@ -81,7 +81,7 @@ TEST_CASE("a disturbed job without a fault learns the same", "[chaos]") {
   }
 }
 
-TEST_CASE("ranks that are late learn the same, later", "[chaos]") {
+TEST_CASE("ranks that start ops late have the same losses", "[chaos]") {
   for (const std::string& transport : over) {
     INFO(transport);
     const JobFolder plain;
@@ -100,7 +100,7 @@ TEST_CASE("ranks that are late learn the same, later", "[chaos]") {
   }
 }
 
-TEST_CASE("a fault that had no time to happen is told", "[chaos]") {
+TEST_CASE("a fault that never happened is reported", "[chaos]") {
   for (const char* fault : {"kill_rank=1", "stall=true"}) {
     INFO(fault);
     const JobFolder job;
@@ -142,7 +142,7 @@ TEST_CASE("a rank that dies at an op is the root cause, with that op", "[chaos]"
   }
 }
 
-TEST_CASE("the records of a pipeline that died tell each operation by its group and number", "[chaos]") {
+TEST_CASE("the flight records of a failed pipeline identify each operation by group and number", "[chaos]") {
   const JobFolder job;
   std::vector<std::string> settings =
       disturbed("gloo", 2, {"mesh.pipe=2", "data.microbatches=3", "kill_rank=1", "at_op=40"});
@@ -168,7 +168,7 @@ TEST_CASE("the records of a pipeline that died tell each operation by its group 
   }
 }
 
-TEST_CASE("a step in whose validation a rank dies is not counted, as it has no line", "[chaos]") {
+TEST_CASE("a step whose validation fails is not counted in the summary", "[chaos]") {
   std::string places;
   for (int op = 1; op < 9; ++op) {
     INFO("op " << op);
@@ -186,7 +186,7 @@ TEST_CASE("a step in whose validation a rank dies is not counted, as it has no l
   CHECK_THAT(places, Contains("(training)") && Contains("(validating)"));
 }
 
-TEST_CASE("a rank that stalls is named by those that wait for it", "[chaos]") {
+TEST_CASE("a rank that stalls is named as the cause by the ranks that wait for it", "[chaos]") {
   for (const std::string& transport : over) {
     INFO(transport);
     const JobFolder job;
@@ -214,7 +214,7 @@ TEST_CASE("two ranks that lose each other are both named", "[chaos]") {
   }
 }
 
-TEST_CASE("a bit that is flipped on one rank changes what is learned, and verify sees it", "[chaos]") {
+TEST_CASE("a flipped bit on one rank changes the losses, and verify finds it", "[chaos]") {
   for (const std::string& transport : over) {
     INFO(transport);
     const JobFolder plain;

@@ -144,7 +144,7 @@ std::vector<std::string> second_part(int ranks) {
 
 }  // namespace
 
-TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
+TEST_CASE("a damaged checkpoint is refused by name, and no file changes") {
   const JobFolder sound;
   REQUIRE(sound.run(first_part).code == 0);
   for (const Damage& damage : damages()) {
@@ -172,7 +172,7 @@ TEST_CASE("a damaged checkpoint is refused by name, and nothing has changed") {
   }
 }
 
-TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job goes on from the one before") {
+TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job resumes from the one before it") {
   const JobFolder job;
   for (const int ranks : {1, 2}) {
     INFO(ranks << " ranks");
@@ -209,7 +209,7 @@ TEST_CASE("with restarts, a damaged checkpoint is set aside, and the job goes on
   }
 }
 
-TEST_CASE("with restarts, a job whose only checkpoint is damaged does not begin at the start by itself") {
+TEST_CASE("with restarts, a job does not start from step 0 when its only checkpoint is damaged") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=2", "train.eval_every=0", "checkpoint.every=2"}).code == 0);
   const fs::path checkpoint = job.path() / "run/checkpoints/step-000002";
@@ -242,7 +242,7 @@ TEST_CASE("with restarts, a job whose only checkpoint is damaged does not begin 
   CHECK(read_json(job.path() / "run/summary.json").at("status") == "failed");
 }
 
-TEST_CASE("a job of a range of ranks loses none because of a damaged checkpoint") {
+TEST_CASE("a job with a range of ranks loses no rank because of a damaged checkpoint") {
   if (device::usable_cores() < 2) {
     WARN("not tested, because the job would begin with one rank here");
     return;
@@ -264,7 +264,7 @@ TEST_CASE("a job of a range of ranks loses none because of a damaged checkpoint"
   CHECK_THAT(ended.out, Contains("attempt 2 of 2 goes on after step 2 (record"));
 }
 
-TEST_CASE("a folder with nothing but checkpoints that cannot be read is left as it is") {
+TEST_CASE("a folder whose checkpoints cannot be read is refused and left unchanged") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
   for (const char* step : {"step-000002", "step-000004"}) {
@@ -300,7 +300,7 @@ TEST_CASE("--resume takes the newest checkpoint that can be read, and names thos
   CHECK(run_program(job.path(), {"checkpoint", "verify", "run/checkpoints/step-000004"}).code == 0);  // saved again
 }
 
-TEST_CASE("no whole checkpoint is removed in favour of one that cannot be read") {
+TEST_CASE("no whole checkpoint is removed in favour of an unreadable one") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
   const fs::path checkpoints = job.path() / "run/checkpoints";
@@ -321,7 +321,7 @@ TEST_CASE("no whole checkpoint is removed in favour of one that cannot be read")
   CHECK(files_in(checkpoints) == 3);
 }
 
-TEST_CASE("--resume passes by a folder without a manifest, and what is no checkpoint") {
+TEST_CASE("--resume skips folders without a manifest and files that are not checkpoints") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
   const fs::path checkpoints = job.path() / "run/checkpoints";
@@ -339,7 +339,7 @@ TEST_CASE("--resume passes by a folder without a manifest, and what is no checkp
   CHECK(fs::exists(checkpoints / "step-000005"));  // is nobody's to remove
 }
 
-TEST_CASE("what a killed run was writing or removing goes with the next run, also if that saves nothing") {
+TEST_CASE("the next run removes what a killed run was writing or removing, even if it saves nothing") {
   const JobFolder job;
   REQUIRE(job.run(first_part).code == 0);
   fs::remove(job.path() / "run/weights.safetensors");  // else there is nothing left to do

@@ -46,7 +46,7 @@ bool run_on_disk(const JobFolder& job, const std::string& prepare, const std::ve
 
 }  // namespace
 
-TEST_CASE("a disk that takes one checkpoint and no second keeps the first, and the run its results") {
+TEST_CASE("a disk that is full after one checkpoint keeps that checkpoint, and the run ends with its results") {
   const JobFolder job;
   Ended ended;
   if (!run_on_disk(job, "", {"checkpoint.keep=1"}, ended)) {
@@ -64,7 +64,7 @@ TEST_CASE("a disk that takes one checkpoint and no second keeps the first, and t
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("a disk that is read-only costs the checkpoints, not the run") {
+TEST_CASE("a run on a read-only disk goes on without checkpoints") {
   const JobFolder job;
   Ended ended;
   if (!run_on_disk(job, "mount -o remount,ro disk", {}, ended)) {
@@ -91,7 +91,7 @@ TEST_CASE("a disk that is read-only costs the checkpoints, not the run") {
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("a file where the folder of checkpoints is to be is refused before anything starts") {
+TEST_CASE("a file in the place of the checkpoint folder is refused before anything starts") {
   const JobFolder job;
   write_file(job.path() / "taken", "");
   std::vector<std::string> settings = saving;
@@ -119,7 +119,7 @@ TEST_CASE("a run that is asked to stop and cannot save fails") {
   CHECK(job.folder().summary().at("status") == "failed");
 }
 
-TEST_CASE("a folder of checkpoints that is removed is made again for the next") {
+TEST_CASE("a checkpoint folder that is removed during a run is made again by the next save") {
   const DiskJob job(saving);
   const Ended ended = job.run_and_hold("create run/checkpoints/.step-000004.tmp/rank-0.safetensors 1",
                                        [&](pid_t) { std::filesystem::remove_all(job.checkpoints()); });

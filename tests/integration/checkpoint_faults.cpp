@@ -125,7 +125,7 @@ std::vector<SaveOperation> some_of(const std::vector<SaveOperation>& all, std::s
 
 }  // namespace
 
-TEST_CASE("whatever operation of a save fails, the run goes on and saves the next") {
+TEST_CASE("if any operation of a save fails, the run goes on and makes the next save") {
   constexpr std::array<int, 4> errors = {ENOSPC, EIO, EROFS, EDQUOT};
   for (const int ranks : {1, 2}) {
     const std::vector<SaveOperation> operations = operations_of(ranks);
@@ -137,14 +137,14 @@ TEST_CASE("whatever operation of a save fails, the run goes on and saves the nex
   }
 }
 
-TEST_CASE("whatever operation of a save fails, on_failure = stop leaves the old checkpoint or the new one") {
+TEST_CASE("if any operation of a save fails, on_failure = stop leaves the old checkpoint or the new one") {
   const std::vector<SaveOperation> operations = operations_of(1);
   for (const SaveOperation& operation : some_of(operations, 2)) {
     check_that_it_stops(1, operation, EIO);
   }
 }
 
-TEST_CASE("a write that takes half of its bytes is gone on with") {
+TEST_CASE("a short write is continued") {
   for (const SaveOperation& operation : operations_of(2)) {
     if (operation.name.starts_with("write ")) {
       INFO(operation.name);
@@ -159,7 +159,7 @@ TEST_CASE("a write that takes half of its bytes is gone on with") {
   }
 }
 
-TEST_CASE("wherever in a save a process is killed, the run goes on from a complete checkpoint") {
+TEST_CASE("a run killed at any operation of a save resumes from a complete checkpoint") {
   std::set<std::int64_t> newest;
   for (const int ranks : {1, 2}) {
     const std::string weights = uninterrupted_weights(ranks);
@@ -188,7 +188,7 @@ TEST_CASE("every operation of a save fails in every way, with one rank and with 
   fmt::print("{} faults\n", faults);
 }
 
-TEST_CASE("after a power cut at any time the newest checkpoint that was complete is whole") {
+TEST_CASE("a power cut at any time leaves the newest complete checkpoint whole") {
   for (const int ranks : {1, 2}) {
     const DiskJob job(saving_job(ranks));
     REQUIRE(job.run().code == 0);

@@ -175,7 +175,7 @@ void attack(const std::vector<int>& signals, int attacks) {
 }  // namespace
 
 // The moments are random, and differ from run to run. SHARDRUN_ATTACKS=200 takes some minutes.
-TEST_CASE("a job that is killed at random moments ends with the bits of one that is not", "[random]") {
+TEST_CASE("a job killed at random moments ends with the same bits as an undisturbed job", "[random]") {
   attack({SIGKILL}, attacks(6));
 }
 

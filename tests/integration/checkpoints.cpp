@@ -97,7 +97,7 @@ TEST_CASE("a run that went on has the bits of one that was not interrupted", "[p
   }
 }
 
-TEST_CASE("a run goes on in any layout from a checkpoint of any other", "[program]") {
+TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[program]") {
   const JobFolder job;
   const std::vector<Settings> layouts = {
       {"job.strategy=single"},
@@ -138,7 +138,7 @@ TEST_CASE("a run goes on in any layout from a checkpoint of any other", "[progra
   }
 }
 
-TEST_CASE("a run with another batch goes on with the samples that no step has seen", "[program]") {
+TEST_CASE("a run with another batch size resumes at the first unseen sample", "[program]") {
   const JobFolder job;
   const Settings still = {"train.learning_rate=1e-30", "train.weight_decay=0", "train.schedule=constant",
                           "train.eval_every=1000"};  // parameters do not move
@@ -155,7 +155,7 @@ TEST_CASE("a run with another batch goes on with the samples that no step has se
   CHECK(manifest.at("samples") == 6 * 7 + 7 * 1);
 }
 
-TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on", "[program]") {
+TEST_CASE("a run that is asked to stop saves a checkpoint, and prints the command to go on", "[program]") {
   const JobFolder job;
   const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
                              "train.eval_every=1000000000"};
@@ -193,7 +193,7 @@ TEST_CASE("a run that is asked to stop saves a checkpoint, and says how to go on
   }
 }
 
-TEST_CASE("a run ends in time before its limit", "[program]") {
+TEST_CASE("a run stops and saves before its time limit", "[program]") {
   const JobFolder job;
   const Ended ended = job.run({"train.steps=1000000000", "train.eval_every=1000000000", "checkpoint.keep=1",
                                "checkpoint.minutes=0.01", "job.time_limit=3"});
@@ -207,7 +207,7 @@ TEST_CASE("a run ends in time before its limit", "[program]") {
   CHECK_THAT(ended.out, Contains("[job] time_limit"));
 }
 
-TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "[program]") {
+TEST_CASE("a run refuses to replace checkpoints, and keeps as many as keep and keep_every say", "[program]") {
   const JobFolder job;
   const Settings settings = {"train.steps=12", "train.eval_every=0", "checkpoint.every=2", "checkpoint.keep=2",
                              "checkpoint.keep_every=6"};
@@ -236,7 +236,7 @@ TEST_CASE("a run replaces no checkpoints, and keeps those that it is told to", "
   CHECK(names_in(folder) == std::vector<std::string>{"step-000006", "step-000012", "step-000014", "step-000016"});
 }
 
-TEST_CASE("a run that has ended is left as it is, and a run without checkpoints replaces none", "[program]") {
+TEST_CASE("a finished run stays unchanged with --resume, and a run without checkpoints replaces none", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "life.ini", "[job]\ntask = iterate\noutput = run\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS
                                   "\n[model]\nname = life\n[iterate]\nsteps = 6\n");
@@ -289,7 +289,7 @@ TEST_CASE("two runs do not save in one folder at once", "[program]") {
   CHECK(first.code == 75);
 }
 
-TEST_CASE("what is said to go on is what goes on", "[program]") {
+TEST_CASE("the command that a stopped run prints to go on names the run's own folder", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=6", "checkpoint.every=3", "job.output=first"}).code == 0);
   bool asked = false;
@@ -309,7 +309,7 @@ TEST_CASE("what is said to go on is what goes on", "[program]") {
                               Contains("'job.output=a folder'\\''s' --resume\n") && !Contains("--resume=first"));
 }
 
-TEST_CASE("runs of a job with a new folder for each go on from the folder of one", "[program]") {
+TEST_CASE("a job whose output has {time} resumes from the folder that is named", "[program]") {
   const JobFolder job;
   const Settings settings = {"train.steps=1000000", "train.schedule=constant", "train.log_every=1",
                              "train.eval_every=1000000000", "job.output=run-{time}"};
@@ -342,7 +342,7 @@ TEST_CASE("runs of a job with a new folder for each go on from the folder of one
   CHECK_THAT(further.out, Contains(fmt::format("goes on after step {} from ", step)));
 }
 
-TEST_CASE("a run that was stopped after its last step goes on, and leaves its results", "[program]") {
+TEST_CASE("a run that was stopped after its last step resumes and ends as finished", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);
   boost::json::object summary = job.summary();
@@ -395,7 +395,7 @@ TEST_CASE("plan says where a run would begin", "[program]") {
       Contains("\na run would go on after step 4 from run/checkpoints/step-000004\n"));
 }
 
-TEST_CASE("a run goes on with other options of its model, as long as the parameters are the same", "[program]") {
+TEST_CASE("a run resumes with other options of its model if the parameters are the same", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=4", "checkpoint.every=4"}).code == 0);
   const Ended other = job.run({"train.steps=6", "checkpoint.resume=auto", "model.dropout=0.1"});
@@ -435,7 +435,7 @@ TEST_CASE("a stop within an evaluation leaves a line a step", "[program]") {
   CHECK(steps == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("other data is refused by its name, or told", "[program]") {
+TEST_CASE("resuming with other data is refused, or reported with --force-data", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=4", "checkpoint.every=2"}).code == 0);
   write_file(job.path() / "other.txt", read_file(job.path() / "corpus.txt") + "a");
@@ -472,7 +472,7 @@ TEST_CASE("other data is refused by its name, or told", "[program]") {
   CHECK_THAT(forced.out, Contains("warning: '") && Contains("other.txt' (") && Contains("as --force-data accepts"));
 }
 
-TEST_CASE("a simulation goes on from a checkpoint", "[program]") {
+TEST_CASE("a simulation resumes from a checkpoint", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "heat.ini",
              "[job]\ntask = iterate\n[model]\nname = heat2d\nrows = 13\ncolumns = 17\n[iterate]\nsteps = 30\n"

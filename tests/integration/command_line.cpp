@@ -5,7 +5,7 @@ using namespace shardrun::test;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("words that are nearly a command or an option are answered with it", "[program]") {
+TEST_CASE("misspelt commands, options and values get an error that suggests the right one", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::vector<std::string>& words) {
     const Ended ended = run_program(job.path(), words);
@@ -35,7 +35,7 @@ TEST_CASE("words that are nearly a command or an option are answered with it", "
   CHECK_THAT(refused({"help", "jobs"}), Contains("did you mean 'job'?"));
 }
 
-TEST_CASE("words of other programs are answered with the command that is meant", "[program]") {
+TEST_CASE("commands and options of other programs get an error that names ours", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::vector<std::string>& words) {
     const Ended ended = run_program(job.path(), words);
@@ -57,7 +57,7 @@ TEST_CASE("words of other programs are answered with the command that is meant",
   CHECK_THAT(refused({"job.ini", "--nproc-per-node", "2"}), Contains("--set job.ranks=VALUE"));
 }
 
-TEST_CASE("a system without /proc, working directory or TMPDIR is told in words", "[program]") {
+TEST_CASE("a missing /proc, working directory or TMPDIR is reported in plain words", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::string& script) {
     const Ended ended = run_script(job.path(), script);
@@ -123,7 +123,7 @@ TEST_CASE("help ops documents the ops, help job the job file", "[program]") {
   CHECK_THAT(run_program(folder.path(), {"help", "job"}).out, Contains("\n[train]\n"));
 }
 
-TEST_CASE("the plugins of a job's own folders are found by every command that has the job", "[program]") {
+TEST_CASE("every command that takes a job file finds the plugins of [plugins] path", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "job.ini", "[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS "\n[model]\nname = diffusion\n");
   const auto said = [&](std::vector<std::string> words, int code = 0) {
@@ -155,7 +155,7 @@ TEST_CASE("the plugins of a job's own folders are found by every command that ha
   CHECK_THAT(said({"generate", "out/weights.safetensors"}, 2), Contains("'spring', which this version does not have"));
 }
 
-TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "[program]") {
+TEST_CASE("ranks = auto is the launcher's world size, or else the number of cores", "[program]") {
   const JobFolder job;
   const auto ranks = [&](const std::string& before) {
     const Ended ended = run_script(job.path(), before +
@@ -174,7 +174,7 @@ TEST_CASE("ranks = auto is the launcher's count, or the cores that there are", "
   CHECK(ranks("taskset -c $(taskset -pc $$ | sed 's/.*: //; s/[,-].*//')") == 1);
 }
 
-TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
+TEST_CASE("without arguments the usage is shown, and the exit code is an error's", "[program]") {
   const TemporaryFolder folder;
   const Ended none = run_program(folder.path(), {});
   const Ended help = run_program(folder.path(), {"--help"});
@@ -190,7 +190,7 @@ TEST_CASE("without words the usage is shown, and it is an error", "[program]") {
   CHECK_THAT(run_program(folder.path(), {"--version"}).out, StartsWith("shardrun "));
 }
 
-TEST_CASE("the devices are listed with what they can do, and a job names one of them", "[program]") {
+TEST_CASE("devices lists each device with its abilities, and a job selects one by name", "[program]") {
   const JobFolder job;
   const Ended text = run_program(job.path(), {"devices"});
   CHECK_THAT(text.out, StartsWith("cpu (cpu)\n") && Contains("; computes in f32, bf16; bf16 products: ") &&
@@ -235,7 +235,7 @@ TEST_CASE("every command has help that names its options", "[program]") {
   }
 }
 
-TEST_CASE("what a job becomes is printed, and nothing is started", "[program]") {
+TEST_CASE("run and plan print graph, plan or program with --dump, and start nothing", "[program]") {
   const JobFolder job;
   const auto dumped = [&](const char* command, const char* what) {
     const Ended ended = run_program(job.path(), {command, "job.ini", "--dump", what});
@@ -253,7 +253,7 @@ TEST_CASE("what a job becomes is printed, and nothing is started", "[program]") 
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("a plan for people says what memory is for", "[program]") {
+TEST_CASE("plan lists memory by its purpose", "[program]") {
   const JobFolder job;
   const Ended ended = run_program(job.path(), {"plan", "job.ini"});
   CHECK(ended.code == 0);
@@ -304,7 +304,7 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   CHECK_THAT(list.out, StartsWith("the death of a rank\n") && !Contains("barrier"));
 }
 
-TEST_CASE("a plugin that breaks a rule is told, and its crash is its own", "[program]") {
+TEST_CASE("plugins check reports a rule that a plugin breaks, and survives its crash", "[program]") {
   const TemporaryFolder folder;
   const Ended ended = run_program(
       folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_crashing.so", "--json",
@@ -317,7 +317,7 @@ TEST_CASE("a plugin that breaks a rule is told, and its crash is its own", "[pro
   CHECK(summary.at("problems") == 1);
 }
 
-TEST_CASE("what is no plugin is refused before any of it runs", "[program]") {
+TEST_CASE("a file that is not a plugin is refused before any of it runs", "[program]") {
   const TemporaryFolder folder;
   const auto refused = [&](const std::vector<std::string>& words) {
     std::vector<std::string> all = {"plugins", "check"};

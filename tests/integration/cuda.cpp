@@ -50,7 +50,7 @@ TEST_CASE("libraries that do not fit the program are refused", "[cuda]") {
   check_refused(Installation(copy).run(job.path(), on_cuda({"job.ini"})), "is not trusted: everyone may write to it");
 }
 
-TEST_CASE("a machine that lacks something for CUDA is refused with what it lacks", "[cuda]") {
+TEST_CASE("a device that cannot be used here is refused with what the machine lacks", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   struct Case {
@@ -101,7 +101,7 @@ TEST_CASE("the GPUs are listed", "[cuda]") {
 }
 
 #if defined(SHARDRUN_CUDA_LIBRARY)
-TEST_CASE("the library of this build loads where there is no driver, and says so", "[cuda]") {
+TEST_CASE("the CUDA library of this build loads without a driver and reports that there is none", "[cuda]") {
   if (fs::exists("/dev/nvidiactl")) {
     WARN("this machine has a driver");
     return;

@@ -12,7 +12,7 @@ using Catch::Matchers::Matches;
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the first tensor", "[cuda]") {
+TEST_CASE("a loss that is not finite on the fake GPUs ends the job and names the first bad tensor", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const std::vector<std::string>& variables : {std::vector<std::string>{}, by_cublaslt}) {
     const JobFolder job;
@@ -25,7 +25,8 @@ TEST_CASE("a loss on the fake GPUs that is not finite ends the job with the firs
   }
 }
 
-TEST_CASE("a NaN on the fake GPUs is told in the cpu's words though the host reads it later", "[cuda]") {
+TEST_CASE("a NaN on the fake GPUs is reported in the same words as on the cpu, though it is read a step later",
+          "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> settings = {"job.strategy=zero2", "job.ranks=2", "train.learning_rate=1e15",
                                              "train.clip=0", "train.eval_every=0"};
@@ -48,7 +49,7 @@ TEST_CASE("a NaN on the fake GPUs is told in the cpu's words though the host rea
   }
 }
 
-TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words and the ops", "[cuda]") {
+TEST_CASE("a failing GPU ends the job and names the rank, the GPU, CUDA's error and the ops", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   struct Case {
     std::string failure;
@@ -71,7 +72,7 @@ TEST_CASE("a failure of a GPU ends the job with the rank, the GPU, CUDA's words 
   }
 }
 
-TEST_CASE("a job that a failed GPU has ended goes on from its checkpoint on the cpu", "[cuda]") {
+TEST_CASE("a job that ended with a failing GPU resumes from its checkpoint on the cpu", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const JobFolder job;
   const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2", "train.steps=200", "checkpoint.every=2"};

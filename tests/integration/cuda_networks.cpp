@@ -40,7 +40,7 @@ std::vector<std::string> network(const std::string& command, std::vector<std::st
 
 }  // namespace
 
-TEST_CASE("a convolutional network by cuDNN has the cpu's losses, and touches what was planned", "[cuda]") {
+TEST_CASE("a convolutional network over cuDNN has the cpu's losses and the planned peak of memory", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const TemporaryFolder folder;
   write_images(folder.path());
@@ -83,7 +83,7 @@ TEST_CASE("a convolutional network by cuDNN has the cpu's losses, and touches wh
   }
 }
 
-TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends it", "[cuda]") {
+TEST_CASE("the plan is the same with cuDNN and without, and a failure of cuDNN ends the job", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const TemporaryFolder folder;
   write_images(folder.path());
@@ -106,7 +106,7 @@ TEST_CASE("a job has the same plan whatever convolves, and cuDNN's failure ends 
       2);
 }
 
-TEST_CASE("jobs whose attention is cuDNN's have the cpu's losses, and touch what was planned", "[cuda]") {
+TEST_CASE("jobs with cuDNN's attention have the cpu's losses and the planned peak of memory", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   constexpr int steps = depth(4, 2, 2);
   for (const std::vector<std::string>& split :

@@ -36,7 +36,7 @@ TEST_CASE("a plan for CUDA needs no GPU", "[cuda]") {
              Contains(fmt::format(" {} ", bytes.at("host").as_int64())));
 }
 
-TEST_CASE("plan predicts with the times that the fake GPUs took", "[cuda]") {
+TEST_CASE("plan predicts with the times measured on the fake GPUs", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> how = {"job.strategy=pp", "job.ranks=2", "train.steps=6"};
@@ -60,7 +60,7 @@ TEST_CASE("plan predicts with the times that the fake GPUs took", "[cuda]") {
   }
 }
 
-TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] memory where there are none", "[cuda]") {
+TEST_CASE("plan compares a job with the memory of this machine's GPUs, or else with [cluster] memory", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const auto planned = [&](const std::string& device, const std::vector<std::string>& settings,
@@ -83,7 +83,7 @@ TEST_CASE("plan says whether a job fits the GPUs of this machine, or [cluster] m
              Contains(" of the 1.00 GiB of [cluster] memory: "));
 }
 
-TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that there are", "[cuda]") {
+TEST_CASE("ranks = auto is one rank for each GPU that the job names, or else for each GPU of the machine", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const auto ranks = [&](const std::string& device, std::vector<std::string> settings, const std::string& variable) {
@@ -109,7 +109,7 @@ TEST_CASE("ranks = auto is one rank for each GPU that the job names, or that the
       "[job] ranks: there is one for each unit of device cuda, and these cannot be counted: there is no NVIDIA driver");
 }
 
-TEST_CASE("plan and a run sum what the ranks that share a fake GPU need of it", "[cuda]") {
+TEST_CASE("plan and run add up the memory of ranks that share a fake GPU", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2"};

@@ -16,7 +16,7 @@ using Catch::Matchers::StartsWith;
 namespace json = boost::json;
 namespace fs = std::filesystem;
 
-TEST_CASE("devices says what multiplies, and why", "[cuda]") {
+TEST_CASE("devices says what multiplies matrices, and why", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const TemporaryFolder damaged;
@@ -52,13 +52,13 @@ TEST_CASE("devices says what multiplies, and why", "[cuda]") {
   CHECK_FALSE(fs::exists(job.path() / "run"));
 }
 
-TEST_CASE("jobs whose products are the library's have the cpu's losses, and touch what was planned", "[cuda]") {
+TEST_CASE("jobs with cuBLASLt's products have the cpu's losses and the planned peak of memory", "[cuda]") {
   // cuda_runs.cpp has all strategies. What multiplies does not depend on them.
   check_splits(50, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, by_cublaslt,
                depth<std::size_t>(1, 2, 2));
 }
 
-TEST_CASE("ops after products are fused with them, and the losses are those without", "[cuda]") {
+TEST_CASE("ops after products are fused with them without changing the losses", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   struct Trained {
     std::vector<double> losses;
@@ -92,7 +92,7 @@ TEST_CASE("ops after products are fused with them, and the losses are those with
   }
 }
 
-TEST_CASE("a library of products that does not start ends a job only if it was asked for", "[cuda]") {
+TEST_CASE("a cuBLASLt that does not start ends a job only if the job asked for it", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> words = on_cuda({"job.ini"}, {"train.steps=2"});
@@ -113,7 +113,7 @@ TEST_CASE("a library of products that does not start ends a job only if it was a
   CHECK(ended.err.find(why, at + 1) == std::string::npos);
 }
 
-TEST_CASE("a job has the same plan whatever multiplies, and the library's failure ends it", "[cuda]") {
+TEST_CASE("the plan is the same with cuBLASLt and without, and a failure of cuBLASLt ends the job", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> words = on_cuda({"plan", "job.ini", "--json"});

@@ -14,11 +14,11 @@ using namespace shardrun::test;
 using Catch::Matchers::Contains;
 namespace json = boost::json;
 
-TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses, and touches what was planned", "[cuda]") {
+TEST_CASE("every strategy trains on the fake GPUs with the cpu's losses and the planned peak of memory", "[cuda]") {
   check_splits(1, {"train.steps=4", "train.eval_every=2", "data.microbatches=3"}, {});
 }
 
-TEST_CASE("a run says what it computes on", "[cuda]") {
+TEST_CASE("a run names the GPU, kernels and transport that it uses", "[cuda]") {
   const JobFolder job;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const Ended ended =
@@ -35,7 +35,7 @@ TEST_CASE("a run says what it computes on", "[cuda]") {
   CHECK(ranks[1].at("device").as_string() == "cuda:0" + unit);
 }
 
-TEST_CASE("a job has the same bits in every order in which streams may run", "[cuda]") {
+TEST_CASE("a job has the same bits whatever the order in which streams run", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const bool by_library : {false, true}) {
     std::vector<double> first;
@@ -55,7 +55,7 @@ TEST_CASE("a job has the same bits in every order in which streams may run", "[c
   }
 }
 
-TEST_CASE("streams that do not wait for each other give other numbers", "[cuda]") {
+TEST_CASE("streams that do not wait for each other change the numbers", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   const std::vector<std::string> words =
       on_cuda({"job.ini"}, {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "job.timeout=3"});
@@ -105,7 +105,7 @@ TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU,
   CHECK_THAT(failed.err, Contains("cudaErrorIllegalAddress"));
 }
 
-TEST_CASE("a job on the fake GPUs that has less time than the least margin ends after the first agreement, and saves",
+TEST_CASE("a job on the fake GPUs with less time than the least margin saves and ends after the first agreement",
           "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const std::vector<std::string>& ranks : {std::vector<std::string>{"job.ranks=1"},
@@ -127,8 +127,7 @@ TEST_CASE("a job on the fake GPUs that has less time than the least margin ends 
   }
 }
 
-TEST_CASE("a job on the fake GPUs that is asked to stop saves all steps that it has begun, and goes on from there",
-          "[cuda]") {
+TEST_CASE("a stopped job on the fake GPUs saves every step that it has begun, and resumes from there", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
   for (const char* ranks : {"job.ranks=1", "job.ranks=2"}) {
     INFO(ranks);

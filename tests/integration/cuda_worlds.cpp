@@ -41,8 +41,7 @@ std::vector<Ended> run_ranks(const JobFolder& job, int ranks, int gpus, const st
 
 }  // namespace
 
-TEST_CASE("ranks of one machine without LOCAL_RANK on too few fake GPUs are all refused before anything is made",
-          "[cuda]") {
+TEST_CASE("ranks of one machine without LOCAL_RANK are all refused where there are too few fake GPUs", "[cuda]") {
   const JobFolder job;
 
   for (const Ended& each : run_ranks(job, 3, 2, {"MASTER_ADDR=127.0.0.1", "MASTER_PORT=29517"})) {

@@ -120,7 +120,7 @@ std::vector<Layout> layouts() {
 
 }  // namespace
 
-TEST_CASE("a bit that flips in a parameter or a moment between two updates is named, on every layout", "[damage]") {
+TEST_CASE("a bit flipped in a parameter or a moment between two updates is named in every layout", "[damage]") {
   for (const Layout& layout : layouts()) {
     for (const std::string state : {"layer.0/mlp/up/weights", "first_moment/layer.1/mlp/down/weights",
                                     "second_moment/layer.1/attention/output/weights"}) {
@@ -152,7 +152,7 @@ TEST_CASE("a bit that flips in a parameter or a moment between two updates is na
   }
 }
 
-TEST_CASE("a job with restarts goes on from its newest checkpoint after a flip, with the bits of an undisturbed run",
+TEST_CASE("after a bit flip a job with restarts resumes from its newest checkpoint, and ends with the right bits",
           "[damage]") {
   const JobFolder job;
   const Settings settings =
@@ -173,7 +173,7 @@ TEST_CASE("a job with restarts goes on from its newest checkpoint after a flip, 
   CHECK(has_restarted);
 }
 
-TEST_CASE("[job] check refuses what contradicts itself, before anything starts", "[damage]") {
+TEST_CASE("contradicting values of [job] check are refused before anything starts", "[damage]") {
   const JobFolder job;
   const auto refused = [&](const Settings& settings) {
     const Ended ended = job.run(settings);
@@ -225,7 +225,7 @@ TEST_CASE("a bit that a transport flips is found by its receiver with checked tr
   }
 }
 
-TEST_CASE("checked transfers over healthy transports change nothing, and the plan counts their hashes", "[damage]") {
+TEST_CASE("checked transfers over sound transports change nothing, and the plan counts their hashes", "[damage]") {
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1) {
       continue;

@@ -146,7 +146,7 @@ TEST_CASE("streams may wait longer than the ranks' deadline", "[engines]") {
   require_predictions(read_file(folder.path() / "late.npy"), predicted(folder, values_of(records(3000))));
 }
 
-TEST_CASE("a stop is heard while a stream waits", "[engines]") {
+TEST_CASE("a signal stops a job whose input stream is waiting", "[engines]") {
   const EngineFolder folder;
   write_inference(folder);
   write_file(folder.path() / "records.npy", record(1));
@@ -159,7 +159,7 @@ TEST_CASE("a stop is heard while a stream waits", "[engines]") {
   CHECK(ended.out.find("ended with 143") != std::string::npos);
 }
 
-TEST_CASE("what infer reads has to be there, and is not overwritten", "[engines]") {
+TEST_CASE("infer refuses input that is missing, and never overwrites its input", "[engines]") {
   const EngineFolder folder;
   write_inference(folder);
   write_file(folder.path() / "records.npy", record(1));
@@ -183,7 +183,7 @@ TEST_CASE("what infer reads has to be there, and is not overwritten", "[engines]
   CHECK(read_file(folder.path() / "records.npy") == record(1));
 }
 
-TEST_CASE("the memory of ten thousand records is that of a thousand", "[engines]") {
+TEST_CASE("inference needs the same memory for ten thousand records as for a thousand", "[engines]") {
   const EngineFolder folder;
   write_inference(folder);
   const auto memory_for = [&](int count) {
@@ -275,7 +275,7 @@ TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer w
         std::string::npos);
 }
 
-TEST_CASE("the job files of the example engines run as they stand", "[engines]") {
+TEST_CASE("the job files of the example engines run unchanged", "[engines]") {
   const TemporaryFolder folder;
   const auto run = [&](const std::string& job, std::vector<std::string> settings) {
     settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_ENGINES);

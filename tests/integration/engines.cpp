@@ -90,7 +90,7 @@ TEST_CASE("verify names the tensor that an engine gets wrong", "[engines]") {
   CHECK((found != std::string::npos && ended.out.find("FAILED") != std::string::npos));
 }
 
-TEST_CASE("verify of an engine needs a model with its parameters", "[engines]") {
+TEST_CASE("verify of an engine needs a model that has the engine's parameters", "[engines]") {
   const EngineFolder folder;
   const auto refused = [&](const std::vector<std::string>& settings) {
     const Ended ended = run_program(folder.path(), with_settings({"verify", "engine.ini"}, settings));
@@ -104,7 +104,7 @@ TEST_CASE("verify of an engine needs a model with its parameters", "[engines]") 
         std::string::npos);
 }
 
-TEST_CASE("an engine loads the weights of a model, and its own", "[engines]") {
+TEST_CASE("an engine loads weights of a model, and weights that it saved", "[engines]") {
   const EngineFolder folder;
   REQUIRE(folder.run("model", {"job.seed=7"}).code == 0);
   const std::string engine = GENERATE("unsharded", "data_parallel", "tensor_parallel", "zero3", "pipeline", "ring");
@@ -158,7 +158,7 @@ TEST_CASE("an engine over mpi gives the results of the model", "[engines]") {
   }
 }
 
-TEST_CASE("every collective gives what its name says, on uneven and empty arrays", "[engines]") {
+TEST_CASE("every collective of an engine has the right result, on uneven and empty arrays too", "[engines]") {
   const EngineFolder folder;
   write_probing(folder);
   for (const std::string& transport : installed("transport")) {
@@ -221,7 +221,7 @@ TEST_CASE("a rank that dies while another waits for its message is named, long b
   }
 }
 
-TEST_CASE("an engine that fails may free arrays of messages that are under way", "[engines]") {
+TEST_CASE("an engine that fails may free arrays that messages still use", "[engines]") {
   const EngineFolder folder;
   write_probing(folder);
   for (const std::string& transport : installed("transport")) {
@@ -244,7 +244,7 @@ TEST_CASE("a message that never comes fails the job at its deadline", "[engines]
   CHECK(ended.err.find("rank 1") != std::string::npos);
 }
 
-TEST_CASE("what an engine has no use for is refused", "[engines]") {
+TEST_CASE("settings without an effect on an engine are refused", "[engines]") {
   const EngineFolder folder;
   struct Refusal {
     std::string setting;

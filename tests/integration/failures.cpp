@@ -28,14 +28,14 @@ TEST_CASE("a job that is wrong is refused before anything is written", "[program
   CHECK_THAT(refused({"job.task=iterate"}), Contains("[data] has no effect with [job] task = iterate"));
 }
 
-TEST_CASE("a job file that is not there is named", "[program]") {
+TEST_CASE("a missing job file is named", "[program]") {
   const TemporaryFolder folder;
   const Ended ended = run_program(folder.path(), {"nothing.ini"});
   CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains("nothing.ini"));
 }
 
-TEST_CASE("a run whose loss is not finite fails with the step and the tensor, and says so in its summary",
+TEST_CASE("a run whose loss is not finite fails with the step and the tensor, on screen and in its summary",
           "[program]") {
   const JobFolder job;
   const Ended ended = job.run({"train.learning_rate=1e30"});
@@ -49,7 +49,7 @@ TEST_CASE("a run whose loss is not finite fails with the step and the tensor, an
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("an output folder that cannot be is the job's mistake", "[program]") {
+TEST_CASE("an output folder that cannot be made is an error of the job", "[program]") {
   const JobFolder job;
   write_file(job.path() / "run", "a file");
   const Ended ended = job.run();
@@ -57,7 +57,7 @@ TEST_CASE("an output folder that cannot be is the job's mistake", "[program]") {
   CHECK_THAT(ended.err, Contains("run"));
 }
 
-TEST_CASE("weights of something else are refused", "[program]") {
+TEST_CASE("a file that is not weights is refused", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "weights.safetensors", "not weights");
   const Ended ended = run_program(folder.path(), {"generate", "weights.safetensors"});
@@ -106,7 +106,7 @@ TEST_CASE("a run never removes the data that it reads", "[program]") {
   CHECK(read_file(job.path() / "run/summary.json") == summary);
 }
 
-TEST_CASE("a run never removes the files that its job file includes or an option names", "[program]") {
+TEST_CASE("a run never removes files that its job file includes or its options name", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   const std::string settings = "[job]\nseed = 3\n";
@@ -133,7 +133,7 @@ TEST_CASE("more ranks than the border can count are refused", "[program]") {
   CHECK_THAT(run_program(job.path(), {"plan", "job.ini", "--set", "job.ranks=4294967297"}).err, Contains("at most"));
 }
 
-TEST_CASE("a validation loss that is not finite fails the job at once where a parameter is not finite", "[program]") {
+TEST_CASE("a validation loss that is not finite fails the job at once if a parameter is not finite", "[program]") {
   const JobFolder job;
   const Ended ended = job.run({"train.steps=1", "train.learning_rate=1e300", "checkpoint.every=1"});
   CHECK(ended.code == 1);
@@ -143,7 +143,7 @@ TEST_CASE("a validation loss that is not finite fails the job at once where a pa
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/checkpoints/step-000001"));
 }
 
-TEST_CASE("a validation loss that is not finite loses no finite parameters", "[program]") {
+TEST_CASE("a validation loss that is not finite does not lose finite parameters", "[program]") {
   const int ranks = GENERATE(1, 2);
   const JobFolder job;
   // The last rows, which are validated with, are finite and too large to be squared.

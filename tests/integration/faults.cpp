@@ -181,7 +181,7 @@ TEST_CASE("a rank killed before it has joined is the root cause", "[faults]") {
   }
 }
 
-TEST_CASE("a rank killed at any stage of a job is the root cause, with what it was at", "[faults]") {
+TEST_CASE("a rank killed at any stage of a job is the root cause, with its last operation", "[faults]") {
   for (const std::string& transport : transports) {
     for (const std::string phase : {"comparing plans", "connecting", "training", "validating"}) {
       for (const std::size_t victim : {0U, 1U}) {
@@ -201,7 +201,7 @@ TEST_CASE("a rank killed at any stage of a job is the root cause, with what it w
   }
 }
 
-TEST_CASE("who waits for whom in which operation is told beside the root cause", "[faults]") {
+TEST_CASE("the root cause is reported with the ranks that wait, and the operations they wait in", "[faults]") {
   for (const std::string& transport : transports) {
     DYNAMIC_SECTION(transport) {
       Strike strike("training", 1, [](pid_t, const std::vector<pid_t>& all) {
@@ -228,7 +228,7 @@ TEST_CASE("who waits for whom in which operation is told beside the root cause",
   }
 }
 
-TEST_CASE("a rank that ends by a signal is named with it", "[faults]") {
+TEST_CASE("a rank that ends by a signal is reported with the signal", "[faults]") {
   for (const std::string& transport : transports) {
     for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGUSR2}) {
       const std::string name = std::string("SIG") + sigabbrev_np(signal);
@@ -245,7 +245,7 @@ TEST_CASE("a rank that ends by a signal is named with it", "[faults]") {
   }
 }
 
-TEST_CASE("what a batch system sends to every process of a job is left to the launcher", "[faults]") {
+TEST_CASE("signals that a batch system sends to all processes are handled by the launcher alone", "[faults]") {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
     DYNAMIC_SECTION("SIG" << sigabbrev_np(signal)) {
       Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
@@ -281,7 +281,7 @@ TEST_CASE("what a batch system sends to every process of a job is left to the la
   }
 }
 
-TEST_CASE("of ranks that are killed together one is the root cause", "[faults]") {
+TEST_CASE("if all ranks are killed together, one of them is the root cause", "[faults]") {
   for (const std::string& transport : transports) {
     DYNAMIC_SECTION(transport) {
       Strike strike("training", 0, [](pid_t, const std::vector<pid_t>& all) {
@@ -299,7 +299,7 @@ TEST_CASE("of ranks that are killed together one is the root cause", "[faults]")
   }
 }
 
-TEST_CASE("a rank that stands still for less than the timeout holds the job up, and no more", "[faults]") {
+TEST_CASE("a rank that stands still for less than the timeout only delays the job", "[faults]") {
   for (const std::string& transport : transports) {
     DYNAMIC_SECTION(transport) {
       Strike strike("training", 1, [&](pid_t launcher, const std::vector<pid_t>& all) {
@@ -346,7 +346,7 @@ TEST_CASE("the death of the launcher ends the ranks at every stage", "[faults]")
   }
 }
 
-TEST_CASE("strangers at the door do not disturb the job", "[faults]") {
+TEST_CASE("strangers at the launcher's port do not disturb the job", "[faults]") {
   const int rounds = attacks(20);
   std::vector<shardrun::files::FileDescriptor> held;
   Strike strike("training", 0, [&](pid_t launcher, const std::vector<pid_t>& all) {

@@ -170,7 +170,7 @@ Weights kill_late(int kills) {
 
 }  // namespace
 
-TEST_CASE("a run whose folder is removed or moved never writes to the next run's in its place", "[folders]") {
+TEST_CASE("a run whose folder is removed or moved never writes to the next run's folder in its place", "[folders]") {
   CHECK(mixed_of(4) == 0);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("50 folders removed or moved under a run, and another run in their pla
   CHECK(mixed_of(50) == 0);
 }
 
-TEST_CASE("whoever is killed late leaves the earlier weights or the new ones, and the summary says which",
+TEST_CASE("a run killed while it writes weights leaves the old weights or the new ones, and the summary says which",
           "[folders]") {
   kill_late(6);  // which checks every one
 }
@@ -188,7 +188,7 @@ TEST_CASE("100 kills late in writing", "[.attack]") {
   WARN(found.earlier << " left the earlier weights, " << found.fresh << " the new ones");
 }
 
-TEST_CASE("a run whose lock is removed ends", "[folders]") {
+TEST_CASE("a run ends when its lock is removed", "[folders]") {
   const JobFolder job;
   bool done = false;
   const Ended ended =
@@ -205,7 +205,7 @@ TEST_CASE("a run whose lock is removed ends", "[folders]") {
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("a run whose folder is moved says where it is, and leaves its summary there", "[folders]") {
+TEST_CASE("a run whose folder is moved names the new place, and leaves its summary there", "[folders]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
   bool done = false;
@@ -248,8 +248,7 @@ TEST_CASE("address space that the arena does not fit into is named", "[folders]"
   CHECK_THAT(ended.err, Contains("(ulimit -v) leaves") && Contains("raise that limit"));
 }
 
-TEST_CASE("ranks share memory under a limit of their address space, and what cannot fit is refused before",
-          "[folders]") {
+TEST_CASE("under an address space limit ranks share memory, and a job that cannot fit is refused", "[folders]") {
   if (sanitized) {
     return;
   }
@@ -309,7 +308,7 @@ TEST_CASE("under dp one copy of the weights is written, beside the older one", "
   }
 }
 
-TEST_CASE("a disk that fills up is the root cause that is told", "[folders]") {
+TEST_CASE("a disk that fills up is reported as the root cause", "[folders]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
   // The weights fit, and some of metrics.jsonl.

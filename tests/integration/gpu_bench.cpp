@@ -174,7 +174,7 @@ TEST_CASE("bench/gpu: two processes train over NCCL on one GPU, and a failure of
              Contains("exit code -9 after ") && Contains("NCCL_HOSTID=r1") && Contains("NCCL_DEBUG=INFO"));
 }
 
-TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those after it", "[gpu_bench]") {
+TEST_CASE("bench/gpu: a failing step is reported, and the steps after it still run", "[gpu_bench]") {
   if (!has_python()) {
     return;
   }
@@ -222,7 +222,7 @@ TEST_CASE("bench/gpu: a step that fails is reported, and does not stop those aft
   CHECK_THAT(text_of(folder.path() / "gpu-run.log"), Contains("bin/shardrun devices --json"));
 }
 
-TEST_CASE("bench/gpu judges what it measured", "[gpu_bench]") {
+TEST_CASE("bench/gpu judges its measurements", "[gpu_bench]") {
   if (!has_python()) {
     return;
   }

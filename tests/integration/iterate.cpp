@@ -47,7 +47,7 @@ std::vector<float> temperature(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("a simulation equals the serial loop bit for bit, whatever the threads", "[program]") {
+TEST_CASE("a simulation equals the serial loop bit for bit, with any number of threads", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "heat.ini",
              "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 1003\nbump = 0.05\n[iterate]\nsteps "
@@ -103,7 +103,7 @@ std::string text_of_temperature(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("half the steps twice are all the steps at once, bit for bit, however the halves are split", "[program]") {
+TEST_CASE("two runs of half the steps have the bits of one run, however each is split", "[program]") {
   const Heat heat = GENERATE(Heat{"line", "heat1d\ncells = 103\nboundary = fixed\nwall = 0.375", "[sharding]\nx = d\n"},
                              Heat{"plane", "heat2d\nrows = 17\ncolumns = 13", "[sharding]\nx = d\n"});
   INFO(heat.name);
@@ -133,7 +133,7 @@ TEST_CASE("half the steps twice are all the steps at once, bit for bit, however 
   }
 }
 
-TEST_CASE("states saved under way are those of their steps, and can be gone on from in their own folder", "[program]") {
+TEST_CASE("states saved during a run are right, and a run can continue from one in its own folder", "[program]") {
   const Heat heat = {"line", "heat1d\ncells = 103", "[sharding]\nx = d\n"};
   const int ranks = GENERATE(1, 2);
   const TemporaryFolder folder;
@@ -165,7 +165,7 @@ TEST_CASE("states saved under way are those of their steps, and can be gone on f
   CHECK(text_of_temperature(folder / "run/state.safetensors") == text_of_temperature(folder / "ten/state.safetensors"));
 }
 
-TEST_CASE("a state that is not the model's is refused before anything starts", "[program]") {
+TEST_CASE("a state of another model is refused before anything starts", "[program]") {
   const TemporaryFolder folder;
   write_job(folder.path(), {"line", "heat1d\ncells = 103", ""}, 1);
   const auto refused = [&](const std::vector<std::string>& settings) {
@@ -224,7 +224,7 @@ TEST_CASE("a run leaves the user's files in a folder that no run has held, and t
   CHECK(read_file(folder / "o/weights.safetensors") == "of a training run");
 }
 
-TEST_CASE("verify begins with the saved state too", "[program]") {
+TEST_CASE("verify of an iterated job begins with the saved state too", "[program]") {
   const TemporaryFolder folder;
   write_job(folder.path(), {"line", "heat1d\ncells = 103", "[sharding]\nx = d\n"}, 2);
   REQUIRE(run_program(folder.path(), with_settings({"heat.ini"}, {"job.output=run", "iterate.steps=9"})).code == 0);
@@ -233,7 +233,7 @@ TEST_CASE("verify begins with the saved state too", "[program]") {
   CHECK(ended.code == 0);
 }
 
-TEST_CASE("nothing is sampled from an iterated run, and that is said", "[program]") {
+TEST_CASE("generate refuses an iterated run", "[program]") {
   const TemporaryFolder folder;
   write_file(folder / "job.ini",
              "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 8\n[iterate]\nsteps = 1\n");

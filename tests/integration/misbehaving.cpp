@@ -79,7 +79,7 @@ const std::string with_transport = " --set job.strategy=dp --set job.ranks=2 --s
 
 }  // namespace
 
-TEST_CASE("a strategy that ends the process or hangs is named, wherever it does", "[misbehaving]") {
+TEST_CASE("a strategy that ends the process or hangs is named, in every function", "[misbehaving]") {
   const Misbehaving job;
   for (const std::string place : {"constructor", "open", "options", "make_plan"}) {
     for (const Kind& kind : endings) {
@@ -103,7 +103,7 @@ Ended run_model(const Misbehaving& job, const std::string& place, const std::str
 
 }  // namespace
 
-TEST_CASE("a model that ends the process or hangs is named, wherever it does", "[misbehaving]") {
+TEST_CASE("a model that ends the process or hangs is named, in every function", "[misbehaving]") {
   const Misbehaving job;
   CHECK(run_model(job, "none", "none").code == 0);
   for (const std::string place : {"constructor", "open", "declare", "iterate"}) {
@@ -151,7 +151,7 @@ TEST_CASE("a plugin may start processes that end by themselves", "[misbehaving]"
   }
 }
 
-TEST_CASE("a transport that ends the process or hangs is named, in ranks too", "[misbehaving]") {
+TEST_CASE("a transport that ends the process or hangs is named, on launcher and ranks", "[misbehaving]") {
   const Misbehaving job;
   for (const std::string place : {"constructor", "configure", "opening"}) {
     for (const Kind& kind : endings) {
@@ -162,7 +162,7 @@ TEST_CASE("a transport that ends the process or hangs is named, in ranks too", "
   }
 }
 
-TEST_CASE("what a plugin started in a rank ends with a rank that was killed", "[misbehaving]") {
+TEST_CASE("processes that a plugin started in a rank end when the rank is killed", "[misbehaving]") {
   const Misbehaving job;
   const Ended ended = job.run("opening", "fork_SIGKILL", "run JOB", with_transport);
   CHECK(ended.code != 0);
@@ -214,7 +214,7 @@ TEST_CASE("the list names plugins that cannot be loaded, and has all others", "[
   }
 }
 
-TEST_CASE("the check of a plugin says how it ended its processes", "[misbehaving]") {
+TEST_CASE("plugins check says how a plugin ended its processes", "[misbehaving]") {
   const Misbehaving job;
   const std::vector<std::pair<std::string, std::string>> checks = {{"strategy", "option"}, {"transport", "barrier"}};
   for (const auto& [plugin, word] : checks) {
@@ -234,7 +234,7 @@ TEST_CASE("the check of a plugin says how it ended its processes", "[misbehaving
   }
 }
 
-TEST_CASE("what plugins say cannot act on a terminal", "[misbehaving]") {
+TEST_CASE("control characters in text of plugins are escaped", "[misbehaving]") {
   const Misbehaving job;
   const Ended list = job.run("nowhere", "", "plugins JOB", "");
   CHECK(list.code == 0);

@@ -106,7 +106,7 @@ std::string text_job_with(const std::string& job_lines, const std::string& secti
 
 }  // namespace
 
-TEST_CASE("a rectangle over real ranks equals the serial loop bit for bit, and sends its halos", "[named]") {
+TEST_CASE("heat on a rectangle over real ranks equals the serial loop bit for bit, and sends its halos", "[named]") {
   const std::vector<float> expected = heat_serially();
   struct Split {
     const char* name;
@@ -138,7 +138,7 @@ TEST_CASE("a rectangle over real ranks equals the serial loop bit for bit, and s
   }
 }
 
-TEST_CASE("elements that climb their sine are the same over real ranks", "[named]") {
+TEST_CASE("model sin over real ranks has the same bits as on one rank", "[named]") {
   const TemporaryFolder folder;
   const std::string text =
       "[job]\ntask = iterate\noutput = run\nthreads = 1\nstrategy = named\n[model]\nname = sin\ncells = "
@@ -153,7 +153,7 @@ TEST_CASE("elements that climb their sine are the same over real ranks", "[named
   CHECK(state(folder.path(), "y") == y);
 }
 
-TEST_CASE("what other strategies split, said by name, is the same plan", "[named]") {
+TEST_CASE("splits by name give the same plans as dp and tp", "[named]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(20000));
   const auto programs = [&](const std::string& job_lines, const std::string& sections) {
@@ -210,7 +210,7 @@ TEST_CASE("an mlp split by name agrees with the reference", "[named]") {
   }
 }
 
-TEST_CASE("mistakes in [sharding] are told by their line", "[named]") {
+TEST_CASE("mistakes in [sharding] are reported with their line", "[named]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(20000));
   const auto error = [&](const std::string& lines, const std::string& job = "ranks = 2\nstrategy = named\n") {

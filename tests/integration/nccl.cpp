@@ -45,7 +45,7 @@ void check_planned(const JobFolder& job) {
 
 }  // namespace
 
-TEST_CASE("every strategy trains over NCCL with the cpu's losses, and touches what was planned", "[nccl]") {
+TEST_CASE("every strategy trains over NCCL with the cpu's losses and the planned peak of memory", "[nccl]") {
   const NcclInstallation nccl;
   std::vector<SplitJob> jobs = split_jobs();
   jobs.push_back({"dp in mixed precision on 3", {"job.strategy=dp", "job.ranks=3", "train.precision=mixed"}});
@@ -98,7 +98,7 @@ TEST_CASE("a plan for NCCL needs neither a GPU nor NCCL", "[nccl]") {
                                  "the device's memory"));
 }
 
-TEST_CASE("a job over NCCL has the same bits in every order in which streams may run", "[nccl]") {
+TEST_CASE("a job over NCCL has the same bits whatever the order in which streams run", "[nccl]") {
   const NcclInstallation nccl;
   for (const std::vector<std::string>& how :
        {std::vector<std::string>{"job.strategy=zero2", "job.ranks=2"},
@@ -136,7 +136,7 @@ TEST_CASE("plan says for each mesh axis whether its transport moves the GPU's me
   CHECK(plan.at("transports").at("shard").at("transport") == "nccl");
 }
 
-TEST_CASE("a deterministic job has the bits over NCCL that it has over a transport for host memory", "[nccl]") {
+TEST_CASE("a deterministic job has the same bits over NCCL and over a transport for host memory", "[nccl]") {
   const NcclInstallation nccl;
   for (const char* precision : {"float32", "mixed"}) {
     const std::vector<std::string> settings = {"job.strategy=zero2",     "job.ranks=3",
@@ -155,7 +155,7 @@ TEST_CASE("a deterministic job has the bits over NCCL that it has over a transpo
   }
 }
 
-TEST_CASE("a job over NCCL whose streams do not wait for each other is noticed", "[nccl]") {
+TEST_CASE("NCCL streams that do not wait for each other are noticed", "[nccl]") {
   const NcclInstallation nccl;
   const std::vector<std::string> settings = {"job.strategy=zero2", "job.ranks=2", "train.steps=2", "job.timeout=5"};
   const JobFolder sound;
@@ -179,7 +179,7 @@ TEST_CASE("verify compares a job over NCCL with the reference", "[nccl]") {
   CHECK(json::parse(ended.out).at("passed").as_bool());
 }
 
-TEST_CASE("ranks that share a GPU are told what NCCL needs for that, and train with it", "[nccl]") {
+TEST_CASE("ranks that share a GPU are told what NCCL needs for it, and train when they have it", "[nccl]") {
   const NcclInstallation nccl;
   const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=2", "train.steps=2", "job.timeout=30"};
   const JobFolder refused;
@@ -194,7 +194,7 @@ TEST_CASE("ranks that share a GPU are told what NCCL needs for that, and train w
   CHECK(trained.code == 0);
 }
 
-TEST_CASE("an error of a GPU ends a job over NCCL with the rank, the GPU, the tensor and CUDA's words", "[nccl]") {
+TEST_CASE("an error of a GPU ends a job over NCCL, and names rank, GPU and CUDA's error", "[nccl]") {
   const NcclInstallation nccl;
   const JobFolder job;
   const Ended ended = nccl.run(job.path(), {"job.ini"}, {"job.strategy=dp", "job.ranks=2", "job.timeout=20"},
@@ -204,7 +204,7 @@ TEST_CASE("an error of a GPU ends a job over NCCL with the rank, the GPU, the te
   CHECK_THAT(ended.err, Contains("rank ") && Contains("GPU ") && Contains("an illegal memory access was encountered"));
 }
 
-TEST_CASE("a rank that dies ends a job over NCCL, and is named", "[nccl]") {
+TEST_CASE("a rank that dies ends a job over NCCL and is named", "[nccl]") {
   const NcclInstallation nccl;
   const JobFolder job;
   const Ended ended =

@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 namespace json = boost::json;
 
-TEST_CASE("plugins check skips nccl, whose memory the cases do not have, and says whether it opens", "[nccl]") {
+TEST_CASE("plugins check skips nccl, which does not move host memory, and says whether it opens", "[nccl]") {
   const std::string file = SHARDRUN_PLUGINS "/shardrun_transport_nccl.so";
   const JobFolder folder;
   const Installation fake(SHARDRUN_FAKE_LIBRARY);

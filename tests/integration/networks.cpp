@@ -74,7 +74,8 @@ std::vector<double> masked_losses(int counted, int steps, double rate) {
 
 }  // namespace
 
-TEST_CASE("a loss with counts is the sum over all samples by their count, however a step is divided", "[programs]") {
+TEST_CASE("a loss with counts is the sum over all samples divided by their count, however a step is divided",
+          "[programs]") {
   struct Division {
     const char* microbatches;
     const char* ranks;
@@ -107,7 +108,7 @@ TEST_CASE("a loss with counts is the sum over all samples by their count, howeve
   }
 }
 
-TEST_CASE("a loss with counts is clipped and validated as what it is divided to", "[programs]") {
+TEST_CASE("clipping and validation use the loss with counts after its division", "[programs]") {
   const TemporaryFolder folder;
   write_masked(folder.path(), 7);
   const auto settings_of = [&](const char* microbatches, const char* eval_batch) {
@@ -139,7 +140,7 @@ TEST_CASE("a loss with counts is clipped and validated as what it is divided to"
   }
 }
 
-TEST_CASE("networks of the examples learn, under each strategy the same", "[programs]") {
+TEST_CASE("the example networks learn the same under each strategy", "[programs]") {
   const TemporaryFolder folder;
   write_samples(folder.path());
   const std::vector<std::string> data = {
@@ -167,7 +168,7 @@ TEST_CASE("networks of the examples learn, under each strategy the same", "[prog
 }
 
 // Its batch norm has the statistics of the whole batch, whatever the split.
-TEST_CASE("a convolutional network learns the same with the batch or the images split", "[programs]") {
+TEST_CASE("a convolutional network has the same losses with the batch or the images split", "[programs]") {
   const TemporaryFolder folder;
   write_images(folder.path());
   const std::vector<std::vector<std::string>> splits = {
@@ -202,7 +203,7 @@ TEST_CASE("a convolutional network learns the same with the batch or the images 
   run_job(folder.path(), "verify", example("conv_net"), settings_of(splits.back(), "train.precision=mixed"));
 }
 
-TEST_CASE("a model without data is trained to the rest of its chain, on one to three ranks", "[programs]") {
+TEST_CASE("a model without data is trained to rest, on one to three ranks", "[programs]") {
   const TemporaryFolder folder;
   for (const char* ranks : {"1", "2", "3"}) {
     INFO(ranks);
@@ -230,7 +231,7 @@ boost::json::object plan_of(const std::filesystem::path& folder, const std::stri
 
 }  // namespace
 
-TEST_CASE("ResNet-50 has the parameters, operations and gradients that are known of it", "[programs]") {
+TEST_CASE("ResNet-50 has its published number of parameters, operations and gradient bytes", "[programs]") {
   const TemporaryFolder folder;
   const boost::json::object plan = plan_of(folder.path(), "resnet50", {});
   CHECK(plan.at("parameters").to_number<std::int64_t>() == 25557032);
@@ -245,7 +246,7 @@ TEST_CASE("ResNet-50 has the parameters, operations and gradients that are known
 
 // A hundred layers of float32 differ by 5e-7 in the loss. Some activation then lies on the other side of zero, which
 // changes gradients by a percent: hence the small learning rate.
-TEST_CASE("a narrow ResNet-50 has the same losses whatever is split: samples, rows, columns", "[programs]") {
+TEST_CASE("a narrow ResNet-50 has the same losses with samples, rows or columns split", "[programs]") {
   const TemporaryFolder folder;
   std::string pixels;
   std::string labels;
@@ -285,7 +286,8 @@ TEST_CASE("a narrow ResNet-50 has the same losses whatever is split: samples, ro
   }
 }
 
-TEST_CASE("Llama has its parameters, and trains under each strategy the same", "[programs]") {
+TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains alike under each strategy",
+          "[programs]") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 4000; ++i) {

@@ -54,7 +54,7 @@ std::string remedy_of(const json::object& plan) {
 
 }  // namespace
 
-TEST_CASE("work beyond 64 bits is counted", "[plan]") {
+TEST_CASE("plan counts more FLOPs than 64 bits hold", "[plan]") {
   // 16 layers of 12 x 65536^2 parameters, 2^25 tokens: 6 FLOPs for each parameter and token. A microbatch has 1e19.
   const Bare job;
   const std::vector<std::string> large = {"model.layers=16", "model.width=65536", "model.context=4096",
@@ -67,7 +67,8 @@ TEST_CASE("work beyond 64 bits is counted", "[plan]") {
   CHECK_THAT(job.plan(large).out, Contains("EFLOP\n"));
 }
 
-TEST_CASE("ranks that microbatches of few rows leave idle are told, and each remedy ends it", "[plan]") {
+TEST_CASE("plan reports ranks that are idle because microbatches have few rows, and each remedy it names helps",
+          "[plan]") {
   const Bare job;
   const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=4"};
   const json::object plan = job.as_json(both(dp, {"data.microbatches=4"}));
@@ -90,14 +91,14 @@ TEST_CASE("ranks that microbatches of few rows leave idle are told, and each rem
         "[mesh] data = 1 and [job] ranks = 2");
 }
 
-TEST_CASE("stages without layers are told, and the remedy ends it", "[plan]") {
+TEST_CASE("plan reports stages without layers, and the remedy it names helps", "[plan]") {
   const Bare job;
   const std::vector<std::string> pp = {"job.strategy=pp", "data.microbatches=8"};
   CHECK(remedy_of(job.as_json(both(pp, {"job.ranks=8"}))) == "4 layers keep 4 of 8 stages busy: [job] ranks = 4");
   CHECK_FALSE(job.as_json(both(pp, {"job.ranks=4"})).contains("idle"));
 }
 
-TEST_CASE("ranks without heads are told, by a run too", "[plan]") {
+TEST_CASE("plan and run report ranks without heads", "[plan]") {
   const Bare job;
   const std::vector<std::string> tp = {"job.strategy=tp", "job.ranks=3", "model.heads=2"};
   const json::object plan = job.as_json(tp);
@@ -108,7 +109,7 @@ TEST_CASE("ranks without heads are told, by a run too", "[plan]") {
   CHECK_THAT(job.plan({"job.strategy=tp", "job.ranks=2", "model.heads=2"}).out, !Contains("has no heads"));
 }
 
-TEST_CASE("splits that are merely uneven are no idle ranks", "[plan]") {
+TEST_CASE("uneven splits do not count as idle ranks", "[plan]") {
   const Bare job;
   for (const std::vector<std::string>& how :
        std::vector<std::vector<std::string>>{{"job.strategy=dp", "job.ranks=4", "data.batch=7"},
@@ -121,7 +122,7 @@ TEST_CASE("splits that are merely uneven are no idle ranks", "[plan]") {
   }
 }
 
-TEST_CASE("a run begins with the ranks that are idle", "[plan]") {
+TEST_CASE("a run reports idle ranks when it begins", "[plan]") {
   const JobFolder job;
   const Ended run = job.run(
       {"job.strategy=dp", "job.ranks=2", "data.batch=2", "data.microbatches=2", "train.steps=1", "train.eval_every=1"});
@@ -132,7 +133,7 @@ TEST_CASE("a run begins with the ranks that are idle", "[plan]") {
   CHECK_THAT(job.run({"train.steps=1", "train.eval_every=1"}).out, !Contains("idle"));
 }
 
-TEST_CASE("[cluster] memory says whether ranks fit, and settings with which they do", "[plan]") {
+TEST_CASE("plan compares ranks with [cluster] memory, and names settings with which they fit", "[plan]") {
   const Bare job;
   const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=2"};
   const json::object enough = job.as_json(both(dp, {"cluster.memory=1G"}));
@@ -182,7 +183,7 @@ TEST_CASE("rates of [cluster] have no effect beside memory alone", "[plan]") {
   CHECK_THAT(refused({"cluster.data.bandwidth=1e9"}), Contains("[cluster.data] has no effect without [cluster] flops"));
 }
 
-TEST_CASE("a run says where [cluster] memory is not what it needs, or not what the machine has", "[plan]") {
+TEST_CASE("a run says where [cluster] memory is less than the job needs, or differs from the machine's", "[plan]") {
   const JobFolder job;
   const std::vector<std::string> steps = {"train.steps=1", "train.eval_every=1"};
   const Ended small = job.run(both(steps, {"cluster.memory=1K"}));
@@ -210,7 +211,7 @@ TEST_CASE("many ranks and stages are planned in less than 120 lines", "[plan]") 
                             Contains("one of 3 stages is shown\n") && Contains("tokens a second"));
 }
 
-TEST_CASE("the least and the most over ranks are printed, or all of some or of every rank", "[plan]") {
+TEST_CASE("plan prints the least and the most over ranks, or the ranks that are asked for", "[plan]") {
   const Bare job;
   const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=4", "data.batch=6"};
   const json::object plan = job.as_json(dp);
@@ -256,7 +257,7 @@ TEST_CASE("a pipeline's timeline takes the predicted costs", "[plan]") {
   }
 }
 
-TEST_CASE("tokens a second follow from samples where there are no data", "[plan]") {
+TEST_CASE("plan predicts tokens per second without data", "[plan]") {
   const Bare job;
   const json::object step =
       job.as_json({"cluster.flops=1e9", "cluster.memory_bandwidth=1e12"}).at("predicted").as_object();

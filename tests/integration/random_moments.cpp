@@ -151,7 +151,7 @@ std::vector<Blow> all_blows() {
 }  // namespace
 
 // The moments are random, and differ from run to run: run it by its tag, with SHARDRUN_ATTACKS=1000.
-TEST_CASE("whoever is hit by whatever signal at whatever moment, the job ends and nobody is left", "[.random]") {
+TEST_CASE("after any signal to any process at any moment, the job ends and no process is left", "[.random]") {
   std::mt19937 random(std::random_device{}());
   const auto up_to = [&random](std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(0, most)(random);

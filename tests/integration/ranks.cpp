@@ -98,7 +98,7 @@ std::vector<std::string> with(std::vector<std::string> settings, const std::vect
 
 }  // namespace
 
-TEST_CASE("a job split over ranks learns what one rank learns, and needs what was planned", "[ranks]") {
+TEST_CASE("a job split over ranks has the losses of one rank, and the planned memory and traffic", "[ranks]") {
   const JobFolder single;
   REQUIRE(single.run().code == 0);
   const std::vector<double> expected = single.losses();
@@ -144,7 +144,7 @@ TEST_CASE("a job split over ranks learns what one rank learns, and needs what wa
   }
 }
 
-TEST_CASE("a rank that is killed ends the job with its name, and nothing is left", "[ranks]") {
+TEST_CASE("a killed rank ends the job and is named, and no process is left", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     for (const std::size_t victim : {0U, 1U}) {
       DYNAMIC_SECTION("rank " << victim << " over " << transport) {
@@ -175,7 +175,7 @@ TEST_CASE("a rank that is killed ends the job with its name, and nothing is left
   }
 }
 
-TEST_CASE("a rank that is killed while weights are written leaves nothing half-written", "[ranks]") {
+TEST_CASE("a rank killed while weights are written leaves no half-written file", "[ranks]") {
   // Whoever opens a pipe to write stands still until it is opened to be read: the first rank, where it begins the file,
   // while the other one waits for it.
   const int victim = GENERATE(1, 0);
@@ -209,7 +209,7 @@ TEST_CASE("a rank that is killed while weights are written leaves nothing half-w
   }
 }
 
-TEST_CASE("a rank that is stopped is noticed when it should have answered", "[ranks]") {
+TEST_CASE("a stopped rank is noticed when its answer is overdue", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     DYNAMIC_SECTION(transport) {
       const JobFolder job;
@@ -243,7 +243,7 @@ void await_full(int pipe, pid_t writer) {
 
 }  // namespace
 
-TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor a second signal", "[ranks]") {
+TEST_CASE("a full screen that nobody reads delays neither the end of a failed job nor a second signal", "[ranks]") {
   const bool by_signals = GENERATE(false, true);
   const JobFolder job;
   const std::filesystem::path screen = job.path() / "screen";
@@ -284,7 +284,7 @@ TEST_CASE("a screen that nobody reads holds up neither the notice of a death nor
   }
 }
 
-TEST_CASE("a rank that hangs while it sends heartbeats is named before those that wait for it", "[ranks]") {
+TEST_CASE("a rank that hangs but sends heartbeats is named before the ranks that wait for it", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     INFO(transport);
     const JobFolder job;
@@ -334,7 +334,7 @@ TEST_CASE("ranks end with their launcher", "[ranks]") {
   }
 }
 
-TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "[ranks]") {
+TEST_CASE("a signal stops all ranks at the same step, and their results are saved", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     DYNAMIC_SECTION(transport) {
       const JobFolder job;
@@ -351,7 +351,7 @@ TEST_CASE("a signal stops all ranks at one step, and what they have is saved", "
   }
 }
 
-TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than any operation may take", "[ranks]") {
+TEST_CASE("after Ctrl-Z ranks may pause between two steps for longer than the timeout of operations", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     INFO(transport);
     const JobFolder job;
@@ -393,7 +393,7 @@ TEST_CASE("Ctrl-Z lets the ranks stand still between two steps for longer than a
   }
 }
 
-TEST_CASE("a second signal ends the ranks at once, and the summary says how far they were", "[ranks]") {
+TEST_CASE("a second signal ends the ranks at once, and the summary counts their steps", "[ranks]") {
   const JobFolder job;
   Interference insist([&job](pid_t launcher, const std::vector<pid_t>& ranks) {
     for (const pid_t rank : ranks) {
@@ -414,7 +414,7 @@ TEST_CASE("a second signal ends the ranks at once, and the summary says how far 
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("ranks wait for one that is slow to start, however long that takes it", "[ranks]") {
+TEST_CASE("ranks wait for a rank that is slow to start, without a deadline", "[ranks]") {
   const JobFolder job;
   const std::filesystem::path held = job.path() / "held";
   REQUIRE(mkfifo(held.c_str(), 0600) == 0);
@@ -441,7 +441,7 @@ TEST_CASE("ranks wait for one that is slow to start, however long that takes it"
   CHECK(ended.code == 0);
 }
 
-TEST_CASE("ranks wait for the one that joins the weights, however long that takes it", "[ranks]") {
+TEST_CASE("ranks wait without a deadline for the rank that writes the joined weights", "[ranks]") {
   const JobFolder job;
   const std::filesystem::path held = job.path() / "run/.weights.safetensors.tmp";
   std::future<bool> early;
@@ -467,7 +467,7 @@ TEST_CASE("ranks wait for the one that joins the weights, however long that take
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("numbers that are not finite stop all ranks with the step and the tensor that was the first", "[ranks]") {
+TEST_CASE("a loss that is not finite stops all ranks and names the step and the first bad tensor", "[ranks]") {
   for (const std::string& transport : installed("transport")) {
     for (const char* strategy : {"dp", "pp"}) {
       DYNAMIC_SECTION(strategy << " over " << transport) {
@@ -486,7 +486,7 @@ TEST_CASE("numbers that are not finite stop all ranks with the step and the tens
   }
 }
 
-TEST_CASE("what cannot be split is refused before anything starts", "[ranks]") {
+TEST_CASE("a job that cannot be split is refused before anything starts", "[ranks]") {
   const JobFolder job;
   const auto refused = [&](const std::vector<std::string>& overrides) {
     const Ended ended = job.run(overrides);
@@ -502,7 +502,8 @@ TEST_CASE("what cannot be split is refused before anything starts", "[ranks]") {
   CHECK_THAT(refused({"job.ranks=2"}), Contains("single"));
 }
 
-TEST_CASE("ranks that there are not enough descriptors for are refused before anything is written", "[ranks]") {
+TEST_CASE("a job with more ranks than its limit of open files allows is refused before anything is written",
+          "[ranks]") {
   const JobFolder job;
   const std::string run = "\"$0\" job.ini --set job.strategy=dp --set job.ranks=2 --set job.threads=1";
 

@@ -76,7 +76,7 @@ std::vector<Flip> flips() {
 
 }  // namespace
 
-TEST_CASE("a bit that is flipped on one rank fails the job, with the tensor, the ranks and the step", "[replicas]") {
+TEST_CASE("a bit flipped on one rank fails the job and names the tensor, the ranks and the step", "[replicas]") {
   for (const char* over : {"shm", "gloo"}) {
     for (const Flip& flip : flips()) {
       DYNAMIC_SECTION(flip.name << " over " << over) {
@@ -96,7 +96,7 @@ TEST_CASE("a bit that is flipped on one rank fails the job, with the tensor, the
   }
 }
 
-TEST_CASE("a sum between copies of a sharded model is compared", "[replicas]") {
+TEST_CASE("sums between the replicas of a sharded model are compared", "[replicas]") {
   const JobFolder job;
   const Settings hsdp = {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2", "train.steps=1"};
   for (int at_op = 44;; ++at_op) {
@@ -139,7 +139,7 @@ TEST_CASE("replicas are compared every so many steps, at evaluations and before 
   CHECK(never.summary().at("checks") == 0);
 }
 
-TEST_CASE("a bit that is flipped in the comparison itself is told as that", "[replicas]") {
+TEST_CASE("a bit flipped in the comparison itself is reported as such", "[replicas]") {
   for (const int at_op : {2, 3}) {
     INFO(at_op);
     const JobFolder job;
@@ -150,8 +150,7 @@ TEST_CASE("a bit that is flipped in the comparison itself is told as that", "[re
   }
 }
 
-TEST_CASE("a bit that is flipped in an agreement is told at once, where no rank can have given the number",
-          "[replicas]") {
+TEST_CASE("a flipped bit in an agreement is reported at once if no rank can have sent the number", "[replicas]") {
   const JobFolder job;
   const Ended ended =
       run_flipped(job, 2, "shm", {"job.strategy=dp", "job.ranks=2", "train.steps=3", "job.check_every=-1"});
@@ -219,7 +218,7 @@ TEST_CASE("healthy replicas are equal with every strategy over every transport",
   }
 }
 
-TEST_CASE("fields that ranks hold copies of are compared while a model is iterated", "[replicas]") {
+TEST_CASE("fields that several ranks hold are compared while a model is iterated", "[replicas]") {
   const JobFolder folder;
   const std::string job =
       "[job]\ntask = iterate\nranks = 4\nstrategy = named\noutput = run\ncheck_every = 1\n"

@@ -40,7 +40,7 @@ json::array attempts_of(const JobFolder& job) {
 
 }  // namespace
 
-TEST_CASE("a job whose rank dies again and again ends with the bits of one that nothing happened to", "[program]") {
+TEST_CASE("a job whose rank dies again and again ends with the bits of an undisturbed job", "[program]") {
   const JobFolder job;
   for (const std::string over : {"shm", "gloo"}) {
     INFO(over);
@@ -91,7 +91,7 @@ TEST_CASE("a job without progress is given up after its restarts, with the first
                                  std::string(attempts_of(job)[0].at("cause").as_string())));
 }
 
-TEST_CASE("a rank that hangs is a reason to start again", "[program]") {
+TEST_CASE("a rank that hangs is restarted", "[program]") {
   const JobFolder job;
   const Ended ended =
       job.run(two_ranks + Settings{"job.restarts=1", "job.timeout=1", "checkpoint.async=false",
@@ -102,7 +102,7 @@ TEST_CASE("a rank that hangs is a reason to start again", "[program]") {
   CHECK(attempts_of(job)[0].at("rank") == 1);
 }
 
-TEST_CASE("a failure that would repeat is not a reason to start again", "[program]") {
+TEST_CASE("a failure that would repeat is not followed by a restart", "[program]") {
   const JobFolder job;
   const Settings settings = two_ranks + Settings{"train.learning_rate=1e30", "transport.chaos.over=shm"};
   const std::string without = job.run(settings).err;
@@ -114,7 +114,7 @@ TEST_CASE("a failure that would repeat is not a reason to start again", "[progra
   CHECK_THAT(without, Contains("the loss is NaN") && !Contains("started again"));
 }
 
-TEST_CASE("the only rank of a job is started again too", "[program]") {
+TEST_CASE("a job of one rank is restarted too", "[program]") {
   const JobFolder job;
   const Settings settings = {"train.steps=300", "checkpoint.every=20", "checkpoint.keep=0", "train.log_every=10"};
   REQUIRE(job.run(settings + Settings{"job.output=whole"}).code == 0);
@@ -133,7 +133,7 @@ TEST_CASE("the only rank of a job is started again too", "[program]") {
   CHECK(computed_from(job.path() / "run", 0) == computed_from(job.path() / "whole", 0));
 }
 
-TEST_CASE("a job whose launcher was killed while it started the ranks again goes on by --resume", "[program]") {
+TEST_CASE("a job whose launcher was killed during a restart goes on with --resume", "[program]") {
   const JobFolder job;
   const Settings settings = two_ranks + Settings{"transport.chaos.over=shm", "checkpoint.async=false"};
   REQUIRE(job.run(settings + Settings{"job.output=whole"}).code == 0);
@@ -181,7 +181,7 @@ void check_goes_on_with_three(const JobFolder& job, const Ended& ended, std::int
 
 }  // namespace
 
-TEST_CASE("a job with a range of ranks goes on with fewer where one always dies", "[program]") {
+TEST_CASE("a job with a range of ranks goes on with fewer if one always dies", "[program]") {
   const JobFolder job;
   const Settings settings = {"job.strategy=dp",    "job.threads=1",      "train.steps=10",
                              "train.eval_every=5", "checkpoint.every=5", "checkpoint.keep=0"};

@@ -77,7 +77,7 @@ void check_passed(const Ended& ended) {
 
 }  // namespace
 
-TEST_CASE("pipelines as a file has them agree with the reference", "[schedule_files]") {
+TEST_CASE("pipelines scheduled by a file agree with the reference", "[schedule_files]") {
   struct Written {
     const char* name;
     const char* actions;
@@ -88,18 +88,18 @@ TEST_CASE("pipelines as a file has them agree with the reference", "[schedule_fi
   }
 }
 
-TEST_CASE("a file's pipeline goes with the other axes of a mesh", "[schedule_files]") {
+TEST_CASE("a schedule from a file works on a mesh with other axes", "[schedule_files]") {
   const WrittenJob job(v_shaped, {"job.strategy=3d", "mesh.pipe=2", "mesh.data=1"});
   check_passed(job.verify());
 }
 
-TEST_CASE("a schedule that is written out is the one of that name", "[schedule_files]") {
+TEST_CASE("a file with the 1f1b schedule gives the plan of 1f1b", "[schedule_files]") {
   const WrittenJob job(one_forward_one_backward);
   CHECK(job.plan({"strategy.schedule=mine.csv"}) == job.plan({"strategy.schedule=1f1b"}));
   CHECK(job.plan({"strategy.schedule=mine.csv"}) != job.plan({"strategy.schedule=gpipe"}));
 }
 
-TEST_CASE("a run's own job file finds the schedule from anywhere", "[schedule_files]") {
+TEST_CASE("a job file that a run has saved finds the schedule from any working directory", "[schedule_files]") {
   const JobFolder job;
   std::filesystem::create_directory(job.path() / "jobs");
   write_file(job.path() / "jobs/mine.csv", v_shaped);
@@ -117,7 +117,7 @@ TEST_CASE("a run's own job file finds the schedule from anywhere", "[schedule_fi
   CHECK(plan.code == 0);
 }
 
-TEST_CASE("lists that wait for each other are refused, with who waits for what", "[schedule_files]") {
+TEST_CASE("a schedule whose stages wait for each other is refused, with who waits for what", "[schedule_files]") {
   const std::string refusal = WrittenJob("0F0,0B0,0F1,0B1,0F2,0B2\n1F0,1F1,1B0,1B1,1F2,1B2\n").refusal();
 
   CHECK_THAT(refusal, StartsWith("shardrun: --set strategy.schedule: [strategy] schedule = /") &&
@@ -126,7 +126,7 @@ TEST_CASE("lists that wait for each other are refused, with who waits for what",
   CHECK_THAT(refusal, Contains("stage 1 at 1F1 waits for ") && Contains(" from stage 0"));
 }
 
-TEST_CASE("mistakes in a schedule's file are told by their places", "[schedule_files]") {
+TEST_CASE("mistakes in a schedule file are reported with their places", "[schedule_files]") {
   CHECK_THAT(WrittenJob("0F0,0F1\n1F0,1Q0\n").refusal(),
              StartsWith("shardrun: strategy 'pp': /") && Contains("/mine.csv: line 2, cell 2: '1Q0' is no action"));
   CHECK_THAT(WrittenJob("0F0,0SEND_F0\n").refusal(), Contains("line 1, cell 2: '0SEND_F0' is communication"));
@@ -142,7 +142,7 @@ TEST_CASE("mistakes in a schedule's file are told by their places", "[schedule_f
   CHECK_THAT(WrittenJob("0F3,0B3\n1F0,1B0\n").refusal(), Contains("action 0F3: a step has 3 microbatches"));
 }
 
-TEST_CASE("a list that the job cannot have is told by the line that names its file", "[schedule_files]") {
+TEST_CASE("a schedule that does not fit the job is reported at the line that names its file", "[schedule_files]") {
   const JobFolder job;
   write_file(job.path() / "job.ini", read_file(job.path() / "job.ini") + "[strategy]\nschedule = mine.csv\n");
   const auto refusal = [&](const char* actions, const char* command) {
@@ -161,7 +161,7 @@ TEST_CASE("a list that the job cannot have is told by the line that names its fi
   }
 }
 
-TEST_CASE("a schedule's file that cannot be read is told by the line that names it", "[schedule_files]") {
+TEST_CASE("a schedule file that cannot be read is reported at the line that names it", "[schedule_files]") {
   const JobFolder job;
   const auto refusal = [&](const std::string& schedule) {
     write_file(job.path() / "bad.ini", read_file(job.path() / "job.ini") + "[strategy]\nschedule = " + schedule + "\n");
@@ -184,7 +184,7 @@ TEST_CASE("a schedule's file that cannot be read is told by the line that names 
   CHECK_THAT(refusal("."), Contains("bad.ini:20: ") && Contains("it is a folder, not a regular file"));
 }
 
-TEST_CASE("the example's schedule is the one that it is named after", "[schedule_files]") {
+TEST_CASE("the pipeline example's schedule file gives the plan of zb-h1", "[schedule_files]") {
   const std::string example = SHARDRUN_SOURCE "/examples/pipeline/job.ini";
   const auto plan = [&](const std::vector<std::string>& settings) {
     const JobFolder job;

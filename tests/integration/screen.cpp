@@ -23,7 +23,7 @@ std::size_t count(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-TEST_CASE("an error is said once, on a line of its own, whatever stood on the screen", "[program]") {
+TEST_CASE("an error is printed once, on a line of its own, below a live line too", "[program]") {
   const JobFolder job;
   const std::string ranks = GENERATE("1", "2");
   const Ended ended = run_on_terminal(
@@ -58,7 +58,7 @@ TEST_CASE("Ctrl-C is answered at once, by one rank and by several", "[program]")
   CHECK_THAT(ended.out, Contains("stopped after "));
 }
 
-TEST_CASE("before the first step the screen says what goes on", "[program]") {
+TEST_CASE("before the first step the screen says what the job is doing", "[program]") {
   const JobFolder job;
   const std::string ranks = GENERATE("1", "2");
   const Ended ended = run_on_terminal(
@@ -79,7 +79,7 @@ TEST_CASE("an error that cannot be shown keeps its exit code", "[program]") {
   CHECK(run_script(folder.path(), "\"$0\" --help >/dev/full").code == 1);
 }
 
-TEST_CASE("a run without standard streams writes its files, and nothing else into them", "[program]") {
+TEST_CASE("a run without standard streams writes its files, and no screen output into them", "[program]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
   const Ended ended =
@@ -95,7 +95,7 @@ TEST_CASE("a run without standard streams writes its files, and nothing else int
   }
 }
 
-TEST_CASE("a run whose output nobody reads any more stops in order", "[program]") {
+TEST_CASE("a run whose output is closed stops in order", "[program]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
   const Ended ended =
@@ -108,7 +108,7 @@ TEST_CASE("a run whose output nobody reads any more stops in order", "[program]"
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("a run whose output nobody reads any more saves its checkpoint, and can go on", "[program]") {
+TEST_CASE("a run whose output is closed saves its checkpoint, and can go on", "[program]") {
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;
   const Ended ended =
@@ -139,7 +139,7 @@ TEST_CASE("a file that may not grow is an error, not the end of the process", "[
   CHECK(summary.at("saved") == "none");
 }
 
-TEST_CASE("a signal before anything was started ends the job with it", "[program]") {
+TEST_CASE("a signal before anything has started ends the job", "[program]") {
   const std::string command = GENERATE("run", "verify");
   const std::string ranks = GENERATE("1", "2");
   const JobFolder job;

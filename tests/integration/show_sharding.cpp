@@ -52,7 +52,7 @@ rank  index ranges   shape         elements           bytes
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("the parts of every rank are where its program has them", "[program]") {
+TEST_CASE("the parts shown for every rank are the parts of its program", "[program]") {
   const JobFolder job;
   for (const char* strategy : {"dp", "tp", "zero3"}) {
     DYNAMIC_SECTION(strategy) {
@@ -72,7 +72,7 @@ TEST_CASE("the parts of every rank are where its program has them", "[program]")
   }
 }
 
-TEST_CASE("roles that differ are told apart", "[program]") {
+TEST_CASE("stored, used, gradient and reduced placements are shown separately", "[program]") {
   const JobFolder job;
   const json::object zero3 =
       tensors(job, "layer.0/mlp/up/weights", {"job.strategy=zero3", "job.ranks=2"}).at(0).at("placements").as_object();
@@ -85,7 +85,7 @@ TEST_CASE("roles that differ are told apart", "[program]") {
   CHECK(dp.at("reduced").at("partial").as_array().empty());
 }
 
-TEST_CASE("bytes are those of the job's precision", "[program]") {
+TEST_CASE("bytes follow the job's precision", "[program]") {
   const JobFolder job;
   const auto bytes = [&](const char* tensor) {
     const json::object found = tensors(job, tensor, {"train.precision=mixed"}).at(0).as_object();
@@ -99,7 +99,7 @@ TEST_CASE("bytes are those of the job's precision", "[program]") {
              Contains("parameter bf16[embed 16, mlp 64], 2.00 KiB\n"));
 }
 
-TEST_CASE("runs of elements are shown as such", "[program]") {
+TEST_CASE("a flat placement is shown as runs of elements", "[program]") {
   const JobFolder job;
   const json::array found = tensors(job, "first_moment/layer.0/mlp/up/weights", {"job.strategy=zero1", "job.ranks=3"});
   REQUIRE(found.size() == 1);
@@ -115,7 +115,7 @@ TEST_CASE("runs of elements are shown as such", "[program]") {
   CHECK(end == 16 * 64);
 }
 
-TEST_CASE("a cut point is shown where the step computes it", "[program]") {
+TEST_CASE("a cut point is shown with the placement it is computed with", "[program]") {
   const JobFolder job;
   const json::array found =
       tensors(job, "layer.1/residual", {"job.strategy=tp", "job.ranks=2", "strategy.sequence=true"});
@@ -124,7 +124,7 @@ TEST_CASE("a cut point is shown where the step computes it", "[program]") {
   CHECK(found[0].at("ranks").at(1).at("ranges") == json::parse("[[0, 7], [8, 16], [0, 16]]"));
 }
 
-TEST_CASE("of a pipeline the stages that use a tensor have it", "[program]") {
+TEST_CASE("in a pipeline only the stages that use a tensor have parts of it", "[program]") {
   const JobFolder job;
   const std::vector<std::string> how = {"job.strategy=pp", "job.ranks=2", "model.layers=2"};
   const auto ranks = [&](const char* tensor) {
@@ -142,7 +142,7 @@ TEST_CASE("of a pipeline the stages that use a tensor have it", "[program]") {
   CHECK_THAT(show(job, "final_norm/gain", how).out, Contains("stage     1 of 2\n"));
 }
 
-TEST_CASE("a tensor that is none ends with the nearest name", "[program]") {
+TEST_CASE("an unknown tensor is refused with the nearest name", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::string& tensor) {
     const Ended ended = show(job, tensor, {});

@@ -138,8 +138,7 @@ TEST_CASE("the Game of Life follows its rules on one to four ranks, and only edg
   CHECK(sent(folder.path(), write_job(folder.path(), odd, {3, 1}, 1), "a") == std::vector<double>{184, 184, 184});
 }
 
-TEST_CASE("an op of a model's own that reads its neighbours follows the serial loop, and only edges are sent",
-          "[programs]") {
+TEST_CASE("a model's own op that reads neighbours follows the serial loop, and only edges are sent", "[programs]") {
   const TemporaryFolder folder;
   const std::string odd = "diffusion\nrows = 37\ncolumns = 23";
   std::vector<float> u = simulate(folder.path(), odd, {}, 0).at("u");
@@ -176,7 +175,7 @@ TEST_CASE("an op of a model's own that reads its neighbours follows the serial l
   CHECK(edges({2, 2}, "a") == std::vector<double>{76, 76, 80, 80});
 }
 
-TEST_CASE("outputs are saved with the fields, and those of an earlier run are gone", "[programs]") {
+TEST_CASE("outputs are saved with the fields, and an earlier run's outputs are removed", "[programs]") {
   const TemporaryFolder folder;
   const auto names = [&] {
     std::set<std::string> found;
@@ -203,14 +202,14 @@ TEST_CASE("a wave on a rectangle is the same on one to four ranks", "[programs]"
   }
 }
 
-TEST_CASE("the simulations of the examples are verified as their job files have them", "[programs]") {
+TEST_CASE("the simulation examples pass verify with the job files they come with", "[programs]") {
   const TemporaryFolder folder;
   for (const char* name : {"big_sin", "diffusion", "heat102", "life", "wave"}) {
     run_job(folder.path(), "verify", example(name));
   }
 }
 
-TEST_CASE("the job files of the examples run as they stand, or say that they are for plan", "[programs]") {
+TEST_CASE("the example job files run unchanged, or say that they are only for plan", "[programs]") {
   std::size_t ran = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(SHARDRUN_EXAMPLE_JOBS)) {
     const std::filesystem::path& file = entry.path();

@@ -107,7 +107,7 @@ std::string strategy(int ranks) { return ranks == 1 ? "job.strategy=single" : "j
 
 }  // namespace
 
-TEST_CASE("a job that stood still as a whole for longer than its timeout goes on", "[suspensions]") {
+TEST_CASE("a job whose processes all stood still for longer than the timeout goes on", "[suspensions]") {
   constexpr int longer_than_timeouts = 3600;  // milliseconds; operations have two seconds more than the job
   std::vector<std::string> transports = {"shm", "gloo"};
   if (has_mpirun()) {
@@ -149,7 +149,7 @@ TEST_CASE("a job that stood still as a whole for longer than its timeout goes on
   }
 }
 
-TEST_CASE("a launcher whose rank is stopped while it starts still obeys signals", "[suspensions]") {
+TEST_CASE("a launcher whose rank is stopped during its start still obeys signals", "[suspensions]") {
   const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP);
   for (int i = 0; i < attacks(1); ++i) {
     CAPTURE(signal, i);
@@ -169,7 +169,7 @@ TEST_CASE("a launcher whose rank is stopped while it starts still obeys signals"
   }
 }
 
-TEST_CASE("a rank that is stopped while it starts is named after the time to join", "[suspensions]") {
+TEST_CASE("a rank that is stopped during its start is named after the time to join", "[suspensions]") {
   const JobFolder job;
   setenv("SHARDRUN_PLUGIN_TIMEOUT", "5", 1);  // a rank has at least as long to join
   pid_t stopped = 0;
@@ -184,7 +184,7 @@ TEST_CASE("a rank that is stopped while it starts is named after the time to joi
   CHECK(is_gone(stopped));
 }
 
-TEST_CASE("a stop is obeyed within a sample, whose weights are saved", "[suspensions]") {
+TEST_CASE("a signal stops a job while it samples, and the weights are saved", "[suspensions]") {
   const int ranks = GENERATE(1, 2);
   for (int i = 0; i < attacks(1); ++i) {
     CAPTURE(ranks, i);
@@ -203,7 +203,7 @@ TEST_CASE("a stop is obeyed within a sample, whose weights are saved", "[suspens
   }
 }
 
-TEST_CASE("a stop is obeyed within a validation, and what was trained is saved", "[suspensions]") {
+TEST_CASE("a signal stops a job while it validates, and the weights are saved", "[suspensions]") {
   const int ranks = GENERATE(1, 2);
   for (int i = 0; i < attacks(1); ++i) {
     CAPTURE(ranks, i);
@@ -226,7 +226,7 @@ TEST_CASE("a stop is obeyed within a validation, and what was trained is saved",
   }
 }
 
-TEST_CASE("a second signal says that results are saved where they are", "[suspensions]") {
+TEST_CASE("after a second signal the job says that its results were saved before", "[suspensions]") {
   const JobFolder job;
   const Ended ended =
       run_until(job, {"job.ranks=2", "job.strategy=dp", "train.steps=2", "train.sample=1000000"}, "sampling token",
@@ -244,7 +244,7 @@ TEST_CASE("a second signal says that results are saved where they are", "[suspen
   CHECK_THAT(ended.out, Contains("ended at once by a second signal") && Contains("the results were saved before"));
 }
 
-TEST_CASE("a run whose output nobody reads goes on, and stops when it is asked to", "[suspensions]") {
+TEST_CASE("a run whose output nobody reads goes on, and stops when asked to", "[suspensions]") {
   const int ranks = GENERATE(1, 2);
   const std::string closed = GENERATE("out", "err");
   for (int i = 0; i < attacks(1); ++i) {

@@ -245,7 +245,7 @@ double median_computing(const Trace& trace, std::int64_t process, std::int64_t f
 
 }  // namespace
 
-TEST_CASE("a pipeline's steps are traced, and none of what it does is left out", "[program]") {
+TEST_CASE("a trace of a pipeline has every action, message and function", "[program]") {
   const JobFolder job;
   const Ended ended =
       job.run({"job.ranks=2", "job.strategy=pp", "job.trace=steps", "train.steps=6", "data.microbatches=3"});
@@ -363,7 +363,7 @@ TEST_CASE("every rank's steps are in one trace, each transfer once", "[program]"
   }
 }
 
-TEST_CASE("a transfer is sent in the bytes that the plan says", "[program]") {
+TEST_CASE("the sent bytes in a trace equal the plan's", "[program]") {
   const JobFolder job;
   const std::vector<std::string> how = {"job.ranks=2", "job.strategy=dp", "train.steps=2"};
   std::vector<std::string> traced = how;
@@ -385,7 +385,7 @@ TEST_CASE("a transfer is sent in the bytes that the plan says", "[program]") {
   CHECK(sent == planned);
 }
 
-TEST_CASE("what a trace measured is what plan predicts with, for the job that it is of", "[program]") {
+TEST_CASE("plan predicts with the times of a trace, and refuses the trace of another job", "[program]") {
   const JobFolder job;
   const std::vector<std::string> how = {"job.ranks=2", "job.strategy=pp", "train.steps=6", "data.microbatches=3"};
   std::vector<std::string> traced = how;
@@ -441,7 +441,7 @@ TEST_CASE("the trace of a run with other element types is refused", "[program]")
   }
 }
 
-TEST_CASE("tracing changes no number, and what is not asked for is not written", "[program]") {
+TEST_CASE("tracing changes no loss, and no trace is written unless asked for", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=5", "job.trace=steps"}).code == 0);
   const std::vector<double> losses = job.losses();
@@ -454,7 +454,7 @@ TEST_CASE("tracing changes no number, and what is not asked for is not written",
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/trace/rank-0.json"));
 }
 
-TEST_CASE("of a run that is shorter than its trace would be, the last steps are traced", "[program]") {
+TEST_CASE("a run with fewer steps than its trace should have traces its last steps", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=2", "job.trace=steps"}).code == 0);
   CHECK(steps_of(read_trace(job.path() / "run/trace.json"), 1) == std::set<std::int64_t>{1, 2});
@@ -462,7 +462,7 @@ TEST_CASE("of a run that is shorter than its trace would be, the last steps are 
   CHECK_FALSE(std::filesystem::exists(job.path() / "run/trace.json"));
 }
 
-TEST_CASE("a run that fails leaves what it has recorded", "[program]") {
+TEST_CASE("a run that fails writes the trace of the steps it did", "[program]") {
   for (const int ranks : {1, 2}) {
     DYNAMIC_SECTION(ranks << " ranks") {
       const JobFolder job;

@@ -55,7 +55,7 @@ double worst_relative(const std::vector<double>& found, const std::vector<double
 
 }  // namespace
 
-TEST_CASE("a run leaves all that it found out", "[program]") {
+TEST_CASE("a run leaves metrics, summary, log, sample and weights", "[program]") {
   const JobFolder job;
   const Ended ended = job.run({"train.sample=20"});
   INFO(ended.err);
@@ -102,7 +102,7 @@ TEST_CASE("a run leaves all that it found out", "[program]") {
   CHECK(read_file(job.path() / "run/sample.txt").size() == 20);
 }
 
-TEST_CASE("a run that follows another in its folder says so, and leaves nothing that is not its own", "[program]") {
+TEST_CASE("a run that replaces another says so, and leaves only its own results", "[program]") {
   const JobFolder job;
   const std::string ranks = GENERATE("1", "2");
   const auto settings = [&](std::vector<std::string> more) {
@@ -132,7 +132,7 @@ TEST_CASE("a run that follows another in its folder says so, and leaves nothing 
   }
 }
 
-TEST_CASE("a run of a different job is replaced only where that is asked for", "[program]") {
+TEST_CASE("a run of a different job is replaced only if --replace says so", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=1"}).code == 0);
   const std::string summary = read_file(job.path() / "run/summary.json");
@@ -183,7 +183,7 @@ TEST_CASE("a training of no steps evaluates", "[program]") {
   CHECK(lines[0].at("val_loss") == trained.back().at("val_loss"));
 }
 
-TEST_CASE("a model on tokens that lacks an option the host reads is its author's to mend", "[program]") {
+TEST_CASE("a model on tokens without a vocab option is refused, and its author is asked to add it", "[program]") {
   const JobFolder job;
   write_file(job.path() / "tokens.bin", std::string(400, '\1'));
   write_file(job.path() / "words.ini",
@@ -238,7 +238,7 @@ TEST_CASE("data of a terabyte is refused by its size, or read until the run is a
   CHECK_THAT(stopped.err, Contains("stopped by SIGTERM"));
 }
 
-TEST_CASE("a text whose name says that it is something else is asked about", "[program]") {
+TEST_CASE("a text with the file name of another format is questioned", "[program]") {
   const JobFolder job;
   std::filesystem::copy_file(job.path() / "corpus.txt", job.path() / "corpus.jsonl");
   const std::string question = "[data] text = corpus.jsonl: is a file of that kind meant?";
@@ -247,7 +247,7 @@ TEST_CASE("a text whose name says that it is something else is asked about", "[p
   CHECK_THAT(job.run({"train.steps=1"}).out, !Contains("is a file of that kind meant"));
 }
 
-TEST_CASE("the output folder may be named by when the run begins", "[program]") {
+TEST_CASE("the output folder may have the start time in its name", "[program]") {
   const JobFolder job;
   const std::string ranks = GENERATE("1", "2");
   const Ended ended = job.run({"job.output=runs/a-{time}", "train.steps=2", "job.ranks=" + ranks,
@@ -273,7 +273,7 @@ TEST_CASE("the output folder may be named by when the run begins", "[program]") 
   CHECK(refused.err.find("--set job.output: [job] output has the placeholder {date}") != std::string::npos);
 }
 
-TEST_CASE("memory is what was planned, to the byte, and nothing else grows", "[program]") {
+TEST_CASE("peak memory equals the plan to the byte, and the process needs little else", "[program]") {
   const JobFolder job;
   const Ended plan = run_program(job.path(), {"plan", "job.ini", "--json"});
   REQUIRE(plan.code == 0);
@@ -301,7 +301,7 @@ TEST_CASE("memory is what was planned, to the byte, and nothing else grows", "[p
   CHECK((sanitized || number(rank(job.summary()), "private_bytes") - before < 256 * 1024));
 }
 
-TEST_CASE("a seed gives the same losses again, whatever the threads", "[program]") {
+TEST_CASE("a seed gives the same losses with any number of threads", "[program]") {
   const JobFolder job;
   const std::vector<std::string> dropout = {"model.dropout=0.2"};
   REQUIRE(job.run(dropout).code == 0);
@@ -316,7 +316,7 @@ TEST_CASE("a seed gives the same losses again, whatever the threads", "[program]
   CHECK(job.losses() != first);
 }
 
-TEST_CASE("uneven microbatches train as the whole batch does, dropout included", "[program]") {
+TEST_CASE("uneven microbatches train like the whole batch, with dropout too", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"model.dropout=0.2", "train.steps=12"}).code == 0);
   const std::vector<double> whole = job.losses();
@@ -326,7 +326,7 @@ TEST_CASE("uneven microbatches train as the whole batch does, dropout included",
   CHECK(number(rank(job.summary()), "peak_bytes") < bytes);
 }
 
-TEST_CASE("the written job runs again as it is", "[program]") {
+TEST_CASE("the job file that a run writes runs again", "[program]") {
   const JobFolder job;
   REQUIRE(job.run({"train.steps=5", "model.gelu=erf"}).code == 0);
   const std::vector<double> losses = job.losses();
@@ -336,7 +336,7 @@ TEST_CASE("the written job runs again as it is", "[program]") {
   CHECK(job.losses() == losses);
 }
 
-TEST_CASE("an interrupted run is stopped in order, and its weights are kept", "[program]") {
+TEST_CASE("an interrupted run ends in order and keeps its weights", "[program]") {
   const JobFolder job;
   for (const int signal : {SIGINT, SIGTERM}) {
     bool sent = false;
@@ -381,7 +381,7 @@ TEST_CASE("a signal in the middle of a large product harms nothing", "[program]"
   }
 }
 
-TEST_CASE("a second signal ends a run at once, and it says so", "[program]") {
+TEST_CASE("a second signal ends a run at once, and the run says so", "[program]") {
   const JobFolder job;
   bool sent = false;
   const Ended ended = run_program(
@@ -425,7 +425,7 @@ TEST_CASE("a full standard output fails the run, and the summary says so", "[pro
   CHECK(job.summary().at("saved") == "new");
 }
 
-TEST_CASE("--profile says where the time went", "[program]") {
+TEST_CASE("--profile shows where the time went", "[program]") {
   const JobFolder job;
   const Ended ended = run_program(job.path(), {"job.ini", "--profile"});
   REQUIRE(ended.code == 0);
@@ -433,7 +433,7 @@ TEST_CASE("--profile says where the time went", "[program]") {
   CHECK(ended.out.find("matmul_gradient_weights") != std::string::npos);
 }
 
-TEST_CASE("text is generated from a run, the same for a seed", "[program]") {
+TEST_CASE("generate makes text from a run, the same for a seed", "[program]") {
   const JobFolder job;
   REQUIRE(job.run().code == 0);
   const auto generate = [&](std::vector<std::string> words) {

@@ -88,7 +88,7 @@ TEST_CASE("a deterministic job has the same bits over every transport", "[transp
   }
 }
 
-TEST_CASE("a deterministic job moves and needs what was planned", "[transports]") {
+TEST_CASE("a deterministic job has the planned memory and traffic", "[transports]") {
   const JobFolder job;
   const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=3", "job.transport=gloo",
                                              "job.deterministic=true", "train.steps=4"};
@@ -105,7 +105,7 @@ TEST_CASE("a deterministic job moves and needs what was planned", "[transports]"
   }
 }
 
-TEST_CASE("what computing hides of communication is told apart from what was waited for", "[transports]") {
+TEST_CASE("hidden and exposed communication add up to all communication", "[transports]") {
   for (const std::string transport : {"shm", "gloo"}) {
     DYNAMIC_SECTION(transport) {
       const JobFolder job;
@@ -124,7 +124,7 @@ TEST_CASE("what computing hides of communication is told apart from what was wai
   }
 }
 
-TEST_CASE("a transport of an axis that the mesh lacks is refused", "[transports]") {
+TEST_CASE("a transport for an axis that the mesh lacks is refused", "[transports]") {
   const JobFolder job;
   const Ended ended = job.run({"job.strategy=dp", "job.ranks=2", "transport.modle=gloo"});
   CHECK(ended.code == 2);

@@ -57,7 +57,7 @@ TEST_CASE("every strategy agrees with the reference over every transport when tr
   }
 }
 
-TEST_CASE("an iterated job has the cpu's states and lines, though the host is a step ahead", "[unmapped]") {
+TEST_CASE("an iterated job has the cpu's states and lines on a device that runs a step behind the host", "[unmapped]") {
   const auto run = [](const TemporaryFolder& folder, const std::string& device) {
     write_file(folder / "job.ini",
                "[job]\ntask = iterate\nranks = 2\nstrategy = named\nthreads = 1\noutput = run\n"
@@ -81,7 +81,7 @@ TEST_CASE("an iterated job has the cpu's states and lines, though the host is a 
   CHECK(computed_from(there / "run", 1).size() == 25);
 }
 
-TEST_CASE("training, evaluation and sampling give the cpu's bits and touch what was planned", "[unmapped]") {
+TEST_CASE("training, evaluation and sampling give the cpu's bits and the planned peak of memory", "[unmapped]") {
   for (const SplitJob& strategy : split_jobs()) {
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
@@ -105,7 +105,7 @@ TEST_CASE("training, evaluation and sampling give the cpu's bits and touch what 
   }
 }
 
-TEST_CASE("a loss that is not finite stops the ranks with the step and the tensor", "[unmapped]") {
+TEST_CASE("a loss that is not finite stops the ranks and names the step and the tensor", "[unmapped]") {
   const JobFolder job;
 
   const Ended ended =
@@ -116,7 +116,7 @@ TEST_CASE("a loss that is not finite stops the ranks with the step and the tenso
   CHECK_THAT(ended.err, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
-TEST_CASE("a transfer in a queue that does not end stops the ranks, and says who is missing", "[unmapped]") {
+TEST_CASE("a queued transfer that does not end stops the ranks, and names the missing rank", "[unmapped]") {
   for (const std::string over : {"shm", "gloo"}) {
     DYNAMIC_SECTION(over) {
       const JobFolder job;
@@ -198,7 +198,7 @@ TEST_CASE("a transport that moves the device's memory trains every strategy with
 }
 
 TEST_CASE(
-    "a job over the device's memory agrees with the reference, and stages nothing but what hooks and the host use",
+    "a job with transfers in the device's memory agrees with the reference, and stages only for hooks and the host",
     "[unmapped]") {
   for (const std::string strategy : {"3d", "pp, zb-h1"}) {
     DYNAMIC_SECTION(strategy) {
@@ -226,7 +226,7 @@ TEST_CASE(
   CHECK(communication(over(settings, {})) < communication(settings));
 }
 
-TEST_CASE("a loss that is not finite is found where transfers are in the device's memory", "[unmapped]") {
+TEST_CASE("a loss that is not finite is found with transfers in the device's memory", "[unmapped]") {
   const JobFolder job;
 
   const Ended ended =
@@ -238,7 +238,7 @@ TEST_CASE("a loss that is not finite is found where transfers are in the device'
   CHECK_THAT(ended.err, Contains("step 2: the loss is NaN; the first tensor that is not finite: layer.0/"));
 }
 
-TEST_CASE("transports that cannot do what a job asks of the device's memory are refused before ranks start",
+TEST_CASE("a transport that cannot do the job's ops in the device's memory is refused before ranks start",
           "[unmapped]") {
   const JobFolder job;
   const std::vector<std::string> dp = {"job.strategy=dp", "job.ranks=2"};

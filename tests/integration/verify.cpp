@@ -69,8 +69,7 @@ TEST_CASE("jobs of real ranks agree with the reference", "[verify]") {
   }
 }
 
-TEST_CASE("a sequence that is split over the ranks of tp agrees with the reference, and takes less memory",
-          "[verify]") {
+TEST_CASE("a sequence split over the ranks of tp agrees with the reference, and takes less memory", "[verify]") {
   const std::string ranks = GENERATE("2", "3");
   const std::string transport = ranks == "2" ? installed("transport").front() : installed("transport").back();
   const JobFolder job;
@@ -93,8 +92,7 @@ TEST_CASE("a sequence that is split over the ranks of tp agrees with the referen
         before.at("bytes").at("activations").to_number<std::int64_t>());
 }
 
-TEST_CASE("a job whose layers are computed again agrees with the reference, and takes less memory and more work",
-          "[verify]") {
+TEST_CASE("a job with recomputation agrees with the reference, and takes less memory and more work", "[verify]") {
   for (const char* strategy : {"dp", "tp"}) {
     DYNAMIC_SECTION(strategy) {
       const JobFolder job;
@@ -180,7 +178,7 @@ TEST_CASE("a strategy and a transport from outside serve one job, with a transpo
   CHECK(sent.contains("columns"));
 }
 
-TEST_CASE("verify says what it does and what it compared, and refuses what cannot be", "[verify]") {
+TEST_CASE("verify shows its progress and what it compared, and refuses steps it cannot run", "[verify]") {
   const JobFolder job;
   for (const char* ranks : {"1", "2"}) {
     const Ended text = run_program(job.path(), with_settings({"verify", "job.ini", "--rows", "2"},
@@ -197,7 +195,7 @@ TEST_CASE("verify says what it does and what it compared, and refuses what canno
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "0"}).code == 2);
 }
 
-TEST_CASE("verify of some tensors compares those, and evaluates on no rank where the loss is none of them",
+TEST_CASE("verify of some tensors compares only these, and skips the validation unless the loss is among them",
           "[verify]") {
   const JobFolder job;
   for (const char* ranks : {"1", "2"}) {

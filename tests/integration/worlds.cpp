@@ -160,7 +160,7 @@ TEST_CASE("ranks that mpirun started learn over mpi what ranks over shm learn", 
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("every way to split a job learns the same over mpi, and the same bits where deterministic", "[worlds]") {
+TEST_CASE("every strategy has the same losses over mpi, and the same bits if the job is deterministic", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }
@@ -197,7 +197,7 @@ TEST_CASE("every way to split a job learns the same over mpi, and the same bits 
   }
 }
 
-TEST_CASE("under mpirun, which gives the first rank a terminal of its own, progress is whole lines", "[worlds]") {
+TEST_CASE("under mpirun, which gives the first rank a terminal, progress is written in whole lines", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }
@@ -251,7 +251,7 @@ TEST_CASE("under mpirun one mesh axis goes over shm and another over mpi", "[wor
   }
 }
 
-TEST_CASE("ranks that were given their places by variables learn over gloo what ranks over shm learn", "[worlds]") {
+TEST_CASE("ranks placed by environment variables learn over gloo what ranks over shm learn", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2));
 
@@ -267,7 +267,7 @@ TEST_CASE("ranks that were given their places by variables learn over gloo what 
   check_losses(job, losses_over_shm(2));
 }
 
-TEST_CASE("a rank that has other data under the same name ends the job before it begins", "[worlds]") {
+TEST_CASE("a rank whose data differs under the same name ends the job before it begins", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2, {"data.text=/proc/self/fd/9"}));
 
@@ -325,7 +325,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
   CHECK_THAT(text_of(job, 1, "err"), StartsWith("rank 1 waits for rank 0"));
 }
 
-TEST_CASE("a rank that comes first says for whom it waits", "[worlds]") {
+TEST_CASE("a rank that starts first says which rank it waits for", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2));
 
@@ -371,7 +371,7 @@ TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
   check_losses(job, losses_over_shm(2));
 }
 
-TEST_CASE("ranks of one machine whose loopback is down are refused at once, with the reason", "[worlds]") {
+TEST_CASE("ranks on a machine whose loopback is down are refused at once, with the reason", "[worlds]") {
   const JobFolder job;
   if (run_script(job.path(), "unshare -Urn true").code != 0) {
     WARN("skipped: no network namespaces here");
@@ -383,7 +383,7 @@ TEST_CASE("ranks of one machine whose loopback is down are refused at once, with
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("a launcher within a launcher starts as many ranks as it says", "[worlds]") {
+TEST_CASE("a launcher within a launcher may start ranks of its own", "[worlds]") {
   const std::string outer = GENERATE("SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$((r / 2)) ",
                                      "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$((r / 2)) ");
   const std::string ranks = GENERATE("4", "auto");
@@ -406,7 +406,7 @@ TEST_CASE("a launcher within a launcher starts as many ranks as it says", "[worl
   CHECK_THAT(refused.err, Contains("started this process as rank 0 of 2, and RANK and WORLD_SIZE say rank 1 of 3"));
 }
 
-TEST_CASE("a world that is not the job's is refused before anything starts", "[worlds]") {
+TEST_CASE("a world that does not fit the job is refused before anything starts", "[worlds]") {
   const JobFolder job;
   const std::string run = "\"$0\" job.ini";
   const Ended sizes = run_script(job.path(), exported(loopback_world(3)) + "RANK=0 " + with_sets(run, dp("gloo", 2)));
@@ -435,7 +435,7 @@ TEST_CASE("a world that is not the job's is refused before anything starts", "[w
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("'--launch here' starts all ranks, whatever the variables say", "[worlds]") {
+TEST_CASE("with --launch here all ranks are started here, in spite of a launcher's variables", "[worlds]") {
   const JobFolder job;
   const Ended ended = run_script(
       job.path(), exported(loopback_world(3)) + "RANK=1 " + with_sets("\"$0\" job.ini --launch here", dp("shm", 2)));
@@ -445,7 +445,7 @@ TEST_CASE("'--launch here' starts all ranks, whatever the variables say", "[worl
   CHECK(run_script(job.path(), "\"$0\" job.ini --launch there").code == 2);
 }
 
-TEST_CASE("mpi without mpirun says how to start the job, before it starts anything", "[worlds]") {
+TEST_CASE("mpi without mpirun is refused with the command to start the job", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }
@@ -456,7 +456,7 @@ TEST_CASE("mpi without mpirun says how to start the job, before it starts anythi
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("what starts its ranks itself refuses mpi, and says what to do instead", "[worlds]") {
+TEST_CASE("bench and plugins check refuse mpi, and name the command to use instead", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }
@@ -474,7 +474,7 @@ TEST_CASE("what starts its ranks itself refuses mpi, and says what to do instead
   CHECK_THAT(check.err, Contains("mpirun -n 2 shardrun JOB.ini --set job.transport=mpi"));
 }
 
-TEST_CASE("a rank with another token is told, and so is whoever waits for it", "[worlds]") {
+TEST_CASE("a wrong token is reported by its rank and by the rank that waits for it", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2));
   std::map<std::string, std::string> world = loopback_world(2);
@@ -493,7 +493,7 @@ TEST_CASE("a rank with another token is told, and so is whoever waits for it", "
   CHECK(job.summary().at("status") == "stopped");
 }
 
-TEST_CASE("who stands between ranks and the first one reads and changes nothing", "[worlds][attack]") {
+TEST_CASE("a man in the middle can neither read nor change what ranks tell the first one", "[worlds][attack]") {
   const bool changes = GENERATE(false, true);
   const std::string token(64, 'a');
   const std::string settings = with_sets("", dp("shm", 2));
@@ -524,7 +524,7 @@ TEST_CASE("who stands between ranks and the first one reads and changes nothing"
   CHECK(middle.seen().find("wire_bytes") == std::string::npos);  // of the rank's summary
 }
 
-TEST_CASE("ranks without a token share one of their user", "[worlds]") {
+TEST_CASE("ranks without a token share a secret of their user", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("shm", 2));
   const std::string start = exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n";
@@ -540,7 +540,7 @@ TEST_CASE("ranks without a token share one of their user", "[worlds]") {
   CHECK_THAT(text_of(job, 0, "err"), Contains("mode 0755") && Contains("set SHARDRUN_TOKEN"));
 }
 
-TEST_CASE("a rank that is killed ends a job whose ranks others started, with its name", "[worlds]") {
+TEST_CASE("a killed rank ends a job that another launcher started, and is named", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 3, endless));
   const int victim = GENERATE(1, 2);
@@ -561,7 +561,7 @@ TEST_CASE("a rank that is killed ends a job whose ranks others started, with its
   }
 }
 
-TEST_CASE("where the first rank is killed, the others end and say so", "[worlds]") {
+TEST_CASE("if the first rank is killed, the others end and report it", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("gloo", 2, endless));
 
@@ -593,7 +593,7 @@ TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
   CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
 }
 
-TEST_CASE("a world that is asked to stop and has saved a checkpoint ends with 75 on every rank", "[worlds]") {
+TEST_CASE("a world that stops after saving a checkpoint ends with code 75 on every rank", "[worlds]") {
   const JobFolder job;
   std::vector<std::string> words = dp("gloo", 2, endless);
   words.insert(words.end(), {"checkpoint.every=1000000", "job.restarts=1"});
@@ -627,7 +627,7 @@ Ended run_two_under_mpirun(const JobFolder& job, std::vector<pid_t>& ranks,
 
 }  // namespace
 
-TEST_CASE("a rank that is killed under mpirun is named, and nothing is left", "[worlds]") {
+TEST_CASE("a rank killed under mpirun is named, and no process is left", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }

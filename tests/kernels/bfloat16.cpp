@@ -32,7 +32,7 @@ void for_each_typing(const graph::Op& op, const Check& check) {
 
 }  // namespace
 
-TEST_CASE("bfloat16 operands and results, with the same bits on 1 and 3 threads", "[kernels]") {
+TEST_CASE("kernels with bfloat16 operands and results have the same bits on 1 and 3 threads", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for_each_typing(*op, [&](const Case& test, const Prepared& prepared) {

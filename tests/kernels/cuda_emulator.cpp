@@ -165,7 +165,7 @@ struct SmallProduct {
 
 }  // namespace
 
-TEST_CASE("every thread of every block runs, and barriers order what they do") {
+TEST_CASE("every thread of every block runs, and barriers order reads after writes") {
   for (const Order order : {Order::forward, Order::reversed, Order::shuffled}) {
     const std::vector<int> y = neighbours(order, true);
     for (int i = 0; i < 2 * threads; ++i) {
@@ -223,7 +223,7 @@ TEST_CASE("a warp multiplies matrices of bfloat16") {
   }
 }
 
-TEST_CASE("copies to shared memory are there after the thread has waited for them") {
+TEST_CASE("asynchronous copies to shared memory are there after the thread has waited for them") {
   std::vector<CopyNumbers::Four> x(threads);
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i].of[3] = static_cast<float>(i);
@@ -253,7 +253,7 @@ TEST_CASE("shared memory begins as NaN in each block") {
   }
 }
 
-TEST_CASE("threads that wait in vain are an error with the kernel, the block and the place") {
+TEST_CASE("threads that can never go on are an error with the kernel, the block and the place") {
   const std::string some_end = message_of(0, SomeEnd{});
   CHECK_THAT(some_end, Catch::Contains("SomeEnd, block 1 of 2: its threads wait in vain") &&
                            Catch::Contains("95 threads wait for the block at") &&
@@ -264,7 +264,7 @@ TEST_CASE("threads that wait in vain are an error with the kernel, the block and
   CHECK_THAT(message_of(0, ExchangeOfSome{}), Catch::Contains("48 threads exchange within their warp at"));
 }
 
-TEST_CASE("indices outside of shared memory are errors, and more of it than was asked for") {
+TEST_CASE("an index outside shared memory is an error, and so is using more of it than the launch asked for") {
   emulated::set_order(Order::forward);
   CHECK(message_of(shared_bytes<float>(8), OutOfBounds{7}) == "nothing");
   CHECK_THAT(message_of(shared_bytes<float>(8), OutOfBounds{8}),

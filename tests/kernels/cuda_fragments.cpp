@@ -148,7 +148,7 @@ std::uint32_t element_of(const std::vector<FourMatrices>& found, int lane, int m
 
 }  // namespace
 
-TEST_CASE("a warp's product has its fragments as the PTX ISA has them") {
+TEST_CASE("a warp's fragments of a product lie as the PTX ISA says") {
   WarpFragments warp;
   const auto of_a = [](int row, int column) { return static_cast<float>((row * 16 + column) * 7 % 31 - 15); };
   const auto of_b = [](int row, int column) { return static_cast<float>((row * 8 + column) * 11 % 29 - 14); };
@@ -189,7 +189,7 @@ TEST_CASE("a warp's product rounds once after 16 terms, toward zero") {
   CHECK(sum_of(-infinity, {1}) == -infinity);
 }
 
-TEST_CASE("ldmatrix gives each lane two elements of each matrix, as the PTX ISA has them") {
+TEST_CASE("ldmatrix gives each lane the elements that the PTX ISA says") {
   const std::vector<FourMatrices> found = loaded<false>();
   const std::vector<FourMatrices> transposed = loaded<true>();
   for (int matrix = 0; matrix < 4; ++matrix) {

@@ -155,7 +155,7 @@ TEST_CASE("an einsum of an empty shard adds nothing", "[kernels]") {
   }
 }
 
-TEST_CASE("an expression that is none is refused with its text", "[kernels]") {
+TEST_CASE("a malformed expression is refused, and the error quotes it", "[kernels]") {
   const auto message_of = [](const char* text) {
     return error_of([&] { static_cast<void>(graph::parse_einsum(text)); });
   };

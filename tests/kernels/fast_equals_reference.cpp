@@ -65,7 +65,7 @@ TEST_CASE("the reference has the same bits on 1, 2, 3 and 7 threads", "[kernels]
   }
 }
 
-TEST_CASE("kernels that accumulate add to what is there", "[kernels]") {
+TEST_CASE("kernels that accumulate add to what the result held", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     if (!op->accumulates) {
       continue;
@@ -92,7 +92,7 @@ TEST_CASE("kernels that accumulate add to what is there", "[kernels]") {
   }
 }
 
-TEST_CASE("an output may take an operand's memory where the op says so", "[kernels]") {
+TEST_CASE("an output may overwrite an operand if the op says so", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {
@@ -111,7 +111,7 @@ TEST_CASE("an output may take an operand's memory where the op says so", "[kerne
   }
 }
 
-TEST_CASE("an optimizer may update all its states in place at once", "[kernels]") {
+TEST_CASE("an optimizer kernel may update all its states in place at once", "[kernels]") {
   for (const char* op : {"adamw", "sgd"}) {
     for (const Case& test : cases_of(op)) {
       INFO(to_string(test));
@@ -200,7 +200,7 @@ TEST_CASE("NaN and Inf show in the results as in the reference", "[kernels]") {
 }
 
 // exp(-50) in float: 50 roundings of the argument. Below the smallest float there is nothing to compare.
-TEST_CASE("activations keep to the reference far from zero", "[kernels]") {
+TEST_CASE("activations equal the reference far from zero", "[kernels]") {
   Tensor x = zeros(type_of({10}));
   x.values = {-1e10F, -1e4F, -100, -20, -10, 10, 20, 100, 1e4F, 1e10F};
   const Tolerance far_from_zero{.of_element = 2e-5, .of_largest = 1e-37};

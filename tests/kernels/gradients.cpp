@@ -207,7 +207,7 @@ struct CrossEntropy {
 
 }  // namespace
 
-TEST_CASE("the loss of a row's maximum, terms and target differentiates as cross-entropy", "[kernels]") {
+TEST_CASE("a loss made of a row's maximum, terms and target has the gradient of cross-entropy", "[kernels]") {
   CrossEntropy model;
   const IdVector<graph::ValueId, Tensor> values = model.values();
   Tensor gradient = zeros(type_of({5, 7}));

@@ -29,7 +29,7 @@ std::vector<Tensor> run(const char* op, const graph::Attributes& attributes, con
 
 }  // namespace
 
-TEST_CASE("a norm or a loss that is not finite closes the guard, and no later one opens it", "[kernels][cuda]") {
+TEST_CASE("a norm or a loss that is not finite closes the guard for good", "[kernels][cuda]") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   struct Case {
     double squares;
@@ -50,7 +50,7 @@ TEST_CASE("a norm or a loss that is not finite closes the guard, and no later on
   }
 }
 
-TEST_CASE("updates that are held leave parameters and moments as they are", "[kernels][cuda]") {
+TEST_CASE("held updates leave parameters and moments unchanged", "[kernels][cuda]") {
   const Tensor p = filled({7, 3}, 2);
   const Tensor m = filled({7, 3}, 0.25);
   const Tensor v = filled({7, 3}, 0.125);

@@ -178,7 +178,7 @@ TEST_CASE("convolutions, pools and batch norm equal PyTorch's, with their gradie
   }
 }
 
-TEST_CASE("they equal PyTorch's too when the batch, the channels or the image are split", "[kernels]") {
+TEST_CASE("convolutions, pools and batch norm equal PyTorch's with batch, channels or image split", "[kernels]") {
   const std::vector<Fixture> fixtures = read_fixtures();
   for (std::size_t i = 0; i < fixtures.size(); ++i) {
     for (const auto& [axis, count] : {std::pair{"batch", 2U}, {"batch", 4U}, {"in", 2U}, {"out", 3U}, {"height", 3U}}) {

@@ -96,7 +96,7 @@ using Doubles = std::vector<double>;
 
 }  // namespace
 
-TEST_CASE("operators of values are those of numbers", "[kernels]") {
+TEST_CASE("operators on values compute what they compute on numbers", "[kernels]") {
   const Doubles a = {1, -2, 3};
   const Doubles b = {4, 0.5, 3};
   CHECK(three(a, b, [](V x, V y) { return x + y; }) == Doubles{5, -1.5, 6});
@@ -126,7 +126,7 @@ TEST_CASE("operators of values are those of numbers", "[kernels]") {
   CHECK(three(a, b, [](V x, V) { return power(x, 2) + clamp(x, -1, 2) + abs(x) + sign(x); }) == Doubles{4, 4, 15});
 }
 
-TEST_CASE("a sum adds what lacks dimensions of the others last", "[kernels]") {
+TEST_CASE("a sum adds operands that have to be broadcast last", "[kernels]") {
   Random random(3);
   const Tensor x = random_tensor(random, {2, 3});
   Tensor bias = random_tensor(random, {3});
@@ -138,7 +138,7 @@ TEST_CASE("a sum adds what lacks dimensions of the others last", "[kernels]") {
   }
 }
 
-TEST_CASE("tensors are reduced, rearranged and indexed, from the end too", "[kernels]") {
+TEST_CASE("tensors are reduced, rearranged and indexed, also from the end", "[kernels]") {
   Tensor x = zeros({.dtype = graph::DType::f32, .shape = {2, 3}, .axes = {"a", "b"}});
   x.values = {1, 5, 3, 4, 2, 6};
   const auto of = [&](const std::function<sdk::Value(const sdk::Value&)>& formula) {
@@ -166,8 +166,7 @@ TEST_CASE("tensors are reduced, rearranged and indexed, from the end too", "[ker
   CHECK(of([](V v) { return iota(v.function(), {"b", 3}) + v; }) == Doubles{1, 6, 5, 4, 3, 8});
 }
 
-TEST_CASE("what follows a reshape or a widened operand sees the new shape, also where memory is used again",
-          "[kernels]") {
+TEST_CASE("ops after a reshape or a broadcast see the new shape, also when memory is reused", "[kernels]") {
   Tensor x = zeros({.dtype = graph::DType::f32, .shape = {4, 6}, .axes = {"a", "b"}});
   for (std::size_t i = 0; i < 24; ++i) {
     x.values[i] = static_cast<double>(i + 1);
@@ -184,7 +183,7 @@ TEST_CASE("what follows a reshape or a widened operand sees the new shape, also 
         Doubles{1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("gradients reach both operands of the squared error, and refuse what has none", "[kernels]") {
+TEST_CASE("gradients reach both operands of squared_error, and results without a gradient are refused", "[kernels]") {
   const auto of = [&](const std::function<sdk::Value(const sdk::Value&)>& formula) {
     return evaluate(triples({{1, -2, 3}}),
                     [&](sdk::Function&, const std::vector<sdk::Value>& v) { return gradient(formula(v[0]), v[0]); })

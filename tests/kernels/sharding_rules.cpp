@@ -180,7 +180,7 @@ TEST_CASE("sharded factors give the parts that their rules promise", "[kernels]"
   }
 }
 
-TEST_CASE("what a rule calls linear is linear", "[kernels]") {
+TEST_CASE("ops are linear in the operands that their rules call linear", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {
@@ -193,7 +193,7 @@ TEST_CASE("what a rule calls linear is linear", "[kernels]") {
   }
 }
 
-TEST_CASE("an op that models call declares the attributes that it is used with", "[kernels]") {
+TEST_CASE("ops called by models declare their attributes", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     for (const Case& test : cases_of(op->name)) {
       INFO(to_string(test));

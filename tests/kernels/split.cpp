@@ -110,8 +110,7 @@ void check_splits(const Case& test, const std::string& axis, const std::set<std:
 
 }  // namespace
 
-TEST_CASE("every op gives the same when an axis is split over 2 and 3 ranks, or more than it has indices",
-          "[kernels]") {
+TEST_CASE("every op has the same result split over 2 and 3 ranks, or over more ranks than indices", "[kernels]") {
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {

@@ -106,7 +106,7 @@ bool is_of(const std::vector<std::string>& names, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("mpi does what every transport must, where no group fails", "[mpi]") {
+TEST_CASE("mpi passes all conformance cases in which no group fails", "[mpi]") {
   if (!has_mpirun()) {
     return;
   }
@@ -123,13 +123,13 @@ TEST_CASE("mpi does what every transport must, where no group fails", "[mpi]") {
   }
 }
 
-TEST_CASE("mpi with one rank", "[mpi]") {
+TEST_CASE("mpi works with one rank", "[mpi]") {
   if (has_mpirun()) {
     CHECK(run_cases(1, {"a world of one rank"}, settings.front()) == "");
   }
 }
 
-TEST_CASE("mpi ends what fails", "[mpi]") {
+TEST_CASE("mpi ends the processes when an op fails", "[mpi]") {
   if (!has_mpirun()) {
     return;
   }

@@ -80,7 +80,8 @@ class FaultInjector {
   std::list<FaultyGroup*> groups_;
   bool is_woken_ = false;
   bool stopping_ = false;
-  std::thread thread_;  ///< starts delayed ops, and ends those past their deadline; last, after what it uses
+  std::thread thread_;  ///< starts delayed ops, and ends ops past their deadline; last, so that it ends before the
+                        ///< members that it uses
 };
 
 /// A group of the inner transport on such a rank. It holds ops back, for a while or for good, before it starts them in
@@ -116,7 +117,8 @@ class FaultyGroup {
 
   /// Sleeps until then, or until the group fails.
   void sleep(std::int64_t until) const;
-  /// Starts what is due and ends what is past its deadline. Returns when to call it again. REQUIRES: the lock is held.
+  /// Starts ops that are due and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is
+  /// held.
   std::int64_t advance(std::int64_t now);
 
   FaultInjector& injector_;

@@ -202,7 +202,7 @@ std::int32_t FaultyOp::wait_started(std::int64_t until, sr_error* error) {
   for (const std::uint64_t part : begun()) {
     std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, sdk::to_border(until), error);
     if (status == SR_TIMEOUT) {
-      // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
+      // A wait that timed out and an op past its deadline have the same status. Only after the former is the op
       // pending.
       status = group_.injector().inner()(&sr_transport::op_test, part, error);
     }
@@ -249,7 +249,7 @@ void FaultyOp::hold() {
 void FaultyOp::unhold() { group_.held_.remove(this); }
 
 /// Flips the lowest bit of an element's highest byte: the result has another size or sign, and is still a number. Takes
-/// the first element that is not zero, from the middle of what was received.
+/// the first element that is not zero, from the middle of the received block.
 void FaultyOp::corrupt() {
   for (const sdk::OpSpec& op : specs_) {
     const auto block = received(op, group_.rank(), group_.size());

@@ -37,7 +37,7 @@ class FaultyOp {
 
   [[nodiscard]] std::string what() const { return sdk::describe(specs_.front()); }
   [[nodiscard]] std::int32_t start_inner(sr_error* error);
-  /// Of the parts that were started. PENDING also where it waits for the lost member.
+  /// The status of the started parts. PENDING also if it waits for the lost member.
   [[nodiscard]] std::int32_t test_started(sr_error* error);
   [[nodiscard]] std::int32_t wait_started(std::int64_t until, sr_error* error);
   [[nodiscard]] std::int32_t conclude(std::int32_t status, sr_error* error);

@@ -92,7 +92,7 @@ std::int32_t pass(void* self, Arguments... arguments) noexcept {
   return self_of(self).inner()(Function, arguments...);
 }
 
-/// Calls `act` on a rank with faults; otherwise the inner transport's function, whose handle it is.
+/// Calls `act` on a rank with faults, and otherwise the inner transport's function. `handle`: the inner transport's.
 template <class Object, auto Function, class Act, class... Arguments>
 std::int32_t pass_or(void* self, std::uint64_t handle, Act act, sr_error* error, Arguments... arguments) noexcept {
   const Chaos& chaos = self_of(self);

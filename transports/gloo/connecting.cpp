@@ -65,7 +65,7 @@ Socket listen_for(const sdk::Config& config) {
   }
 }
 
-/// Where `member` listens; nothing where it has not published that yet.
+/// Where `member` listens; nothing if it has not published that yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& prefix, std::uint32_t member) {
   try {
     return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + store_wait.count());

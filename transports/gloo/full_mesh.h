@@ -88,7 +88,7 @@ class FullMesh {
   std::atomic<std::uint64_t>& wire_bytes_;
   std::vector<Protection> protections_;  ///< of the connection to each member
   std::unique_ptr<gloo::Context> context_;
-  std::mutex mutex_;  // guards `waiting_` and what it points to
+  std::mutex mutex_;  // guards `waiting_` and the objects that it points to
   std::vector<Waiting*> waiting_;
   char nothing_ = 0;
   GlooBuffer probe_;  ///< see check_connections

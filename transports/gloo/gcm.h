@@ -14,9 +14,9 @@ using Nonce = std::array<std::uint8_t, 12>;
 
 /// AES-128-GCM and GMAC (NIST SP 800-38D) under one key. A nonce must never seal twice.
 ///
-/// Implemented by Intel's library for IPsec where it was found at build time. That uses the processor's 512-bit AES and
-/// carry-less products, and is about three times as fast as OpenSSL 3.0. Otherwise by OpenSSL. Both give the same
-/// bytes. One thread at a time uses an object. All functions throw std::runtime_error where the library fails.
+/// Implemented by Intel's library for IPsec if it was found at build time. That library uses the processor's 512-bit
+/// AES and carry-less products, and is about three times as fast as OpenSSL 3.0. Otherwise by OpenSSL. Both give the
+/// same bytes. One thread at a time uses an object. All functions throw std::runtime_error if the library fails.
 class Gcm {
  public:
   /// Uses the first half of the key.

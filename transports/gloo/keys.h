@@ -35,8 +35,8 @@ struct ChannelBinding {
   std::uint32_t connector = 0;  ///< member that connects
   std::uint32_t acceptor = 0;   ///< member that accepts
   Protection protection = Protection::none;
-  /// Of both ends, the connector's first. Without record protection they keep a relay from passing a handshake through
-  /// two connections of its own and then changing what follows.
+  /// Addresses of both ends, the connector's first. Without record protection they keep a relay from passing a
+  /// handshake through two connections of its own and then changing the bytes that follow.
   std::string addresses;
 
   [[nodiscard]] std::string text() const;

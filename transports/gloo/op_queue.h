@@ -55,7 +55,7 @@ class OpQueue {
   [[nodiscard]] bool wait(QueuedOp& op, std::int64_t deadline);
   void drop(QueuedOp& op) noexcept;
 
-  /// Runs `act` now, on this thread, concurrently with the queue. What it throws fails the queue.
+  /// Runs `act` now, on this thread, concurrently with the queue. An exception of it fails the queue.
   void run_concurrently(const std::string& what, std::int64_t deadline, const std::function<void()>& act);
 
   // Any thread.
@@ -81,7 +81,7 @@ class OpQueue {
   void end_late(const QueuedOp& op);
   void fail_late(const std::string& what, std::thread::id thread);
   [[nodiscard]] bool is_idle();
-  /// Runs the op on this thread. What it throws fails the queue.
+  /// Runs the op on this thread. An exception of it fails the queue.
   void run_on_caller(QueuedOp& op);
   void hand_over_deferred();
 

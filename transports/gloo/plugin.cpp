@@ -64,7 +64,7 @@ class GlooGroup final : public sdk::Group, public Watched {
   StagedMessages staged_messages_;
   PointToPoint point_to_point_;
   OpQueue queue_;      // destroyed first: its thread uses the members above
-  Watching watching_;  // destroyed before what it watches
+  Watching watching_;  // destroyed before the objects that it watches
 };
 
 GlooGroup::GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec,
@@ -210,7 +210,7 @@ class GlooTransport {
     if (spec.size() == 1) {
       return std::make_unique<sdk::LoneGroup>();
     }
-    // A failed context cannot be used again. The generation keeps a new one apart from what it left in the store.
+    // A failed context cannot be used again. The generation keeps a new one apart from its entries in the store.
     const std::uint64_t generation = generations_[{spec.id, spec.members}]++;
     return std::make_unique<GlooGroup>(config_, spec, device_, generation, *watchdog_, wire_bytes_);
   }

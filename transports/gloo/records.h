@@ -15,8 +15,7 @@ constexpr std::size_t record_bytes = std::size_t{128} << 10U;
 /// of the same size. On the wire a record is only its bytes and its tag.
 class Records {
  public:
-  /// REQUIRES: not Protection::none; a key that no other object has sealed with.
-  /// Throws what Gcm throws; so do the functions.
+  /// REQUIRES: not Protection::none; a key that no other object has sealed with. It and its functions throw as Gcm.
   Records(Protection protection, const Key& key);
 
   [[nodiscard]] Protection protection() const noexcept { return protection_; }

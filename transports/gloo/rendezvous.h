@@ -25,7 +25,7 @@ class GroupRendezvous {
   /// The binding of a connection between two members, with these addresses.
   using BindingOf = std::function<ChannelBinding(std::uint32_t connector, std::uint32_t acceptor, const Endpoint& from,
                                                  const Endpoint& to)>;
-  /// Where a member listens. Waits briefly; nothing where it is not known yet. Throws TransportError.
+  /// Where a member listens. Waits briefly; nothing if it is not known yet. Throws TransportError.
   using AddressOf = std::function<std::optional<std::string>(std::uint32_t member)>;
 
   /// This member connects to the members with lower numbers. `listener` is listening. The first three arguments outlive

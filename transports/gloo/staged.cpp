@@ -96,7 +96,7 @@ class StagedOp final : public sdk::Op, private QueuedOp {
     }
   }
 
-  /// Whether a step neither accesses what is received nor writes what is sent.
+  /// Whether a step neither accesses received blocks nor writes sent ones.
   [[nodiscard]] bool is_free(const MessageStage& stage, const sdk::LocalStep& step) const {
     const auto touches = [&](const sdk::BufferRegion& region) {
       return [this, &region](const StagedMessage& message) {
@@ -110,7 +110,7 @@ class StagedOp final : public sdk::Op, private QueuedOp {
            std::ranges::none_of(stage.sends, touches(step.to));
   }
 
-  /// Whether a step reduces exactly what is received with something else.
+  /// Whether a step reduces exactly the received block with something else.
   [[nodiscard]] bool follows_pieces(const MessageStage& stage, const sdk::LocalStep& step) const {
     if (stage.receives.size() != 1 || stage.receives[0].pieces.empty() || !step.reduces) {
       return false;

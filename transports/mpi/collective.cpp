@@ -75,8 +75,8 @@ MPI_Datatype datatype_of(std::uint32_t dtype) {
   }
 }
 
-/// MPI leaves NaN in minimum and maximum undefined, and it has no 16-bit floats. Those cases get functions of our own.
-/// The operation that reduces as shardrun/transport.h says: MPI's own where it does the same. REQUIRES: as above.
+/// The operation that reduces as shardrun/transport.h says: MPI's own if it does the same. MPI leaves NaN in minimum
+/// and maximum undefined, and it has no 16-bit floats: these cases get functions of our own. REQUIRES: as above.
 MPI_Op operation_of(std::uint32_t dtype, std::uint32_t reduction) {
   const bool is_half = dtype == SR_DTYPE_F16 || dtype == SR_DTYPE_BF16;
   const bool is_floating = is_half || dtype == SR_DTYPE_F32 || dtype == SR_DTYPE_F64;

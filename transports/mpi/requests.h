@@ -18,8 +18,8 @@ struct Peer {
   std::uint32_t rank = 0;  ///< of the world
 };
 
-/// Requests in flight that are completed together. The owner of their buffers declares this before the buffers' end:
-/// where it is destroyed before the requests are complete, it abandons MPI, so that MPI no longer touches the buffers.
+/// Requests in flight that are completed together. Declare it after their buffers, so that it is destroyed first: if
+/// requests are not complete then, it abandons MPI, so that MPI no longer touches the buffers.
 class Requests {
  public:
   explicit Requests(std::string what) : what_(std::move(what)) {}

@@ -13,7 +13,7 @@
 
 namespace shardrun::nccl_transport {
 
-/// What all groups of one rank share.
+/// Shared by all groups of one rank.
 struct NcclTransportState {
   Libraries libraries;
   sdk::Config config;
@@ -32,9 +32,9 @@ class Communicator {
   /// Waits up to half a second for members that are still at work.
   ~Communicator();
 
-  /// Ops may move this memory faster once NCCL has registered it. It may have been registered before. Where the result
-  /// is ncclInProgress, `state` tells how it ends. What NCCL cannot register, and a library before 2.19, is moved as
-  /// any other. REQUIRES: nothing is in progress, and it was not aborted.
+  /// Registers memory with NCCL, so that ops may move it faster. It may have been registered before. If the result is
+  /// ncclInProgress, `state` tells how it ends. Memory that NCCL cannot register is moved like any other, as is all
+  /// memory before 2.19. REQUIRES: nothing is in progress, and it was not aborted.
   [[nodiscard]] ncclResult_t register_memory(void* data, std::size_t bytes);
   void deregister_memory(void* data);
 

@@ -21,9 +21,9 @@
 
 namespace shardrun::nccl_transport {
 
-/// A communicator. An op that is enqueued runs in the queue itself: NCCL may hang where communicators run at the same
-/// time, or in different orders on two devices, and the host has ordered what is in its queue. Ops that are started run
-/// in a stream of the group's own.
+/// A communicator. An enqueued op runs in the queue itself: NCCL may hang if communicators run at the same time, or in
+/// different orders on two devices, and the host has ordered its queue's work. Started ops run in a stream of the
+/// group's own.
 class NcclGroup final : public sdk::Group {
  public:
   NcclGroup(const NcclTransportState& state, const Device& device, const Kernels& kernels, Memories& memories,

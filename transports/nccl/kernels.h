@@ -12,7 +12,7 @@ namespace shardrun::nccl_transport {
 
 enum class KernelFunction : std::uint8_t { sum, product, to_keys, to_numbers };
 
-/// A kernel and what it is given.
+/// A kernel and its arguments.
 struct KernelCall {
   KernelFunction function = KernelFunction::sum;
   std::uint32_t dtype = 0;  ///< SR_DTYPE_... of the floating-point numbers

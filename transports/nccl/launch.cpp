@@ -49,7 +49,7 @@ bool Launch::has_ended() {
       group_.throw_failure();
       (void)advance();
     } catch (const TransportError&) {
-      (void)cuda.event_record(event_->get(), stream_);  // for what the stream has of it
+      (void)cuda.event_record(event_->get(), stream_);  // for the part that the stream has
       state_ = State::running;
     }
   }

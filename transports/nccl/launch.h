@@ -40,7 +40,7 @@ class Launch {
   void begin_after(CUstream queue, std::int64_t deadline);
   /// In the queue. The deadline is `timeout` nanoseconds after the queue has come to the launch.
   void begin_in(CUstream queue, std::int64_t timeout);
-  /// What the queue is given from now on comes after the launch.
+  /// Work given to the queue from now on comes after the launch.
   void join(CUstream queue);
   /// Updates the state and returns it.
   State advance();
@@ -52,7 +52,7 @@ class Launch {
   [[nodiscard]] const std::string& what() const noexcept { return what_; }
 
  private:
-  /// Fails the group where `act` throws: the stream may have a part of what it was to get.
+  /// Fails the group if `act` throws, because the stream may have only a part of the op.
   template <class Act>
   void or_fail(const Act& act);
   void mark_turn(CUstream queue);

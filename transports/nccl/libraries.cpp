@@ -40,7 +40,7 @@ class Library {
   void* handle_;
 };
 
-// The symbols are those of the ABI, which cuda.h hides behind macros.
+// Names of the ABI, which cuda.h hides behind macros.
 void load(Cuda& cuda) {
   const Library library("libcuda.so.1",
                         "there is no NVIDIA driver here; install one, or choose a transport for host memory");

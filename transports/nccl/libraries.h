@@ -66,7 +66,7 @@ struct Libraries {
   Nccl nccl{};
 };
 
-/// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with what is missing and what to do.
+/// Opens both. They stay loaded. Throws TransportError{SR_INVALID} with the missing file and the remedy.
 [[nodiscard]] Libraries load_libraries();
 
 /// Throws TransportError{SR_INTERNAL} "WHAT: THE ERROR'S TEXT (ITS NAME)".

@@ -12,7 +12,7 @@ namespace shardrun::nccl_transport {
 
 class NcclGroup;
 
-/// The memory that the host has registered. Each group registers with its communicator what its ops use. Any thread.
+/// The memory that the host has registered. Each group registers its ops' memory with its communicator. Any thread.
 class Memories {
  public:
   struct Memory {

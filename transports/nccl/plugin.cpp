@@ -51,7 +51,7 @@ struct Opened {
     (void)count_devices(state.libraries.cuda);
   }
 
-  /// On the device that the option names, else on that of the host's memory, else on one by the rank's number.
+  /// On the device by the option, else the device of the host's memory, else one by the rank's number.
   Used& on_device(std::optional<int> of_memory) {
     if (used == nullptr) {
       const std::int64_t chosen = state.config.options.integer("device");

@@ -141,8 +141,8 @@ class InOrder {
   Elements scratch_;
 };
 
-/// The op on integers in scratch, between a kernel that makes them of what is sent and one that makes numbers of the
-/// result.
+/// The op on integers in scratch, between a kernel that makes them from the sent numbers and one that turns the result
+/// back into numbers.
 std::vector<Stage> keyed_stages_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   OpSpec keyed = op;
   keyed.dtype = key_dtype_of(op.dtype);

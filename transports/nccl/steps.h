@@ -27,18 +27,18 @@ struct NcclCall {
   int peer = 0;  ///< or root
 };
 
-/// What a stream is given at once: calls that are one NCCL group, or a kernel.
+/// Given to a stream at once: calls that are one NCCL group, or a kernel.
 struct Stage {
   std::vector<NcclCall> calls = {};
   std::optional<KernelCall> kernel = {};
 };
 
-/// Nothing where the op is not offered. `with_kernels`: has_kernels().
+/// Nothing if the op is not offered. `with_kernels`: has_kernels().
 ///
 /// - Minima and maxima of floating-point numbers are made of integers in the same order, because NCCL drops NaN. They
 ///   need kernels.
-/// - Sums and products that are to be in order, and those of more than two f16 or bf16: every member gets its part of
-///   all, reduces it by a kernel in float32, and the results are gathered. Without kernels NCCL reduces them, in an
+/// - Ordered sums and products, and sums and products of more than two f16 or bf16: every member gets its part of all
+///   members, reduces it by a kernel in float32, and the results are gathered. Without kernels NCCL reduces them, in an
 ///   order of its own and with roundings on the way.
 /// - NCCL does all others.
 [[nodiscard]] std::optional<sdk::OpInfo> info_of(const sdk::OpSpec& op, std::uint32_t group_size, bool with_kernels);

@@ -187,7 +187,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
     return true;
   }
-  /// The others are mostly ahead of what is needed. Seeing that once saves the check for half of the staging buffers.
+  /// The others are mostly further ahead than needed. Noting that once saves the check for half of the staging buffers.
   [[nodiscard]] bool may_enter() noexcept {
     if (agreed_.is_mapped || all_read_all_ || awaited() <= seen_) {
       return true;

@@ -103,7 +103,7 @@ struct Pair {
   std::byte* pieces;
 };
 
-/// What one member claims to another about the op that it prepares.
+/// One member's claim to another about the op that it prepares.
 struct PeerClaim {
   Claim claim;
   std::uint64_t offset;  ///< all_to_allv: of the other's block in this member's send buffer
@@ -199,7 +199,7 @@ class Control {
 
   /// Runs `work`, which reads or writes the memory of the members for which `whose` is true. A member that failed frees
   /// its memory only after its `await_untouched`. So either its failure is seen here, or it waits for this access.
-  /// Throws SR_ABORTED where one of them has failed, before or by the end of the work: what was read may be wrong.
+  /// Throws SR_ABORTED if one of them has failed before or by the end of the work: the data read may be wrong.
   template <class Whose, class Work>
   void touch(const Whose& whose, const Work& work) {
     const Mark mark(member(rank()).touching);

@@ -11,8 +11,8 @@ namespace shardrun::shm_transport {
 
 namespace {
 
-/// A collective is short where no member sends more. Short ones are staged, as are those whose buffers others cannot
-/// map.
+/// A collective is short if no member sends more. Short collectives are staged, and collectives with buffers that
+/// others cannot map.
 constexpr std::uint64_t max_short_bytes = 1024;
 
 /// Of one staging buffer.

@@ -35,7 +35,7 @@ struct Registration {
   std::uint64_t offset = 0;  ///< of `data` in the file
 };
 
-/// What all groups of one transport share.
+/// Shared by all groups of one transport.
 struct ShmTransportState {
   Config config;
   PeerMemory peer_memory;
@@ -56,7 +56,7 @@ struct ShmTransportState {
   return has_many ? members : 1;
 }
 
-/// What a member contributes to a collective.
+/// A member's memory for a collective.
 struct Offer {
   MemoryRef send;
   MemoryRef recv;  ///< only where others write into it
@@ -181,8 +181,8 @@ class ShmGroup final : public shardrun::sdk::Group {
   /// process has ended. The kernel's own error varies then.
   [[nodiscard]] std::shared_ptr<std::byte> memory_of(std::uint32_t member, const MemoryRef& ref);
 
-  /// Exchanges descriptions of the op with all members. On return every member has mapped what it reads. Throws
-  /// TransportError{SR_INVALID} on all members where their descriptions do not match.
+  /// Exchanges descriptions of the op with all members. On return every member has mapped the memory that it reads.
+  /// Throws TransportError{SR_INVALID} on all members if their descriptions do not match.
   [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
 
  private:

@@ -29,7 +29,7 @@ class Descriptor {
     }
   }
 
-  /// Negative where it owns none.
+  /// Negative if it owns none.
   [[nodiscard]] int number() const noexcept { return number_; }
 
  private:

@@ -16,7 +16,7 @@ inline constexpr std::int64_t row_gap = 16;  // floats between two rows of score
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger_of(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// One head of one sequence. `head` is that of keys and values, which a group of heads of queries shares.
+/// One head of queries of one sequence: number `group` of the heads that share head `head` of keys and values.
 struct Head {
   std::int64_t sequence;
   std::int64_t head;
@@ -64,7 +64,7 @@ struct AttentionShape {
     const std::int64_t to = causal ? position + 1 : window > 0 ? position + window : keys;
     return {from, smaller(to, keys)};
   }
-  /// What queries [begin, end) see together.
+  /// The keys that any of the queries [begin, end) sees.
   [[nodiscard]] Keys visible(std::int64_t begin, std::int64_t end) const {
     return {visible(begin).first, visible(end - 1).last};
   }
@@ -212,7 +212,7 @@ inline std::size_t bytes_of_threads(const AttentionShape& at, std::int64_t tasks
   return static_cast<std::size_t>(all > 0 ? all - row_gap : 0) * sizeof(float);
 }
 
-/// Dropout of one op's probabilities; `stream` is null if the rate is zero. Sizes are those of the whole tensor.
+/// Dropout of one op's probabilities; `stream` is null if the rate is zero. Sizes are the whole tensor's.
 struct Dropped {
   const DropoutStream* stream;
   std::int64_t first_sample;
@@ -235,7 +235,7 @@ struct Dropped {
   }
 };
 
-/// One call: its sizes, operands and log-sum-exp, and what else changes scores and probabilities.
+/// One call: its sizes, operands and log-sum-exp, and settings that change scores and probabilities.
 struct Attention {
   AttentionShape shape;
   const TensorView& q;

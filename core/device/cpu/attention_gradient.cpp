@@ -13,7 +13,7 @@ void gradient_row(float* scores, float* dscores, std::int64_t whole, float lse, 
   });
 }
 
-/// The same with dropout's factors f: scores become P f, dscores P (f dO·V - D).
+/// gradient_row() with dropout's factors f: scores become P f, dscores P (f dO·V - D).
 void dropped_gradient_row(float* scores, float* dscores, std::int64_t count, const float* factors, float lse,
                           float dout_out) {
   vectors(0, count, [=](auto at) {
@@ -56,7 +56,7 @@ void add_to_keys(const Panel::Rows& to, const Keys& keys, std::int64_t begun, fl
   }
 }
 
-/// The tensors of a gradient beside those of attention itself.
+/// The tensors of the gradient, in addition to attention's own.
 struct AttentionGradient {
   Attention on;
   const TensorView& dout;

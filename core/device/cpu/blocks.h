@@ -9,7 +9,7 @@ struct BlockLoops {
   /// bfloat16 to float32
   void (*widen)(const void* from, std::int64_t from_stride, float* to, std::int64_t to_stride, std::int64_t rows,
                 std::int64_t columns);
-  /// float32 to bfloat16, rounded, or added to what is there and the sum rounded
+  /// float32 to bfloat16: rounded, or added to the old value and the sum rounded
   void (*narrow)(const float* from, std::int64_t from_stride, void* to, std::int64_t to_stride, std::int64_t rows,
                  std::int64_t columns, bool add);
 };

@@ -15,8 +15,8 @@ struct RowRange {
   std::int64_t end;
 };
 
-/// What a kernel meets in planes [channels, H, W], as a matrix (im2col): a row for each channel and tap, a column for
-/// each position. Where a tap is outside there is 0.
+/// The elements of planes [channels, H, W] that a kernel reads, as a matrix (im2col): a row for each channel and tap, a
+/// column for each position. A tap outside the plane is 0.
 class Columns {
  public:
   Columns(std::array<Taps, 2> taps, std::size_t element_bytes) : taps_(taps), bytes_(element_bytes) {}

@@ -6,7 +6,7 @@
 namespace shardrun::device::cpu {
 namespace {
 
-/// Positions of a block whose columns need no matrix.
+/// Positions of a block if the columns need no matrix.
 constexpr std::int64_t direct_positions = 4096;
 
 std::vector<graph::Sliding> slidings_of(const graph::Attributes& attributes, const graph::TensorType& weights) {

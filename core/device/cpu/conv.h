@@ -32,7 +32,7 @@ struct ConvSizes {
   std::int64_t columns = 1;  ///< of the positions
   std::int64_t plane = 1;    ///< elements of a plane that is read
   bool direct = false;       ///< the matrix of columns is the planes themselves: kernel 1, stride 1, no padding
-  graph::DType dtype;        ///< of what is read
+  graph::DType dtype;        ///< of the planes
 
   [[nodiscard]] std::int64_t positions() const noexcept { return rows * columns; }
   [[nodiscard]] std::size_t element_bytes() const noexcept { return graph::element_bytes(dtype); }
@@ -40,7 +40,7 @@ struct ConvSizes {
   [[nodiscard]] std::size_t matrix_bytes(std::int64_t channels, std::int64_t row_count) const noexcept;
 };
 
-/// A range of `size` things cut into blocks of `width`, the last of which may be smaller.
+/// A range of `size` things cut into blocks of `width`; the last may be smaller.
 struct Blocked {
   std::int64_t size = 0;
   std::int64_t width = 1;
@@ -56,7 +56,7 @@ struct Blocked {
 /// [other, read * taps] with the columns that the kernel meets. The blocks depend on sizes alone.
 class ConvProducts {
  public:
-  /// `transposed`: the gradient of the input, whose weights are first copied so that the group's `other` leads.
+  /// `transposed`: for the gradient of the input. Its weights are first copied so that the group's `other` leads.
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
   void run(const KernelCall& call);

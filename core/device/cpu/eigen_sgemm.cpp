@@ -15,7 +15,7 @@ using Stored = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 using Strides = Eigen::OuterStride<>;
 using Operand = Eigen::Map<const Stored, 0, Strides>;
 
-/// The rows and columns are those of the matrix as it is used.
+/// `rows` and `columns`: of the matrix after it is transposed, if it is.
 Operand stored(const Matrix& matrix, std::int64_t rows, std::int64_t columns) {
   return matrix.transposed ? Operand(matrix.data, columns, rows, Strides(matrix.stride))
                            : Operand(matrix.data, rows, columns, Strides(matrix.stride));

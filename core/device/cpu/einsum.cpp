@@ -41,7 +41,7 @@ bool has_vectors(const NestLoop& loop, bool sums) {
   return loop.a + loop.b > 0 && loop.a <= 1 && loop.b <= 1 && (sums || loop.y == 1);
 }
 
-/// How fast a nest is whose vectors run along this loop. A vector of strided elements takes as long as `penalty`
+/// How fast a nest is if its vectors run along this loop. A vector of strided elements takes as long as `penalty`
 /// vectors of consecutive ones.
 std::int64_t worth_as_vectors(const NestLoop& loop, bool sums) {
   constexpr std::int64_t longest_vector = 16;
@@ -193,7 +193,7 @@ class Products {
   std::array<std::size_t, 3> begin_ = {};             ///< of each packed tensor, in the scratch
   std::size_t packed_bytes_ = 0;
   std::int64_t batch_ = 1;
-  bool touched_ = false;  ///< the scratch of products whose batch is shared
+  bool touched_ = false;  ///< the scratch, which products of one batch share, has been written
 };
 
 Contraction contraction_of(const graph::OpShape& shape) {

@@ -7,8 +7,8 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Calls body(at) for every vector of [0, size), over the threads. The body captures by value, so that what it
-/// captures stays in registers.
+/// Calls body(at) for every vector of [0, size), over the threads. The body captures by value, so that captured values
+/// stay in registers.
 template <typename Body>
 void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {

@@ -5,8 +5,8 @@
 #include "core/device/cpu/vec.h"
 #include "core/device/hash.h"
 
-/// Hashes of what a kernel reads and of what it writes to the same place (Scalars::hashes), made of the vectors that
-/// it has in registers anyway. core/device/hash.h defines the hash; its words are the elements.
+/// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), from
+/// vectors that it has in registers anyway. core/device/hash.h defines the hash; its words are the elements.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
@@ -58,7 +58,7 @@ class InPlaceSums {
     }
   }
 
-  /// Adds the sums to what other threads have found.
+  /// Adds this thread's sums to the others'.
   SHARDRUN_INLINE void give(InPlaceHash* hashes) const {
     if constexpr (asked) {
       for (int pair = 0; pair < pairs; ++pair) {

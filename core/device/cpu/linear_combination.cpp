@@ -1,7 +1,7 @@
 #include "core/device/cpu/elementwise.h"
 
-// Compiled without contraction to fused multiply-adds: every product and every sum is rounded, so that the result is
-// that of the plain C loop, bit for bit.
+// Compiled without contraction to fused multiply-adds: every product and every sum is rounded, so the result has the
+// bits of a plain C loop.
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {

@@ -86,8 +86,8 @@ void transpose_tile(const Bits* from, std::int64_t from_stride, Bits* to, std::i
   }
 }
 
-/// A box whose innermost dimension in `from` is dimension `turned` of `to`, in square tiles. Threads share strips of
-/// tiles.
+/// Transposes a box in square tiles. Its innermost dimension in `from` is dimension `turned` of `to`. Threads share
+/// strips of tiles.
 template <typename Bits>
 void transpose_box(const KernelCall& call, const Box& box, int turned, const Bits* from, Bits* to) {
   std::int64_t matrices = 1;
@@ -110,7 +110,7 @@ void transpose_box(const KernelCall& call, const Box& box, int turned, const Bit
   });
 }
 
-/// The dimension whose elements are consecutive in `from`, if those of the innermost one are so in `to` alone; else 0.
+/// The dimension whose elements are consecutive in `from`, if the innermost one is consecutive only in `to`; else 0.
 int turned_dimension(const Box& box) {
   for (int d = 1; d < box.count; ++d) {
     if (box.to_strides[0] == 1 && box.from_strides[0] != 1 && box.from_strides[d] == 1) {

@@ -136,7 +136,7 @@ class OnednnProduct final : public Bf16Product {
   dnnl::matmul primitive_;
 };
 
-/// What a product is made for, beside bfloat16 operands.
+/// The facts on which a product's primitive depends, beside bfloat16 operands.
 using Key = std::array<std::int64_t, 10>;
 
 Key key_of(const Product& p, bool accumulate) {

@@ -15,7 +15,7 @@ using namespace SHARDRUN_KERNEL_VARIANT;
 /// The indices of the operand's shard that each index of a result's shard reads along one dimension.
 using Ranges = std::vector<RowRange>;
 
-/// What an instruction keeps: how the pool slides, and after the first call where the shards' elements lie.
+/// Kept for an instruction: how the pool slides and, after the first call, where the shards' elements lie.
 struct Pool {
   std::vector<graph::Sliding> slidings;
   std::array<Ranges, 2> ranges = {};  ///< along rows and columns; of one dimension, there is one row
@@ -33,7 +33,7 @@ Ranges ranges_of(const Window& window, const TensorView& operand, const TensorVi
   return ranges;
 }
 
-/// One call: the elements of the result, and what each reads.
+/// One call: the elements of the result, and the elements that each reads.
 struct Lines {
   Lines(const KernelCall& call, bool backward) {
     auto& pool = *static_cast<Pool*>(call.prepared);

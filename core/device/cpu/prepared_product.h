@@ -12,12 +12,12 @@ namespace shardrun::device::cpu {
 [[nodiscard]] bool in_floats(const Product& product) noexcept;
 void multiply_floats(const Product& product, bool accumulate, Threads& threads);
 
-/// Writes to every page. The memory that the operating system counts as used is to be what is planned, and a product
-/// need not use all of its scratch.
+/// Writes to every page. The memory that the operating system counts as used must equal the plan, and a product need
+/// not use all of its scratch.
 void touch_pages(std::byte* scratch, std::size_t bytes) noexcept;
 
-/// A product of any types, made once for an instruction: for the sizes, strides and types of `product`, whose data are
-/// not read.
+/// A product of any types, made once for an instruction, from the sizes, strides and types of `product`. Does not read
+/// its data.
 class PreparedProduct {
  public:
   explicit PreparedProduct(const Product& product);

@@ -83,7 +83,8 @@ struct TwoLoops {
   Loops others;
 };
 
-/// How terms become a result. Long rows are reduced in blocks, whose results are combined in double precision.
+/// How terms become a result. Long rows are reduced in blocks, and the blocks' results are combined in double
+/// precision.
 struct Sum {
   static constexpr double first = 0;
   static double combined(double a, double b) { return a + b; }
@@ -185,7 +186,7 @@ void reduce_rows(const KernelCall& call, const Nest& nest, float scale) {
 /// Columns are reduced in blocks of rows, which bounds the rounding error of sums.
 constexpr std::int64_t rows_at_once = 64;
 
-/// Results of which `width` are consecutive: columns. Threads share the results, or the columns of a single one.
+/// Reduces columns: `width` results are consecutive. Threads share the results, or the columns of a single result.
 template <typename Fold, typename Pointer>
 void reduce_columns(const KernelCall& call, const Nest& nest, float scale) {
   const auto x = reals<Pointer>(call.inputs[0]);

@@ -6,7 +6,7 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-/// x as [K, positions, M, width], of which the pairs of each row of width `width` turn.
+/// x as [K, positions, M, width]. The pairs of each row of width `width` turn.
 struct RopeShape {
   std::int64_t positions;
   std::int64_t middle;

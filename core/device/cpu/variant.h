@@ -26,7 +26,7 @@ struct OpKernel {
   Kernel kernel;
 };
 
-/// The kernels of one file for one instruction set; the level is that of `machine_level`.
+/// The kernels of one file for one instruction set. `level`: as of machine_level().
 struct Variant {
   int level;
   const OpKernel* begin;
@@ -75,7 +75,7 @@ class RegisterVariants {
   }                                                                   \
   SHARDRUN_KERNEL_TABLE(family, family##_kernels)
 
-/// The same for an array of kernels of this variant.
+/// SHARDRUN_KERNELS for an array that holds the kernels.
 #define SHARDRUN_KERNEL_TABLE(family, array)                                               \
   namespace shardrun::device::cpu {                                                        \
   SHARDRUN_DECLARE_KERNELS(SHARDRUN_KERNEL_VARIANT, family)                                \

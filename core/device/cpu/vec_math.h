@@ -77,7 +77,7 @@ SHARDRUN_INLINE vec sin_cos(vec x, std::uint32_t quarter_turns) {
   return from_bits(bits(value) ^ ((quadrant & 2U) << 30U));
 }
 
-/// function(lane) of each lane, for what the C library does better.
+/// function(lane) for each lane, for functions that the C library computes better.
 template <typename Function>
 SHARDRUN_INLINE vec lane_by_lane(vec v, const Function& function) {
   float each[lanes];
@@ -103,7 +103,7 @@ SHARDRUN_INLINE vec cosine(vec x) {
 SHARDRUN_INLINE vec log(vec x) {
   const auto tiny = x < 0x1p-126F;
   const vec scaled = tiny ? x * 0x1p25F : x;
-  // Subtracting the bits of sqrt(1/2) makes the exponent that of x / sqrt(1/2), and so n.
+  // Subtracting the bits of sqrt(1/2) gives the exponent of x / sqrt(1/2), which is n.
   const ivec exponent = __builtin_bit_cast(ivec, bits(scaled) - 0x3F3504F3U) >> 23;
   const vec n = __builtin_convertvector(exponent, vec) - (tiny ? splat(25.0F) : vec{});
   const vec m = from_bits(bits(scaled) - (__builtin_bit_cast(uvec, exponent) << 23U)) - 1.0F;
@@ -202,7 +202,7 @@ SHARDRUN_INLINE vec power(vec a, vec b) {
   }
   vec of_magnitude;
   __builtin_memcpy(&of_magnitude, bases, sizeof(of_magnitude));
-  const vec shifted = b + rounder;  // holds b rounded to an integer, the lowest bit of which is its own
+  const vec shifted = b + rounder;  // its lowest bit is the lowest bit of b rounded to an integer
   const vec with_sign = from_bits(bits(of_magnitude) ^ (bits(shifted) << 31U));
   const vec of_negative = shifted - rounder == b ? with_sign : splat(__builtin_nanf(""));
   const vec value = a < 0.0F ? of_negative : of_magnitude;

@@ -6,7 +6,7 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// What all kernels know about their operands, and how work is split over threads.
+/// Operands of kernels, and how work is split over threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 /// With fewer elements a second thread costs more than it saves.

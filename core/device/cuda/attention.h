@@ -8,7 +8,7 @@
 #include "core/device/cuda/random.h"
 #include "core/device/cuda/values.h"
 
-/// What attention and its gradient share: where heads lie, which keys a query sees, and tiles of scores in float32.
+/// Shared by attention and its gradient: where heads lie, which keys a query sees, and tiles of scores in float32.
 namespace shardrun::device::cuda::attention {
 
 /// Queries of a tile, keys of a tile, and the part of the width of a head that is in shared memory at a time.
@@ -28,7 +28,7 @@ struct HeadRows {
   std::int64_t of_group = 0;
   std::int64_t first = 0;
   bool in_packs = false;   ///< whether get_pack<each>() may be used for whole packs of a row
-  bool in_eights = false;  ///< the same for eight elements
+  bool in_eights = false;  ///< whether eight elements of a row may be read at once
 };
 
 /// A head of queries, and the head of keys and values that it attends to.
@@ -74,7 +74,7 @@ struct Shape {
   // Of the random numbers:
   DropoutStream stream = {};
   std::int64_t first_sample = 0;
-  std::int64_t first_row = 0;      ///< among a sample's rows of probabilities: that of this shard's first query
+  std::int64_t first_row = 0;      ///< this shard's first query among a sample's rows of probabilities
   std::int64_t rows_of_head = 0;   ///< from a head of keys to the next
   std::int64_t rows_of_group = 0;  ///< from a head of queries to the next
 
@@ -104,12 +104,12 @@ struct Shape {
     const std::int64_t end = causal ? position + 1 : window > 0 ? position + window : keys;
     return {begin, smaller(end, keys)};
   }
-  /// The keys that those of the queries [begin, end) see together that there are.
+  /// The keys that any of the queries in `some` sees. Queries past the last are left out.
   [[nodiscard]] SHARDRUN_ON_DEVICE Range visible(Range some) const {
     const std::int64_t end = smaller(some.end, queries);
     return some.begin < end ? Range{visible(some.begin).begin, visible(end - 1).end} : Range{0, 0};
   }
-  /// Whether each of these queries sees each of these keys. What a query sees moves on with the query.
+  /// Whether each of these queries sees each of these keys. The range that a query sees moves on with the query.
   [[nodiscard]] SHARDRUN_ON_DEVICE bool see_all(Range some, Range of_keys) const {
     return some.end <= queries && visible(some.end - 1).begin <= of_keys.begin &&
            of_keys.end <= visible(some.begin).end;
@@ -138,12 +138,12 @@ struct Shape {
     return {number / group / heads, number / group % heads, number % group};
   }
 
-  /// Which random number dropout draws for a probability, among those of the sample.
+  /// The number, within the sample, of the random number that dropout draws for a probability.
   [[nodiscard]] SHARDRUN_ON_DEVICE std::int64_t draw_of(const Head& head, std::int64_t query, std::int64_t key) const {
     return (first_row + head.head * rows_of_head + head.group * rows_of_group + query) * keys + key;
   }
 
-  /// Multiplies probabilities of a query, those of `each` consecutive keys, by what dropout makes of them.
+  /// Multiplies a query's probabilities of `each` consecutive keys by dropout's factors.
   SHARDRUN_ON_DEVICE void drop(const Head& head, std::int64_t query, std::int64_t key, float (&of)[each]) const {
     const std::int64_t index = draw_of(head, query, key);
     const std::int64_t sample = first_sample + head.sample;
@@ -182,7 +182,7 @@ class Tile {
     return data_[place * fours + number];
   }
 
-  /// Loads rows from row `first` on, and of each the part from column `column` on. What is outside is 0.
+  /// Loads rows from row `first` on, each from column `column` on. Elements outside are 0.
   SHARDRUN_ON_DEVICE void load(const Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
                                std::int64_t count, std::int64_t column, std::int64_t width) const {
     constexpr int rows_at_once = threads / side;

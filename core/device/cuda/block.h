@@ -92,7 +92,7 @@ class Block {
   /// The number of this block, from 0.
   [[nodiscard]] std::int64_t index() const { return emulated::place_of(strand_).block; }
   [[nodiscard]] std::int64_t blocks() const { return emulated::place_of(strand_).blocks; }
-  /// Waits until all threads of the block are here. What they wrote to shared memory before can then be read.
+  /// Waits until all threads of the block are here. Their earlier writes to shared memory can then be read.
   void sync(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) { emulated::wait_for_block(strand_, where); }
   /// The value that another lane of the warp gave. T has at most 8 bytes. REQUIRES: `lane` is from 0 to 31.
   template <typename T>
@@ -106,7 +106,7 @@ class Block {
   [[nodiscard]] std::uint32_t ballot(bool value, emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     return emulated::ballot(strand_, value, where);
   }
-  /// Waits until all lanes of the warp are here. What they wrote to shared memory before can then be read.
+  /// Waits until all lanes of the warp are here. Their earlier writes to shared memory can then be read.
   void sync_warp(emulated::Where where = {__builtin_FILE(), __builtin_LINE()}) {
     static_cast<void>(emulated::ballot(strand_, false, where));
   }

@@ -88,7 +88,7 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
     error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    // Its result is the launch's own. cudaGetLastError() may be that of an event that was asked for too early.
+    // Returns this launch's error. cudaGetLastError() may return the error of an event that was queried too early.
     void* arguments[] = {const_cast<Function*>(&function)};
     error = cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
                              arguments, shared, static_cast<cudaStream_t>(call.stream));

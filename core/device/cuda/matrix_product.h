@@ -46,7 +46,7 @@ struct MatrixProduct {
     static constexpr int of_thread = lines * eights / threads;
     static constexpr int buffer = lines * stride;
 
-    /// Reads a thread's part from global memory. What is outside is 0.
+    /// Reads a thread's part from global memory. Elements outside are 0.
     SHARDRUN_ON_DEVICE static void read(const BfloatOperand& from, int thread, std::int64_t row, std::int64_t count,
                                         std::int64_t k, std::int64_t end, Eight (&to)[of_thread]) {
       const std::int64_t first_line = inner_last ? row : k;

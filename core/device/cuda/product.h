@@ -9,8 +9,8 @@
 /// are made in the order of k, so the bits are always the same.
 ///
 /// An operand of type T has
-/// - T::Row row(batch, m): what is the same for a row (of b: for a column n);
-/// - T::Inner inner(batch, k): what is the same for an index k;
+/// - T::Row row(batch, m): the part of an address that a row shares (of b: a column n);
+/// - T::Inner inner(batch, k): the part that an index k shares;
 /// - float get(Row, Inner);
 /// - bool inner_is_fast: whether neighbouring k, rather than neighbouring rows, are neighbours in memory.
 /// A result has void put(batch, m, n, float).
@@ -138,7 +138,7 @@ struct Product {
   };
 };
 
-/// The same for few results that are long sums: a block makes one, in float64, which costs nothing beside the reading.
+/// For few results that are long sums: a block makes each, in float64, which costs nothing beside the reading.
 template <typename A, typename B, typename Result>
 struct LongSums {
   A a;

@@ -7,7 +7,7 @@
 
 namespace shardrun::device::cuda {
 
-/// The random stream of one dropout op: the same numbers as those of other devices. Whether an element is dropped
+/// The random stream of one dropout op, with the same numbers as on other devices. Whether an element is dropped
 /// depends only on seed, stream name, step, global sample and its global place within the sample.
 class DropoutStream {
  public:

@@ -8,7 +8,7 @@
 #include "core/base/on_device.h"
 #include "core/device/device.h"
 
-/// What kernels know about their operands. The host makes these of tensor views; a kernel has them by value.
+/// Operands of kernels. The host makes these from tensor views; a kernel has them by value.
 namespace shardrun::device::cuda {
 
 /// Bits of a bfloat16 as the float that they stand for.
@@ -192,7 +192,7 @@ inline constexpr float log2_e = 1.44269504F;
   return ::exp2f(x);
 #endif
 }
-/// e^x, off by 2^-22 of it times |x|, at most: for factors that are sums of bounded terms, such as those of a softmax.
+/// e^x with an error of at most 2^-22 e^x |x|, for factors in sums of bounded terms, such as a softmax.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline float fast_exp(float x) { return power_of_two(log2_e * x); }
 
 }  // namespace shardrun::device::cuda

@@ -159,7 +159,7 @@ void attend(const Head& head, const Tensors& at, std::int64_t i) {
   head.of(at.out, head.out).row(i).noalias() = p.transpose() * head.of(at.v, head.v).middleRows(first, p.size());
 }
 
-/// The gradients of attention, and that of its result.
+/// The gradients that attention makes, and the gradient of its result.
 struct Gradients {
   const TensorView& dout;
   const TensorView& dq;

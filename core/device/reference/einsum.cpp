@@ -45,7 +45,7 @@ Places places_of(const KernelCall& call, const graph::Einsum& einsum, const std:
   return places;
 }
 
-/// y[i] = sum over r of a[i, r] b[i, r], with i the indices of the result's letters and r those of the others.
+/// y[i] = sum over r of a[i, r] b[i, r], with i the indices of the result's letters and r the other letters' indices.
 void einsum(const KernelCall& call) {
   const graph::Einsum einsum = graph::parse_einsum(call.attributes.text("spec"));
   const Places kept = places_of(call, einsum, einsum.result);

@@ -33,7 +33,7 @@ void sum_all(const KernelCall& call) {
 
 void constant(const KernelCall& call) { reals(call.outputs[0])[0] = call.attributes.real("value"); }
 
-/// y[...] = scale * s, shaped as the second operand, whose elements are not read.
+/// y[...] = scale * s, in the shape of the second operand. Does not read its elements.
 void broadcast_scalar(const KernelCall& call) {
   const double value = call.attributes.real("scale") * reals(call.inputs[0])[0];
   for_each(call, call.outputs[0].elements(), 1, [&](std::int64_t i) { reals(call.outputs[0])[i] = value; });

@@ -7,9 +7,9 @@
 #include "core/device/device.h"
 #include "core/device/threads.h"
 
-/// The reference: every op as its formula reads, in float64. Tensors of every real type are stored as `double` here,
-/// those of i32 as `std::int32_t`. Only two things are for speed: Eigen multiplies matrices, and threads share
-/// independent work.
+/// The reference: every op as its formula reads, in float64. Tensors of real types are stored as `double`, and tensors
+/// of i32 as `std::int32_t`. Only two things are for speed: Eigen multiplies matrices, and threads share independent
+/// work.
 namespace shardrun::device::reference {
 
 [[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }

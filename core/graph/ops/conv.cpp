@@ -26,8 +26,8 @@ void require_channels(const Attributes& attributes, const Operands& inputs) {
   }
 }
 
-/// `text` with {r} for the number of dimensions that slide and {c} for the channels that w has. `summed`: what is
-/// reduced beside channels.
+/// `text` with {r} for the number of dimensions that slide and {c} for the channels that w has. `reduced`: the factors
+/// reduced beside `channels`.
 ShardingRule rule_of(const Attributes& attributes, std::size_t sliding, const char* text, std::string reduced,
                      const char* channels) {
   const bool grouped = attributes.integer("groups") > 1;
@@ -49,7 +49,7 @@ ShardingRule conv_rule(const Attributes& attributes, const Operands& inputs) {
   return rule;
 }
 
-/// What a convolution's FLOPs are per element of y: two for each weight of an output channel.
+/// A convolution has two FLOPs per element of y for each weight of an output channel.
 std::int64_t flops_of(const TensorType& y, const TensorType& w) {
   return 2 * element_count(y) * element_count(Dims(w.shape.begin() + 1, w.shape.end()));
 }

@@ -10,7 +10,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// The numbers of a formula of which only the declarations are read.
+/// Numbers for reading a formula's declarations only.
 struct Declared {
   using Number = double;
 };

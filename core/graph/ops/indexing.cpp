@@ -14,7 +14,7 @@ void require_indices(std::string_view op, const Operands& inputs) {
   }
 }
 
-/// "a0 a1 … MIDDLE b0 …": `before` dimensions, those of `middle`, and `after` dimensions.
+/// "a0 a1 … MIDDLE b0 …": `before` dimensions, then `middle`, then `after` dimensions.
 std::string around(std::size_t before, const std::string& middle, std::size_t after) {
   return fmt::format("a*{} {} b*{}", before, middle, after);
 }

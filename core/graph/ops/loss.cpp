@@ -1,9 +1,9 @@
 #include "core/graph/builder.h"
 #include "core/graph/ops/shapes.h"
 
-// Cross-entropy in parts whose sums and maxima over the vocabulary are factors of their own, so that a sharded
-// vocabulary needs no op of its own: loss = log(sum_v exp(l_v − m)) + m − l_target, with m = max_v l_v.
-// The logits are the only tensor of vocabulary size, and their gradient takes their place.
+// Cross-entropy in parts. Their sums and maxima over the vocabulary are factors, so a sharded vocabulary needs no op of
+// its own: loss = log(sum_v exp(l_v − m)) + m − l_target, with m = max_v l_v. The logits are the only tensor of
+// vocabulary size, and their gradient takes their place.
 
 namespace shardrun::graph {
 namespace {

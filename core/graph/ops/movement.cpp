@@ -204,8 +204,8 @@ ValueId concatenate_gradient(FunctionBuilder& builder, const GradientRequest& re
                       {{"dim", dim}, {"begin", begin}, {"end", begin + size_of(request.input)}});
 }
 
-// slice: indices `begin` to `end`, without the latter, of dimension `dim`. pad: `low` and `high` elements `value`
-// before and after those of dimension `dim`.
+// slice: indices from `begin` up to `end` of dimension `dim`. pad: `low` elements `value` before dimension `dim` and
+// `high` after it.
 
 /// Index i of the result's dimension, which has `size`, is the operand's index i + shift.
 ShardingRule resized(std::string_view op, const Attributes& attributes, const Operands& inputs, std::int64_t shift,

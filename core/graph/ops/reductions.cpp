@@ -8,7 +8,7 @@ namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-/// The factors "a0 a1 …" of a tensor, without those of the dimensions `dims`.
+/// The factors "a0 a1 …" of a tensor, without the dimensions `dims`.
 std::string without(std::size_t dimensions, const Dims& dims) {
   std::string text;
   for (std::size_t d = 0; d < dimensions; ++d) {
@@ -160,7 +160,7 @@ const RegisterOp argmax({.name = "argmax",
                          .flops = flops_per_element<1>,
                          .example = {.attributes = {{"dim", std::int64_t{1}}}, .operands = {example({2, 3, 4})}}});
 
-/// scale times the first operand, repeated to the shape of the second, whose elements are not read.
+/// scale times the first operand, repeated to the shape of the second. Does not read the second's elements.
 const RegisterOp broadcast({.name = "broadcast",
                             .help = "scale x, repeated to the shape of y, whose elements are not read",
                             .attributes = {AttributeSpec::integers("dims", "the dimensions of y that x lacks"),

@@ -8,7 +8,7 @@
 
 using namespace shardrun;
 
-TEST_CASE("text of others can only be shown", "[base]") {
+TEST_CASE("control characters in text from outside are escaped", "[base]") {
   CHECK(printable("plain, with a tab\tand é, €, 😀") == "plain, with a tab\tand é, €, 😀");
   CHECK(printable("\x1b[2J\x1b]0;title\a") == "\\x1b[2J\\x1b]0;title\\x07");
   CHECK(printable("two\nlines\r\n") == "two\\x0alines\\x0d\\x0a");
@@ -20,13 +20,13 @@ TEST_CASE("text of others can only be shown", "[base]") {
                   "txt.exe") == "\\u{202e}txt.exe");  // right to left
 }
 
-TEST_CASE("bytes that are no UTF-8 are shown one by one", "[base]") {
+TEST_CASE("bytes that are not UTF-8 are escaped one by one", "[base]") {
   CHECK(printable("\x9b\xff\xc3(") == "\\x9b\\xff\\xc3(");
   CHECK(printable("\xe2\x82") == "\\xe2\\x82");
   CHECK(printable("\xed\xa0\x80") == "\\xed\\xa0\\x80");
 }
 
-TEST_CASE("several lines keep their ends and nothing else", "[base]") {
+TEST_CASE("text of several lines keeps its line ends, and other control characters are escaped", "[base]") {
   CHECK(printable_lines("one\ntwo\x1b[A\r\n") == "one\ntwo\\x1b[A\\x0d\n");
   CHECK(printable_lines("") == "");
 }
@@ -55,7 +55,7 @@ TEST_CASE("characters of each length are read and written", "[files]") {
   }
 }
 
-TEST_CASE("what RFC 3629 forbids is no character", "[files]") {
+TEST_CASE("sequences that RFC 3629 forbids are not characters", "[files]") {
   CHECK(first_invalid_utf8("plain and é") == std::nullopt);
   CHECK(first_invalid_utf8("ab\x80") == 2);            // a continuation byte alone
   CHECK(first_invalid_utf8("\xC3") == 0);              // cut short

@@ -31,7 +31,7 @@ std::vector<Case> ops_of(const Settings& settings) {
 
 }  // namespace
 
-TEST_CASE("a size is that of the larger buffer, in whole blocks", "[bench]") {
+TEST_CASE("a size is the size of the larger buffer, in whole blocks", "[bench]") {
   const std::vector<Case> cases = ops_of(settings_of({SR_OP_ALL_GATHER, SR_OP_BROADCAST}, {1000}, 3));
   REQUIRE(cases.size() == 4);
   CHECK(cases[0].count == 83);
@@ -60,7 +60,7 @@ TEST_CASE("short ops are done more often, unless a number is asked for", "[bench
   CHECK(ops_of(settings)[0].warm_up == 0);
 }
 
-TEST_CASE("what members prepare fits together, with blocks that differ in the V forms", "[bench]") {
+TEST_CASE("what members send fits what others receive, and V forms have uneven blocks", "[bench]") {
   for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
     if (!traits.has_recv_counts) {
       continue;
@@ -140,7 +140,7 @@ std::vector<Member> done(const Case& each, std::uint32_t members, std::uint32_t 
 
 }  // namespace
 
-TEST_CASE("what a right op leaves has no wrong element, in any type, however many reduce", "[bench]") {
+TEST_CASE("a right result counts no wrong element, in any type, with many members too", "[bench]") {
   for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
     if (traits.opcode == SR_OP_RECV || traits.opcode == SR_OP_BARRIER) {
       continue;
@@ -169,7 +169,7 @@ TEST_CASE("what a right op leaves has no wrong element, in any type, however man
   }
 }
 
-TEST_CASE("each wrong element is counted, and so is a result of another round or of nothing", "[bench]") {
+TEST_CASE("each wrong element is counted, and so is the result of another round or none at all", "[bench]") {
   const Case each{.opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_F32, .reduction = SR_REDUCE_SUM, .count = 1000};
   Member member = done(each, 2, 0)[1];
   auto* const result = reinterpret_cast<float*>(member.arena.data() + member.layout.recv);

@@ -18,7 +18,7 @@ TEST_CASE("sizes are numbers with units, lists and ranges", "[bench]") {
   CHECK(parse_sizes("1024G", 2) == Sizes{std::uint64_t{1} << 40U});
 }
 
-TEST_CASE("sizes that are none are refused with what is wrong", "[bench]") {
+TEST_CASE("malformed sizes are refused with the reason", "[bench]") {
   const auto refusal = [](const char* text) { return error_of([&] { (void)parse_sizes(text, 2); }); };
   for (const char* text : {"", "0", "-8", "K", "99999999999999999999", "8,,9"}) {
     CHECK_THAT(refusal(text), Catch::Matchers::StartsWith("2: --sizes: '") && Catch::Matchers::Contains("is no size"));
@@ -31,7 +31,7 @@ TEST_CASE("sizes that are none are refused with what is wrong", "[bench]") {
   CHECK_THAT(refusal("1-2-3"), Catch::Matchers::Contains("is no range"));
 }
 
-TEST_CASE("names are ops, types and reductions, each once", "[bench]") {
+TEST_CASE("ops, types and reductions are parsed by name, without repeats", "[bench]") {
   CHECK(parse_ops("all_reduce,send_recv,all_reduce") == std::vector<std::uint32_t>{SR_OP_ALL_REDUCE, SR_OP_SEND});
   CHECK(parse_ops("all").size() == 13);
   CHECK(parse_dtypes("all").size() == 10);

@@ -23,7 +23,7 @@ TEST_CASE("each iteration takes as long as its slowest rank", "[bench]") {
   CHECK(slowest(of_ranks) == std::vector<double>{2, 9, 4});
 }
 
-TEST_CASE("bus bandwidth has the factor of what a link has to move", "[bench]") {
+TEST_CASE("bus bandwidth has the factor of each collective", "[bench]") {
   CHECK(bus_factor(SR_OP_ALL_REDUCE, 2) == 1);
   CHECK(bus_factor(SR_OP_ALL_REDUCE, 8) == 1.75);
   for (const std::uint32_t opcode : {SR_OP_ALL_GATHER, SR_OP_ALL_GATHERV, SR_OP_REDUCE_SCATTER, SR_OP_REDUCE_SCATTERV,

@@ -45,7 +45,7 @@ std::vector<float> counted_from(float first, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("a file has the parameters whole, and what it takes to use them", "[checkpoint]") {
+TEST_CASE("an exported file has whole parameters, and the model and tokenizer they need", "[checkpoint]") {
   const TemporaryFolder folder;
   const OpenCheckpoint checkpoint(save_small_checkpoint(folder / "saved"));
   const Exported exported = export_file(weights_of(checkpoint), folder / "w.safetensors", {});
@@ -127,7 +127,7 @@ TEST_CASE("an export that cannot be written leaves the old one", "[checkpoint]")
   }
 }
 
-TEST_CASE("of a state that varies between ranks, weights have the first copy", "[checkpoint]") {
+TEST_CASE("weights of a state that varies between ranks are its first copy", "[checkpoint]") {
   const TemporaryFolder folder;
   const std::filesystem::path saved = save_small_checkpoint(folder.path());
   Manifest manifest = read_manifest(saved);
@@ -148,7 +148,7 @@ TEST_CASE("of a state that varies between ranks, weights have the first copy", "
   CHECK(names_with("w@data=0@pod=1").empty());
 }
 
-TEST_CASE("an index that leads elsewhere or names what is not there is refused", "[checkpoint]") {
+TEST_CASE("an index that names files elsewhere or missing tensors is refused", "[checkpoint]") {
   const TemporaryFolder folder;
   const OpenCheckpoint checkpoint(save_small_checkpoint(folder / "saved"));
   static_cast<void>(export_folder(states_of(checkpoint), folder / "hub", {.max_bytes = 1}));

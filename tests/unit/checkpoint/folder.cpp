@@ -93,7 +93,7 @@ TEST_CASE("a checkpoint that lacks bytes is not made whole", "[checkpoint]") {
   CHECK(names_in(folder.path()) == std::set<std::string>{"step-000020"});
 }
 
-TEST_CASE("the newest checkpoints stay, and those of round steps", "[checkpoint]") {
+TEST_CASE("the newest checkpoints are kept, and those at a multiple of keep_every", "[checkpoint]") {
   const TemporaryFolder folder;
   const auto kept_with = [&](const Keeping& keeping, bool damage_newest) {
     for (std::int64_t step = 10; step <= 60; step += 10) {
@@ -118,7 +118,7 @@ TEST_CASE("the newest checkpoints stay, and those of round steps", "[checkpoint]
   CHECK(kept_with({.newest = 2}, true) == Steps{40, 50, 60});  // one that is not whole does not count
 }
 
-TEST_CASE("a checkpoint that is set aside is none any more, and replaces nothing", "[checkpoint]") {
+TEST_CASE("a checkpoint set aside is no longer listed, and replaces none that was set aside before", "[checkpoint]") {
   const TemporaryFolder folder;
   for (const char* aside : {"step-000005.damaged", "step-000005.damaged-2"}) {
     save_small_checkpoint(folder.path(), 5);
@@ -130,7 +130,7 @@ TEST_CASE("a checkpoint that is set aside is none any more, and replaces nothing
   CHECK(names_in(folder.path()).size() == 2);
 }
 
-TEST_CASE("a checkpoint that cannot be read takes no whole one's place, and stays", "[checkpoint]") {
+TEST_CASE("a checkpoint that cannot be read does not count as kept, and is not removed", "[checkpoint]") {
   const TemporaryFolder folder;
   using Damage = std::function<void(const std::filesystem::path&)>;
   const std::vector<std::pair<const char*, Damage>> damages = {

@@ -65,7 +65,7 @@ void for_each_below(const json::value& value, const std::string& at,
 
 }  // namespace
 
-TEST_CASE("a manifest is read as it was written", "[checkpoint]") {
+TEST_CASE("a manifest is read back unchanged", "[checkpoint]") {
   CHECK(parse_manifest(to_json(whole_manifest()), "m.json") == whole_manifest());
   CHECK(parse_manifest(to_json({}), "m.json") == Manifest{});
   Manifest measured = whole_manifest();
@@ -75,7 +75,7 @@ TEST_CASE("a manifest is read as it was written", "[checkpoint]") {
   CHECK(file_bytes(whole_manifest()) == 1500);
 }
 
-TEST_CASE("a loss has the same bits after it was written and read", "[checkpoint]") {
+TEST_CASE("a loss is written and read with the same bits", "[checkpoint]") {
   using Limits = std::numeric_limits<double>;
   for (const double loss : {11.288325640302507, 5.2983174324035645, -4.0716873922692676e+100, Limits::max(),
                             Limits::lowest(), Limits::min(), Limits::denorm_min(), 0.0, -0.0, 3.0, 1e22}) {
@@ -120,7 +120,7 @@ TEST_CASE("a manifest without a field, or with another kind of value, is refused
   CHECK(fields > 60);
 }
 
-TEST_CASE("a loss that is not finite is written as none, and refused where somebody has written one", "[checkpoint]") {
+TEST_CASE("a loss that is not finite is written as null, and refused where a manifest has one", "[checkpoint]") {
   constexpr double infinite = std::numeric_limits<double>::infinity();
   for (const double loss : {infinite, -infinite, std::numeric_limits<double>::quiet_NaN()}) {
     Manifest manifest = whole_manifest();

@@ -61,7 +61,7 @@ TEST_CASE("any part of a tensor is read from the pieces that have it", "[checkpo
   CHECK(checkpoint.find("v") == nullptr);
 }
 
-TEST_CASE("a checkpoint that is open stays whole while it is removed", "[checkpoint]") {
+TEST_CASE("an open checkpoint can be read while it is removed", "[checkpoint]") {
   const TemporaryFolder folder;
   const OpenCheckpoint checkpoint(save_small_checkpoint(folder.path()));
   remove_old_checkpoints(folder.path(), {}, can_be_opened);
@@ -124,7 +124,7 @@ TEST_CASE("verify lists every fault of a checkpoint", "[checkpoint]") {
   CHECK(verify_checkpoint(saved).faults.size() == 1);
 }
 
-TEST_CASE("a checkpoint in the folder of another step is refused by a run and by verify alike", "[checkpoint]") {
+TEST_CASE("a checkpoint renamed to another step is refused by runs and by verify", "[checkpoint]") {
   const TemporaryFolder folder;
   const std::filesystem::path saved = save_small_checkpoint(folder.path());
   const std::filesystem::path moved = saved.parent_path() / folder_name(read_manifest(saved).step + 1);
@@ -162,7 +162,7 @@ TEST_CASE("a manifest that names other pieces than its files have is refused", "
              Contains("does not lie within") || Contains("does not have the pieces"));
 }
 
-TEST_CASE("elements in two pieces or in none are found", "[checkpoint]") {
+TEST_CASE("verify finds elements that lie in two pieces or in none", "[checkpoint]") {
   using Files = std::vector<std::vector<SmallPiece>>;
   const TemporaryFolder folder;
   const SmallPiece moment{1, {{0}, {5}, {}}};

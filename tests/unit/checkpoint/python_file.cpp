@@ -11,7 +11,7 @@
 using namespace shardrun::checkpoint;
 using namespace shardrun::test;
 
-TEST_CASE("Python's file of every element type is read, and is the one that we write", "[checkpoint]") {
+TEST_CASE("a file written by Python is read in every element type, and we write the same bytes", "[checkpoint]") {
   const SafetensorsFile python(SHARDRUN_FIXTURES "/python.safetensors");
   constexpr std::size_t types = 15;
   CHECK(python.metadata() == Metadata{{"made by", "\"Python\""}});

@@ -51,7 +51,7 @@ TEST_CASE("tensors, their order and the metadata are read", "[checkpoint]") {
   CHECK(file.metadata() == Metadata{{"step", "7"}, {"note", "naïve"}});
 }
 
-TEST_CASE("a tensor that is not there is met with the nearest name", "[checkpoint]") {
+TEST_CASE("a missing tensor is answered with the nearest name", "[checkpoint]") {
   const TemporaryFolder folder;
   write_file(folder / "m.st", file_of(R"({"layer.0/weights":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", ""));
   const SafetensorsFile file(folder / "m.st");
@@ -60,7 +60,7 @@ TEST_CASE("a tensor that is not there is met with the nearest name", "[checkpoin
              Contains("m.st' has no tensor 'layer.0/weight' (did you mean 'layer.0/weights'?); it holds 1 tensors"));
 }
 
-TEST_CASE("a file that is cut short after it was opened is an error where it is read, not a signal", "[checkpoint]") {
+TEST_CASE("a file cut short after it was opened gives an error when it is read, not a signal", "[checkpoint]") {
   const TemporaryFolder folder;
   std::vector<float> values(100'000);
   std::iota(values.begin(), values.end(), 0.0F);
@@ -80,7 +80,7 @@ TEST_CASE("a file that is cut short after it was opened is an error where it is 
   CHECK_THAT(error_of([&] { file.require_unchanged(); }), Contains("and has 50000 now"));
 }
 
-TEST_CASE("what is written is read back", "[checkpoint]") {
+TEST_CASE("a written file is read back", "[checkpoint]") {
   const TemporaryFolder folder;
   const double value = 0.1;
   const Metadata metadata = {{"quote\"\\\n", "línea\x01/"}};
@@ -108,7 +108,7 @@ TEST_CASE("every dtype has a name and a size", "[checkpoint]") {
   CHECK_FALSE(dtype_of("f32").has_value());
 }
 
-TEST_CASE("a tensor that is empty may share its offset", "[checkpoint]") {
+TEST_CASE("an empty tensor may share its offset", "[checkpoint]") {
   const SafetensorsContents contents = parse(file_of(R"({"full":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                                                      R"("none":{"dtype":"F32","shape":[4,0],"data_offsets":[0,0]}})",
                                                      "xy"));

@@ -15,7 +15,7 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 
 }  // namespace
 
-TEST_CASE("the bytes are those of the format's own library", "[checkpoint]") {
+TEST_CASE("the bytes equal what the format's own library writes", "[checkpoint]") {
   const TemporaryFolder folder;
   const std::string_view header =
       R"({"__metadata__":{"format":"pt"},"wide":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
@@ -94,7 +94,7 @@ TEST_CASE("a file that lacks bytes is not committed", "[checkpoint]") {
   CHECK(files_in(folder.path()) == 1);
 }
 
-TEST_CASE("names and sizes that no reader would take are refused", "[checkpoint]") {
+TEST_CASE("names and sizes that readers would refuse are refused", "[checkpoint]") {
   const auto error = [](std::vector<TensorInfo> tensors) {
     return error_of([&] { (void)lay_out(std::move(tensors), {}); });
   };

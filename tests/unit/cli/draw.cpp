@@ -59,7 +59,7 @@ TEST_CASE("the parts of any placement have each element once and each rank once"
   }
 }
 
-TEST_CASE("ranks are written as runs", "[mesh]") {
+TEST_CASE("ranks are written as ranges", "[mesh]") {
   std::vector<std::int64_t> all(64);
   std::iota(all.begin(), all.end(), 0);
   CHECK(mesh::ranks_text(all) == "0-63");
@@ -85,7 +85,7 @@ embed ↓  mlp →
 )");
 }
 
-TEST_CASE("uneven parts of two dimensions are drawn by what they hold", "[mesh]") {
+TEST_CASE("uneven parts of two dimensions are drawn to scale", "[mesh]") {
   CHECK(drawn({7, 5}, {.dims = {{data}, {model}}}, mesh_2_3, {"heads", "embed"}) == R"(
 heads ↓  embed →
              0:2                 2:4            4:5
@@ -113,7 +113,7 @@ embed →
 )");
 }
 
-TEST_CASE("runs of a tensor's elements are a row, and those of a box stand in it together", "[mesh]") {
+TEST_CASE("a flat placement is drawn as a row, or within the boxes that it splits", "[mesh]") {
   CHECK(drawn({3, 5}, {.dims = {{}, {}}, .flat = {data}}, mesh_2_2, {"embed", "mlp"}) == R"(
 elements of embed × mlp →
             0:8                     8:15
@@ -153,7 +153,7 @@ without any element: ranks 2,5
   CHECK(drawn({0, 4}, {.dims = {{model}, {}}}, mesh_2_3, {"heads", "embed"}) == "\nwithout any element: ranks 0-5\n");
 }
 
-TEST_CASE("of many dimensions the split ones are drawn", "[mesh]") {
+TEST_CASE("only the split dimensions of many are drawn", "[mesh]") {
   CHECK(drawn({4, 7, 8, 9}, {.dims = {{}, {model}, {}, {data}}}, mesh_2_2, {"a", "b", "c", "d"}) == R"(
 b ↓  d →
                 0:5                      5:9
@@ -170,7 +170,7 @@ not drawn, whole in every part: a, c
 )");
 }
 
-TEST_CASE("a third split dimension is said to be one", "[mesh]") {
+TEST_CASE("a third split dimension is not drawn but named", "[mesh]") {
   const Mesh cube{{{"data", 2}, {"model", 2}, {"pipe", 2}}};
   const mesh::AxisId pipe(2);
   const std::string text = drawn({4, 7, 8}, {.dims = {{data}, {model}, {pipe}}}, cube, {"a", "b", "c"});
@@ -188,7 +188,7 @@ TEST_CASE("a scalar is one box", "[mesh]") {
 )");
 }
 
-TEST_CASE("what does not fit loses its middle", "[mesh]") {
+TEST_CASE("a drawing that does not fit loses its middle", "[mesh]") {
   const Mesh line{{{"data", 64}}};
   CHECK(drawn({8, 100}, {.dims = {{}, {data}}}, line, {"a", "b"}, 40) == R"(
 a ↓  b →
@@ -206,7 +206,7 @@ a ↓  b →
   CHECK(drawn({8, 100}, {.dims = {{}, {data}}}, line, {"a", "b"}, 8) == "\nits parts cannot be drawn in 8 columns\n");
 }
 
-TEST_CASE("no drawing is wider than it may be", "[mesh]") {
+TEST_CASE("no drawing is wider than its limit", "[mesh]") {
   const Mesh grid{{{"data", 8}, {"model", 32}}};
   for (std::size_t width = 40; width < 120; ++width) {
     CHECK(widest_line(drawn({8, 100}, {.dims = {{data}, {model}}}, grid, {"a", "b"}, width)) <= width);

@@ -40,7 +40,7 @@ void take_signals_here() {
 
 }  // namespace
 
-TEST_CASE("a signal to stop asks once, however often it comes at once, and none that was ignored does", "[cli]") {
+TEST_CASE("repeated signals at once ask to stop once, and ignored signals never do", "[cli]") {
   void (*const before)(int) = std::signal(SIGHUP, SIG_IGN);
   CHECK(outcome([] {
           take_signals_here();
@@ -56,7 +56,7 @@ TEST_CASE("a signal to stop asks once, however often it comes at once, and none 
         }) == SIGTERM);
 }
 
-TEST_CASE("a second signal ends the process: another one, or the same one later", "[cli]") {
+TEST_CASE("a second signal ends the process if it is another signal or comes later", "[cli]") {
   CHECK(outcome([] {
           take_signals_here();
           std::raise(SIGTERM);
@@ -72,7 +72,7 @@ TEST_CASE("a second signal ends the process: another one, or the same one later"
         }) == -SIGINT);
 }
 
-TEST_CASE("a screen that has gone asks to stop, and whoever then asks for the first time is no second one", "[cli]") {
+TEST_CASE("a closed screen asks to stop, and a signal after it counts as the first", "[cli]") {
   CHECK(outcome([] {
           std::raise(SIGPIPE);
           return cli::stop_signal();
@@ -85,7 +85,7 @@ TEST_CASE("a screen that has gone asks to stop, and whoever then asks for the fi
         }) == SIGINT);
 }
 
-TEST_CASE("who listens hears of the first signal at once, while all others are busy", "[cli]") {
+TEST_CASE("a listener hears of the first signal at once, while all other threads are busy", "[cli]") {
   CHECK(outcome([] {
           std::atomic<int> heard = 0;
           std::atomic<int> calls = 0;
@@ -102,7 +102,7 @@ TEST_CASE("who listens hears of the first signal at once, while all others are b
         }) == 7);
 }
 
-TEST_CASE("who listens after the first signal hears of it at once, and nobody after that", "[cli]") {
+TEST_CASE("a listener added after the first signal hears of it at once, and later listeners do not", "[cli]") {
   CHECK(outcome([] {
           take_signals_here();
           std::raise(SIGTERM);
@@ -128,7 +128,7 @@ TEST_CASE("who listens after the first signal hears of it at once, and nobody af
         }) == 7);
 }
 
-TEST_CASE("a listener that throws ends nothing", "[cli]") {
+TEST_CASE("a listener that throws does not end the process", "[cli]") {
   CHECK(outcome([] {
           std::atomic<bool> is_told = false;
           cli::listen_for_stop([&](int) {
@@ -144,7 +144,7 @@ TEST_CASE("a listener that throws ends nothing", "[cli]") {
         }) == SIGTERM);
 }
 
-TEST_CASE("a listener that is slow keeps no second signal", "[cli]") {
+TEST_CASE("a slow listener does not delay a second signal", "[cli]") {
   CHECK(outcome([] {
           std::atomic<bool> is_told = false;
           cli::listen_for_stop([&](int) {

@@ -20,7 +20,7 @@ std::int64_t repeated(const graph::Graph& graph, std::string_view op) {
 
 }  // namespace
 
-TEST_CASE("a job says what is computed again, and by default nothing is", "[compile]") {
+TEST_CASE("a job says what is computed again, and the default is nothing", "[compile]") {
   const TemporaryFolder folder;
   const auto compiled = [&](const std::vector<std::string>& overrides) {
     return compile_ready(text_job_in(folder, overrides)).graph;
@@ -32,7 +32,7 @@ TEST_CASE("a job says what is computed again, and by default nothing is", "[comp
   CHECK(repeated(compiled({"train.remat=layer"}), "attention") == 2);
 }
 
-TEST_CASE("what a job computes again is compared with a graph of the same states that keeps it", "[compile]") {
+TEST_CASE("the reference of a job with remat is the same graph without it", "[compile]") {
   const TemporaryFolder folder;
   const compile::Compiled plain = compile_ready(text_job_in(folder));
   const job::Job job = text_job_in(folder, {"train.remat=layer"});

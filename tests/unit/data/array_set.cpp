@@ -121,7 +121,7 @@ TEST_CASE("a label outside the classes is named with its row when a batch is fil
   CHECK(ArraySet(SteadyFile(folder / "x.npy"), SteadyFile(folder / "y.npy"), 1.0).classes() == 5);
 }
 
-TEST_CASE("a label that 32 bits do not count is named with its row, as the number that it is", "[data]") {
+TEST_CASE("a label beyond 32 bits is named with its row and its value", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2,)", {1, 2}));
   const auto error = [&](const std::string& labels) {
@@ -137,7 +137,7 @@ TEST_CASE("a label that 32 bits do not count is named with its row, as the numbe
   CHECK(error(npy_file<std::uint64_t>("<u8", "(2,)", {INT32_MAX - 1, 0})) == "nothing");
 }
 
-TEST_CASE("rows that follow each other are read as the others are", "[data]") {
+TEST_CASE("rows that follow each other are read in the same order as others", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(5,)", {10, 11, 12, 13, 14}));
   write_file(folder / "y.npy", npy_file<std::int8_t>("|i1", "(5,)", {0, 1, 2, 3, 4}));
@@ -214,13 +214,13 @@ TEST_CASE("the first value that is not finite is named by file, row and column",
   CHECK(refusal(npy_file<std::int32_t>("<i4", "(1,)", {0x7fc00000})) == "nothing");
 }
 
-TEST_CASE("a double that float32 cannot hold is named too", "[data]") {
+TEST_CASE("a double beyond the range of float32 is named too", "[data]") {
   CHECK_THAT(refusal(npy_file<double>("<f8", "(2, 1)", {1, 1e300})),
              Contains("has 1e+300, which float32 cannot hold in row 1, column 0"));
   CHECK_THAT(refusal(npy_file<double>("<f8", "(1,)", {std::nan("")})), Contains("has NaN in row 0"));
 }
 
-TEST_CASE("however many threads look, the first is named", "[data]") {
+TEST_CASE("the first value that is not finite is named with any number of threads", "[data]") {
   constexpr std::size_t rows = std::size_t{5} << 20U;
   std::vector<float> values(rows, 1);
   CHECK(refusal(column(values), 4) == "nothing");

@@ -32,7 +32,7 @@ std::vector<float> floats_of(const char* descr, std::initializer_list<Number> va
 
 }  // namespace
 
-TEST_CASE("what numpy.save writes is read", "[data]") {
+TEST_CASE("files that numpy.save writes are read", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(2, 3)", {1, 2, 3, 4, 5, 6.5F}));
 
@@ -94,7 +94,7 @@ TEST_CASE("files that are not arrays are refused", "[data]") {
              Contains("its header has 16 bytes, 2 are there"));
 }
 
-TEST_CASE("values that are not as many as the shape says are refused", "[data]") {
+TEST_CASE("a file with fewer or more values than its shape is refused", "[data]") {
   CHECK_THAT(error_in(npy_file<float>("<f4", "(2, 3)", {1, 2, 3, 4, 5})),
              Contains("shape (2, 3) of float32 needs 24 bytes, the file has 20: it is cut short"));
   CHECK_THAT(error_in(npy_file<float>("<f4", "(2,)", {1, 2, 3})),
@@ -104,7 +104,7 @@ TEST_CASE("values that are not as many as the shape says are refused", "[data]")
   CHECK_THAT(error_in(npy_file<float>("<f4", "(9223372036854775807,)", {})), Contains("cut short"));
 }
 
-TEST_CASE("types and orders that are not supported say what to save instead", "[data]") {
+TEST_CASE("types and orders that are not supported are refused with what to save instead", "[data]") {
   CHECK_THAT(error_in_header("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"),
              Contains("it holds Python objects (dtype object); save numbers"));
   CHECK_THAT(error_in_header("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }"),

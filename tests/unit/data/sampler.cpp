@@ -101,7 +101,7 @@ TEST_CASE("epochs and seeds have orders of their own", "[data]") {
   CHECK(epoch_order(42, 3, 100) == epoch_order(42, 3, 100));
 }
 
-TEST_CASE("every order of few rows occurs, and about equally often", "[data]") {
+TEST_CASE("every order of three rows occurs about equally often", "[data]") {
   constexpr int seeds = 6000;
   std::vector<std::vector<std::int64_t>> orders;
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
@@ -144,7 +144,7 @@ TEST_CASE("a batch is the same however it is cut", "[data]") {
   CHECK(inputs[0] == window_start(9, 24, training_windows(500, context)));
 }
 
-TEST_CASE("evaluation covers the tokens side by side", "[data]") {
+TEST_CASE("evaluation windows cover the tokens side by side", "[data]") {
   const Counting tokens(10);
   std::vector<std::int32_t> inputs(6);
   std::vector<std::int32_t> targets(6);

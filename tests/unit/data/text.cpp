@@ -65,7 +65,7 @@ TEST_CASE("a tokenizer survives its JSON", "[data]") {
   CHECK(tokenizer_of("ba").to_json() == R"({"kind":"char","characters":"ab"})");
 }
 
-TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
+TEST_CASE("JSON that is not a tokenizer is refused", "[data]") {
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json("["); }), Contains("no JSON object"));
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json("{}"); }), Contains("no \"kind\""));
   CHECK_THAT(error_of([] { (void)Tokenizer::from_json(R"({"kind":"bpe"})"); }), Contains("kind \"bpe\""));
@@ -76,7 +76,7 @@ TEST_CASE("JSON that is no tokenizer is refused", "[data]") {
              Contains("do not rise"));
 }
 
-TEST_CASE("what has no token is named with its place", "[data]") {
+TEST_CASE("a character without a token is named with its place", "[data]") {
   const Tokenizer tokenizer = tokenizer_of("aé");
 
   CHECK_THAT(error_of([&] { (void)tokenizer.encode("éx"); }),
@@ -88,7 +88,7 @@ TEST_CASE("what has no token is named with its place", "[data]") {
   CHECK_THAT(error_of([&] { tokenizer.decode(-1, text); }), Contains("cannot decode token -1"));
 }
 
-TEST_CASE("text that characters cannot be made of is refused", "[data]") {
+TEST_CASE("text that cannot be split into characters is refused", "[data]") {
   CHECK(error_of([] { (void)tokenizer_of("ab\xFFz", "'corpus.txt'"); }) ==
         "2: 'corpus.txt' is not valid UTF-8: byte 2 (0xFF) starts no character; use [data] tokenizer = byte");
   CHECK_THAT(error_of([] { (void)tokenizer_of("", "'corpus.txt'"); }), Contains("'corpus.txt' is empty"));
@@ -140,7 +140,7 @@ TEST_CASE("a text becomes tokens and the tokenizer that made them", "[data]") {
   CHECK(file.tokenised_bytes() == text.stream.file().size());
 }
 
-TEST_CASE("a text is read with a tokenizer that exists", "[data]") {
+TEST_CASE("a text can be read with an existing tokenizer", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "cab");
   write_file(folder / "other.txt", "ca\nbx");
@@ -152,7 +152,7 @@ TEST_CASE("a text is read with a tokenizer that exists", "[data]") {
              Contains("other.txt': cannot encode 'x' U+0078 at byte 4 (line 2)"));
 }
 
-TEST_CASE("characters that lie across the pieces in which a text is read are whole", "[data]") {
+TEST_CASE("characters across the boundaries of read pieces are whole", "[data]") {
   const TemporaryFolder folder;
   std::string text;
   std::vector<std::int32_t> expected;
@@ -201,7 +201,7 @@ TEST_CASE("files that hold no text are refused", "[data]") {
   CHECK(tokenised(folder / "latin.txt", TokenizerKind::byte).stream.size() == 4);
 }
 
-TEST_CASE("tokens are of the text as it was opened, or there are none", "[data]") {
+TEST_CASE("tokens are made of the text as it was opened, or refused", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcabc");
   const TextFile text(SteadyFile(folder / "corpus.txt"), TokenizerKind::character);
@@ -216,7 +216,7 @@ TEST_CASE("tokens are of the text as it was opened, or there are none", "[data]"
   CHECK_THAT(error_of([&] { (void)text.tokenise(); }), Contains("it had 6 bytes and has 3 now"));
 }
 
-TEST_CASE("nobody can change tokens that were made", "[data]") {
+TEST_CASE("tokens in memory cannot be changed", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcabc");
   const SteadyFile tokens = TextFile(SteadyFile(folder / "corpus.txt"), TokenizerKind::byte).tokenise();
@@ -226,13 +226,13 @@ TEST_CASE("nobody can change tokens that were made", "[data]") {
   CHECK(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK) == -1);
 }
 
-TEST_CASE("what is no memory of tokens is not taken for it", "[data]") {
+TEST_CASE("a file that is not a memory of tokens is refused", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "file", std::string(8192, 't'));
   CHECK_THAT(error_of([&] { (void)read_tokenised(SteadyFile(folder / "file")); }), Contains("is something else"));
 }
 
-TEST_CASE("the split is of the decimal fraction that was written", "[data]") {
+TEST_CASE("the split uses the decimal fraction as written", "[data]") {
   CHECK(training_count(100, 0.29, "text") == 29);  // 0.29 * 100 is 28.999999999999996 in float64
   CHECK(training_count(1000, 0.579, "text") == 579);
   CHECK(training_count(99, 0.29, "text") == 28);
@@ -272,7 +272,7 @@ std::vector<std::int32_t> read(const TokenStream& stream, std::int64_t first, st
 
 }  // namespace
 
-TEST_CASE("a token file is read as it is, and moves", "[data]") {
+TEST_CASE("a token file is read unchanged, and its stream can be moved", "[data]") {
   const TemporaryFolder folder;
   TokenStream first = tokens_in(folder, {1, 258, 65535}, 65536);
   const TokenStream stream = std::move(first);
@@ -354,7 +354,7 @@ std::vector<Number> stepping(std::size_t count, std::size_t step, std::size_t vo
 
 }  // namespace
 
-TEST_CASE("tokens that are taken for narrower ones are recognised by their zeros", "[data]") {
+TEST_CASE("tokens read with too small a width are recognised by their zeros", "[data]") {
   const Widths widths;
   CHECK_THAT(widths.refusal(stepping<std::uint32_t>(1000, 7, 50), 2, 50),
              EndsWith("train.bin' looks as if its tokens had 4 bytes each: of its first 512 as uint16, every second is "
@@ -370,7 +370,7 @@ TEST_CASE("tokens that are taken for narrower ones are recognised by their zeros
              Contains("had 4 bytes each: of its first 512 as uint16, every second is at most 1; set"));
 }
 
-TEST_CASE("tokens of the width that they are read with are accepted, whatever zeros they have", "[data]") {
+TEST_CASE("tokens read with their own width are accepted, with any pattern of zeros", "[data]") {
   const Widths widths;
   CHECK(widths.refusal(stepping<std::uint16_t>(1000, 7, 50), 2, 50) == "nothing");
   CHECK(widths.refusal(stepping<std::uint32_t>(1000, 7, 50), 4, 50) == "nothing");
@@ -388,7 +388,7 @@ TEST_CASE("tokens of the width that they are read with are accepted, whatever ze
   CHECK(widths.refusal(stepping<std::uint32_t>(31, 7, 50), 2, 50) == "nothing");  // 62 tokens are too few to tell
 }
 
-TEST_CASE("a token that may be two narrower ones leads to their type", "[data]") {
+TEST_CASE("a bad token that could be two narrower ones suggests their type", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "train.bin", bytes_of<std::uint16_t>({5, 38, 7, 1, 60, 0, 1, 60}));
   const auto refusal = [&](std::int64_t first) {
@@ -404,7 +404,7 @@ TEST_CASE("a token that may be two narrower ones leads to their type", "[data]")
   CHECK_THAT(refusal(3), Contains("at position 3 is not below the model's vocabulary of 50; set [model] vocab"));
 }
 
-TEST_CASE("too few tokens for a window are refused with need and found", "[data]") {
+TEST_CASE("too few tokens for a window are refused with the number needed and found", "[data]") {
   require_context(4, 3, "the training part of 'corpus.txt'");
 
   CHECK_THAT(error_of([&] { require_context(4, 4, "the training part of 'corpus.txt'"); }),
@@ -423,7 +423,7 @@ TEST_CASE("a token past the vocabulary is named with its place, in whichever par
   CHECK(read(stream, 3, 1) == std::vector<std::int32_t>{8});
 }
 
-TEST_CASE("a token past the vocabulary that was written later is a change of the file", "[data]") {
+TEST_CASE("a token past the vocabulary that was written later is reported as a change of the file", "[data]") {
   const TemporaryFolder folder;
   const TokenStream stream = tokens_in(folder, {1, 2, 3, 4}, 9);
   tokens_in(folder, {1, 2, 9, 4}, 9);

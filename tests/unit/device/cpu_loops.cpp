@@ -181,7 +181,7 @@ TEST_CASE("shards may be empty", "[device]") {
   CHECK(dw == Floats(6, 0));
 }
 
-TEST_CASE("the loops are those of the best instruction set that the machine has", "[device]") {
+TEST_CASE("the kernels of the machine's best instruction set are used", "[device]") {
   std::ifstream file("/proc/cpuinfo");
   std::string flags;
   for (std::string line; std::getline(file, line) && flags.empty();) {

@@ -126,7 +126,7 @@ std::vector<Op> all_ops() { return {Op(true), Op(true, true), Op(false), Op(fals
 
 }  // namespace
 
-TEST_CASE("attention is the library's, and equals our own", "[unit]") {
+TEST_CASE("cuDNN computes attention, and equals our own kernels", "[unit]") {
   for (Op op : all_ops()) {
     for (const std::int64_t causal : {1, 0}) {
       op.set("causal", causal);
@@ -136,7 +136,7 @@ TEST_CASE("attention is the library's, and equals our own", "[unit]") {
   }
 }
 
-TEST_CASE("the gradient of attention is made in parts of samples, or of heads, with the same bits", "[unit]") {
+TEST_CASE("the gradient of attention has the same bits in parts of samples or of heads", "[unit]") {
   for (const bool is_packed : {true, false}) {
     OnCudnn at(Op(is_packed, true, 6));
     at.prepare();
@@ -164,7 +164,7 @@ TEST_CASE("the gradient of attention is made in parts of samples, or of heads, w
   }
 }
 
-TEST_CASE("our own kernels attend where the library is not for it", "[unit]") {
+TEST_CASE("our own kernels compute the attention that the library does not take", "[unit]") {
   for (const Op& op : all_ops()) {
     INFO(op.name);
     Op other = op;
@@ -190,7 +190,7 @@ TEST_CASE("our own kernels attend where the library is not for it", "[unit]") {
   }
 }
 
-TEST_CASE("queries that do not begin with the first are the library's without a causal mask alone", "[unit]") {
+TEST_CASE("cuDNN computes attention on a later part of the queries only without a causal mask", "[unit]") {
   for (const bool is_gradient : {false, true}) {
     for (const std::int64_t causal : {1, 0}) {
       Op op(false, is_gradient);
@@ -203,13 +203,13 @@ TEST_CASE("queries that do not begin with the first are the library's without a 
   }
 }
 
-TEST_CASE("our own kernels attend if tensors are not aligned to 16 bytes", "[unit]") {
+TEST_CASE("our own kernels compute attention if tensors are not aligned to 16 bytes", "[unit]") {
   OnCudnn at(Op(true));
   at.outputs[0].data = at.outputs[0].address_of(4);
   CHECK(at.runs_of_library() == 0);
 }
 
-TEST_CASE("the library makes the gradient of attention on GPUs whose engines are known to be reproducible", "[unit]") {
+TEST_CASE("cuDNN computes the gradient of attention on GPUs where its engines are known to be reproducible", "[unit]") {
   for (const auto& [capability, runs] : {std::pair(80, 1), std::pair(90, 1), std::pair(100, 0)}) {
     INFO(capability);
     CHECK(OnCudnn(Op(false), capability).runs_of_library() == 1);
@@ -217,7 +217,7 @@ TEST_CASE("the library makes the gradient of attention on GPUs whose engines are
   }
 }
 
-TEST_CASE("our own kernels attend if the library has no engine, or its kernels cannot be loaded", "[unit]") {
+TEST_CASE("our own kernels compute attention if cuDNN has no engine or cannot load its kernels", "[unit]") {
   for (const auto& [variable, value] :
        {std::pair("FAKE_CUDNN_NONE", "1"), std::pair("FAKE_CUDNN_FAIL", "cudnnBackendExecute"),
         std::pair("FAKE_CUDA_NO_GRAPHS", "1")}) {
@@ -227,7 +227,7 @@ TEST_CASE("our own kernels attend if the library has no engine, or its kernels c
   }
 }
 
-TEST_CASE("attention is the library's where its plans must be made with a handle", "[unit]") {
+TEST_CASE("attention uses cuDNN when plans can be made only with a handle", "[unit]") {
   for (const char* const refuses : {"cudnnBackendFinalize", "cudnnBackendExecute"}) {
     const Variable wants("FAKE_CUDNN_WANTS_HANDLE", refuses);
     for (const Op& op : all_ops()) {
@@ -237,7 +237,7 @@ TEST_CASE("attention is the library's where its plans must be made with a handle
   }
 }
 
-TEST_CASE("the gradient of attention has no fixed order where that is asked for", "[.][fastest]") {
+TEST_CASE("the gradient of attention has no fixed order if that is asked for", "[.][fastest]") {
   for (const bool is_packed : {true, false}) {
     OnCudnn at(Op(is_packed, true));
     at.prepare(nullptr);
@@ -262,13 +262,13 @@ TEST_CASE("the gradient of attention has no fixed order where that is asked for"
   CHECK(forward.result() == forward.result());
 }
 
-TEST_CASE("the gradient of attention has a fixed order where its sums do not fit into the scratch", "[.][fastest]") {
+TEST_CASE("the gradient of attention has a fixed order if its sums do not fit into the scratch", "[.][fastest]") {
   OnCudnn at(Op(true, true, 1, 64, 256));
   CHECK(at.runs_of_library() == 1);
   CHECK(at.result() == at.result());
 }
 
-TEST_CASE("equal attention shares one choice of an engine", "[unit]") {
+TEST_CASE("equal attention ops choose an engine once", "[unit]") {
   OnCudnn at(Op(false, true));
   at.prepare();
   const std::int64_t before = fake::cudnn_counts().choices;

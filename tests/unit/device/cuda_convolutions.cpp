@@ -96,7 +96,7 @@ std::int64_t runs_so_far() { return fake::cudnn_counts().runs; }
 
 }  // namespace
 
-TEST_CASE("convolutions are the library's, and equal our own", "[unit]") {
+TEST_CASE("cuDNN computes convolutions, and equals our own kernels", "[unit]") {
   for (const Op& op : all_ops(2)) {
     INFO(op.name << " " << to_string(op.inputs[0].dtype) << " " << to_string(op.outputs[0].dtype));
     OnCudnn at(op);
@@ -110,7 +110,7 @@ TEST_CASE("convolutions are the library's, and equal our own", "[unit]") {
   }
 }
 
-TEST_CASE("convolutions are made in parts of images where their copies are large", "[unit]") {
+TEST_CASE("convolutions with large copies are made in parts of images", "[unit]") {
   for (const Op& op : all_ops(5)) {
     INFO(op.name << " " << to_string(op.inputs[0].dtype) << " " << to_string(op.outputs[0].dtype));
     OnCudnn at(op);
@@ -166,7 +166,7 @@ TEST_CASE("a bfloat16 gradient of weights is rounded once, in however many parts
   }
 }
 
-TEST_CASE("copies of weights and sums count to the scratch's limit", "[unit]") {
+TEST_CASE("copies of weights and sums count toward the scratch limit", "[unit]") {
   Op op("conv", 1, DType::bf16, DType::bf16);
   op.inputs = {type_of({2048, 64, 7, 7}, DType::bf16), type_of({2048, 64, 3, 3}, DType::bf16)};
   op.outputs = {type_of({2048, 2048, 7, 7}, DType::bf16)};
@@ -225,7 +225,7 @@ TEST_CASE("a convolution touches all of its scratch when it first runs", "[unit]
   }
 }
 
-TEST_CASE("equal convolutions share one choice of an engine", "[unit]") {
+TEST_CASE("equal convolutions choose an engine once", "[unit]") {
   OnCudnn at(Op("conv_gradient_input", 4, DType::bf16, DType::bf16));
   const std::vector<double> expected = at.own_result();
   at.prepare();
@@ -241,7 +241,7 @@ TEST_CASE("equal convolutions share one choice of an engine", "[unit]") {
   CHECK(at.result() == expected);
 }
 
-TEST_CASE("memory that is hardly aligned is convolved too", "[unit]") {
+TEST_CASE("convolutions work on poorly aligned memory", "[unit]") {
   for (const std::int64_t shift : {2, 4, 8, 16, 64}) {
     OnCudnn at(Op("conv_gradient_weights", 2, DType::bf16, DType::bf16), shift);
     const std::vector<double> expected = at.own_result();
@@ -252,7 +252,7 @@ TEST_CASE("memory that is hardly aligned is convolved too", "[unit]") {
   }
 }
 
-TEST_CASE("our own kernel computes what the library has no engine for", "[unit]") {
+TEST_CASE("our own kernel computes a convolution that the library has no engine for", "[unit]") {
   const Variable none("FAKE_CUDNN_NONE", "1");
   OnCudnn at(Op("conv", 6, DType::bf16, DType::bf16));
   const std::vector<double> expected = at.own_result();
@@ -296,7 +296,7 @@ TEST_CASE("our own kernel computes convolutions that cannot be warmed up", "[uni
   }
 }
 
-TEST_CASE("convolutions are the library's where its plans must be made with a handle", "[unit][handle]") {
+TEST_CASE("convolutions use cuDNN when plans can be made only with a handle", "[unit][handle]") {
   const Variable wants("FAKE_CUDNN_WANTS_HANDLE", "cudnnBackendExecute");
   OnCudnn at(Op("conv", 11, DType::f32, DType::f32));
   const std::vector<double> expected = at.own_result();
@@ -332,7 +332,7 @@ TEST_CASE("a call of cuDNN that fails names the op, its sizes and the status", "
 }
 
 // Run by finding_cudnn.cpp.
-TEST_CASE("our own kernel computes a convolution where cuDNN cannot", "[.own]") {
+TEST_CASE("our own kernel computes a convolution if cuDNN does not start", "[.own]") {
   OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
   const std::vector<double> expected = at.own_result();
   at.prepare();
@@ -340,7 +340,7 @@ TEST_CASE("our own kernel computes a convolution where cuDNN cannot", "[.own]") 
   CHECK(runs_so_far() == 0);
 }
 
-TEST_CASE("a cuDNN that does not start ends what needs it if it is asked for", "[unit]") {
+TEST_CASE("a cuDNN that does not start fails a convolution if cuDNN was asked for", "[unit]") {
   OnCudnn at(Op("conv", 2, DType::f32, DType::f32));
   const Variable failing("FAKE_CUDNN_FAIL", "cudnnCreate");
   CHECK_THAT(test::error_of([&] { at.prepare(); }), Contains("cudnnCreate returned CUDNN_STATUS_EXECUTION_FAILED"));

@@ -51,7 +51,8 @@ constexpr std::size_t floats_of_buffer = std::size_t{1} << 20U;
 
 }  // namespace
 
-TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the queue's turn", "[device][cuda]") {
+TEST_CASE("cuda: host memory that is not pinned is copied in pieces, when the queue reaches the copy",
+          "[device][cuda]") {
 #if defined(SHARDRUN_TSAN)  // takes seconds for a copy
   constexpr std::uint64_t seeds = 1;
   constexpr std::size_t counts[] = {2 * floats_of_buffer + 3};
@@ -68,7 +69,7 @@ TEST_CASE("cuda: host memory that is not pinned is copied piece by piece, in the
 }
 
 #if !defined(SHARDRUN_TSAN)
-TEST_CASE("cuda: pieces of host memory that are copied out of their turn show as wrong numbers", "[device][cuda]") {
+TEST_CASE("cuda: leaving out any wait between pieces of a host copy gives wrong numbers", "[device][cuda]") {
   // Three pieces there and three back, each with two waits, and one behind all. The others only repeat what these
   // ensure.
   for (const std::int64_t wait : {1, 2, 5, 9, 12, 14}) {
@@ -152,7 +153,7 @@ TEST_CASE("cuda: boxes of every rank, stride and alignment are copied", "[device
   }
 }
 
-TEST_CASE("cuda: hashes of tensors are those of the same numbers on the cpu", "[device][cuda]") {
+TEST_CASE("cuda: hashes of tensors equal the cpu's", "[device][cuda]") {
   OnGpu at({}, 20 << 20);
   std::vector<float> numbers(5'000'000);
   std::iota(numbers.begin(), numbers.end(), 1.0F);

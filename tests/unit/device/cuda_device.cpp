@@ -45,7 +45,7 @@ TEST_CASE("cuda: the pages of an arena that were written are counted", "[device]
   CHECK(at.memory->touched_bytes() == 2 * 4096);
 }
 
-TEST_CASE("cuda: memory that a GPU does not have is refused with what is free", "[device][cuda]") {
+TEST_CASE("cuda: an arena larger than the GPU's memory is refused with what is free", "[device][cuda]") {
   OnGpu at({.memory = 1 << 20});
   try {
     static_cast<void>(at.device.allocate(2 << 20));
@@ -58,7 +58,7 @@ TEST_CASE("cuda: memory that a GPU does not have is refused with what is free", 
   }
 }
 
-TEST_CASE("cuda: an arena is memory that transports can register, where the GPU has such memory", "[device][cuda]") {
+TEST_CASE("cuda: an arena is memory that transports can register, if the GPU supports it", "[device][cuda]") {
   for (const int has : {0, 1, 2, 3}) {  // 2: not for network cards; 3: it is refused
     CAPTURE(has);
     OnGpu at({.memory = (1 << 20) + (1 << 15), .virtual_memory = has}, 100'000);

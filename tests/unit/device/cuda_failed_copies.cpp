@@ -85,7 +85,7 @@ class StandingMemory {
 
 }  // namespace
 
-TEST_CASE("cuda: once a copy was refused, copies given before it write nothing more", "[device][cuda]") {
+TEST_CASE("cuda: after a refused copy, earlier copies no longer write to the host", "[device][cuda]") {
   constexpr std::size_t piece = cuda::HostCopies::buffer_bytes;
   // The GPU's memory ends before the refused copy does: within its first piece, or within its second.
   for (const std::size_t first : {8U, 0U}) {
@@ -105,7 +105,7 @@ TEST_CASE("cuda: once a copy was refused, copies given before it write nothing m
   }
 }
 
-TEST_CASE("cuda: a failure is thrown when the host has ended the copy that it was making", "[device][cuda]") {
+TEST_CASE("cuda: a failure is thrown only after the host's running copy has ended", "[device][cuda]") {
   using namespace std::chrono_literals;
   const StandingMemory memory;
   OnGpu at({}, StandingMemory::size);
@@ -126,7 +126,7 @@ TEST_CASE("cuda: a failure is thrown when the host has ended the copy that it wa
   thrown.set_value();
 }
 
-TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that its queue is gone", "[device][cuda]") {
+TEST_CASE("cuda: a host function that runs after its queue is gone writes nothing", "[device][cuda]") {
   std::vector<std::byte> memory(4096, std::byte{7});
   std::promise<void> begun;
   std::promise<void> is_gone;
@@ -155,7 +155,7 @@ TEST_CASE("cuda: a function of the host that CUDA has begun to call finds that i
   CHECK((memory == std::vector<std::byte>(4096, std::byte{8})));
 }
 
-TEST_CASE("cuda: a call that CUDA has begun is made once, also if its queue is gone by then", "[device][cuda]") {
+TEST_CASE("cuda: a host call that CUDA has begun is made once, even if its queue is gone", "[device][cuda]") {
   std::atomic<int> made = 0;
   const auto make = [](void* of) { ++*static_cast<std::atomic<int>*>(of); };
   std::promise<void> begun;

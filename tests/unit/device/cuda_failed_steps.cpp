@@ -57,7 +57,7 @@ std::string error_of_run(int failing) {
 
 }  // namespace
 
-TEST_CASE("cuda: a failure names the step of the kernel that failed, whatever the queue was given since",
+TEST_CASE("cuda: a failure names the step of the kernel that failed, even if later steps were queued",
           "[device][cuda]") {
   for (int failing = 0; failing < 3 * runs; ++failing) {
     CAPTURE(failing);

@@ -15,7 +15,7 @@ using namespace shardrun::device;
 using Catch::Matchers::Contains;
 using test::OnGpu;
 
-TEST_CASE("cuda: a failure of work is thrown with the GPU and CUDA's words, again and again", "[device][cuda]") {
+TEST_CASE("cuda: a failure is thrown with the GPU and CUDA's words at every later use", "[device][cuda]") {
   OnGpu at({.fail_at = 20});
   const auto use = [&] {
     for (int i = 0; i < 100; ++i) {
@@ -30,7 +30,7 @@ TEST_CASE("cuda: a failure of work is thrown with the GPU and CUDA's words, agai
   CHECK(at.memory->touched_bytes() == 0);
 }
 
-TEST_CASE("cuda: calls that a failure has dropped are made in their order", "[device][cuda]") {
+TEST_CASE("cuda: calls dropped by a failure are still made, in order", "[device][cuda]") {
   OnGpu at({.fail_at = 20});
   struct Given {
     std::vector<int>* made;
@@ -55,7 +55,7 @@ TEST_CASE("cuda: calls that a failure has dropped are made in their order", "[de
   at.other->open_gate(never);
 }
 
-TEST_CASE("cuda: a failure names the ops that were not done, and the tensors that they make", "[device][cuda]") {
+TEST_CASE("cuda: a failure names the unfinished ops and the tensors that they make", "[device][cuda]") {
   OnGpu at({.fail_at = 30});
   const Kernel kernel = {
       .run = [](const KernelCall& call) { cuda::fill_elements(call, call.outputs[0].data, 1, 4, 0); }, .op = "gelu"};

@@ -121,7 +121,7 @@ struct Chain : OnLibrary {
 
 }  // namespace
 
-TEST_CASE("a product, a bias and GELU are one product, which keeps GELU's operand", "[unit]") {
+TEST_CASE("a product, a bias and GELU become one product, which also writes GELU's operand", "[unit]") {
   for (const auto& [m, k, n] : {std::array<std::int64_t, 3>{6, 24, 8}, {33, 40, 24}, {1, 7, 16}, {17, 1, 8}}) {
     Chain at(m, k, n);
     const TensorView bias = at.view(other_memory, {n});
@@ -140,7 +140,7 @@ TEST_CASE("a product, a bias and GELU are one product, which keeps GELU's operan
   }
 }
 
-TEST_CASE("a product that a bias and a tensor are added to, in any order, is one product", "[unit]") {
+TEST_CASE("a product becomes one with the bias and the tensor added to it, in either order", "[unit]") {
   for (const bool is_f32 : {false, true}) {
     for (const bool bias_first : {true, false}) {
       Chain at(7, 36, 5);
@@ -164,7 +164,7 @@ TEST_CASE("a product that a bias and a tensor are added to, in any order, is one
   }
 }
 
-TEST_CASE("a bias of several dimensions is one vector for a row", "[unit]") {
+TEST_CASE("a bias of several dimensions is fused as one vector for a row", "[unit]") {
   Chain at(6, 16, 12);
   at.y = at.view(1 << 21, {6, 3, 4});
   at.w = at.view(1 << 20, {16, 3, 4});
@@ -188,7 +188,7 @@ TEST_CASE("GELU in place of a product keeps no operand, so rows of any length ar
   at.check_values(at.y, sums, [&](double sum, std::size_t) { return gelu_of(sum); });
 }
 
-TEST_CASE("a product of gradients and GELU's gradient are one product", "[unit]") {
+TEST_CASE("a product of gradients and GELU's gradient become one product", "[unit]") {
   Chain at(9, 20, 16);
   const TensorView operand = at.view(other_memory, {9, 16});
   at.then("gelu_gradient", {at.y, operand}, at.y, {{"form", "tanh"}});
@@ -200,7 +200,7 @@ TEST_CASE("a product of gradients and GELU's gradient are one product", "[unit]"
   at.check_values(at.y, sums, [&](double sum, std::size_t i) { return sum * slope_of(of_operand[i]); });
 }
 
-TEST_CASE("what an epilogue cannot do, or would not write as planned, runs by itself", "[unit]") {
+TEST_CASE("an op that an epilogue cannot compute, or would write elsewhere, runs by itself", "[unit]") {
   struct Case {
     const char* why;
     std::function<void(Chain&)> add;
@@ -282,7 +282,7 @@ TEST_CASE("what an epilogue cannot do, or would not write as planned, runs by it
   }
 }
 
-TEST_CASE("each part of an epilogue is there once, and GELU is the last", "[unit]") {
+TEST_CASE("an epilogue has one bias at most, and GELU last", "[unit]") {
   {
     Chain at(6, 24, 8);
     at.then("add", {at.y, at.view(other_memory, {8})}, at.y);
@@ -295,7 +295,7 @@ TEST_CASE("each part of an epilogue is there once, and GELU is the last", "[unit
   CHECK(at.fuse() == 1);
 }
 
-TEST_CASE("a product in padded rows, and one that our own kernel computes, are not fused", "[unit]") {
+TEST_CASE("products in padded rows and products of our own kernel are not fused", "[unit]") {
   {
     Chain padded(800, 392, 515);
     padded.then("add", {padded.y, padded.view(other_memory << 1, {515})}, padded.y);
@@ -307,7 +307,7 @@ TEST_CASE("a product in padded rows, and one that our own kernel computes, are n
   CHECK(own.fuse() == 0);
 }
 
-TEST_CASE("epilogues that the library has no algorithm for, or fails with, are left to the ops", "[unit]") {
+TEST_CASE("an epilogue without an algorithm, or whose choice fails, is left to the ops", "[unit]") {
   const auto fused = [](std::int64_t inner) {
     Chain at(6, inner, 8);
     at.then("add", {at.y, at.view(other_memory, {8})}, at.y);
@@ -336,7 +336,7 @@ TEST_CASE("epilogues that the library has no algorithm for, or fails with, are l
   CHECK(at.fuse() == 0);  // it is not asked again
 }
 
-TEST_CASE("equal products with other biases share one choice, and each adds its own", "[unit]") {
+TEST_CASE("equal products with other biases choose an algorithm once, and each adds its own bias", "[unit]") {
   Chain first(6, 56, 8);
   first.then("add", {first.y, first.view(other_memory, {8})}, first.y);
   CHECK(first.fuse() == 1);
@@ -368,7 +368,7 @@ TEST_CASE("a failure of fused ops names all of them", "[unit]") {
 }
 
 // With SHARDRUN_CUDA_PRODUCTS=unfused; each process reads it once.
-TEST_CASE("nothing is fused where that is asked for", "[.][unfused]") {
+TEST_CASE("nothing is fused if SHARDRUN_CUDA_PRODUCTS is unfused", "[.][unfused]") {
   Chain at(6, 24, 8);
   CHECK(at.device.facts().bf16_products.starts_with("cuBLASLt 13.1.0, unfused; "));
   at.then("add", {at.y, at.view(other_memory, {8})}, at.y);

@@ -133,7 +133,7 @@ struct Update : Pair {
 
 }  // namespace
 
-TEST_CASE("an update and the parameter's bfloat16 copy are one walk", "[unit]") {
+TEST_CASE("an update and the bfloat16 copy of its parameter become one kernel", "[unit]") {
   for (const std::int64_t size : {1, 3, 4, 257, 4096}) {
     INFO(size);
     std::vector<std::vector<double>> apart;
@@ -156,7 +156,7 @@ TEST_CASE("an update and the parameter's bfloat16 copy are one walk", "[unit]") 
   CHECK_FALSE(at.is_fused());
 }
 
-TEST_CASE("a row's maximum and the terms of its softmax are one walk over the logits", "[unit]") {
+TEST_CASE("a row's maximum and softmax terms become one kernel over the logits", "[unit]") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t width : {1, 7, 96, 1024, 1032, 9000}) {
       INFO(width);
@@ -202,7 +202,7 @@ TEST_CASE("a row's maximum and the terms of its softmax are one walk over the lo
   }
 }
 
-TEST_CASE("a norm's gradient and a sum with it are one walk, in place of either", "[unit]") {
+TEST_CASE("a norm's gradient and the sum with it become one kernel, in place of either operand", "[unit]") {
   for (const std::string_view norm : {"layer_norm_gradient_input", "rms_norm_gradient_input"}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const std::int64_t width : {1, 24, 100, 768, 1024, 1600}) {
@@ -264,7 +264,7 @@ TEST_CASE("a norm's gradient and a sum with it are one walk, in place of either"
   }
 }
 
-TEST_CASE("a maximum and terms of other logits, or with another maximum, stay apart", "[unit]") {
+TEST_CASE("softmax terms of other logits or with another maximum are not fused", "[unit]") {
   Terms terms(DType::f32, 4, 16);
   const TensorView elsewhere = terms.tensor(DType::f32, {4, 16});
   const TensorView of_others = terms.tensor(DType::f32, {4});
@@ -275,7 +275,7 @@ TEST_CASE("a maximum and terms of other logits, or with another maximum, stay ap
   CHECK_FALSE(terms.is_fused());
 }
 
-TEST_CASE("a norm's gradient and a sum elsewhere, or of other shapes, stay apart", "[unit]") {
+TEST_CASE("a norm's gradient and a sum of other tensors or other shapes are not fused", "[unit]") {
   Gradients at(DType::f32, 4, 16);
   const TensorView third = at.tensor(DType::f32, {4, 16});
   at.first("rms_norm_gradient_input", {at.dy, at.x, at.gain, at.rstd}, {at.dx});

@@ -259,7 +259,7 @@ constexpr Padding always = {.least_terms = 1, .least_terms_a_copy = 1, .most_byt
 
 }  // namespace
 
-TEST_CASE("products in padded parts are the product", "[unit]") {
+TEST_CASE("products in padded parts equal the product", "[unit]") {
   for (const bool gradient : {false, true}) {
     for (const bool transposed : {false, true}) {
       for (const DType result : {DType::bf16, DType::f32}) {
@@ -288,7 +288,7 @@ TEST_CASE("a large product is made in parts whose copies are small", "[unit]") {
   check_result(op, steps);
 }
 
-TEST_CASE("logits of a vocabulary that is no multiple of 8 are padded in a scratch of bounded size", "[unit]") {
+TEST_CASE("logits of a vocabulary that is not a multiple of 8 are padded in a scratch of bounded size", "[unit]") {
   constexpr std::size_t most = (std::size_t{128 + 2 + 32} << 20);
   const Shape sizes = {16384, 768, 50257};
   const Op logits = product_op(false, true, sizes, DType::bf16, DType::bf16);
@@ -318,7 +318,7 @@ TEST_CASE("the workspace of a product grows with it, up to 32 MiB", "[unit]") {
   CHECK(scratch({8192, 768, 3072}) == (std::size_t{32} << 20) + 192);
 }
 
-TEST_CASE("products of mixed types, and of nothing, are not for a library", "[unit]") {
+TEST_CASE("products of mixed types and empty products are left to our own kernel", "[unit]") {
   CHECK_FALSE(product_op(false, false, {8, 8, 8}, DType::f32, DType::bf16).steps());
   Op mixed = product_op(false, false, {8, 8, 8}, DType::bf16, DType::f32);
   mixed.inputs[1].dtype = DType::f32;
@@ -327,7 +327,7 @@ TEST_CASE("products of mixed types, and of nothing, are not for a library", "[un
   CHECK_FALSE(product_op(true, false, {0, 8, 8}, DType::bf16, DType::f32).steps());
 }
 
-TEST_CASE("an einsum as copies and products for a batch is the einsum", "[unit]") {
+TEST_CASE("an einsum made of copies and batched products equals the einsum", "[unit]") {
   const std::map<char, std::int64_t> sizes = {{'b', 3}, {'q', 17}, {'k', 19}, {'h', 4}, {'d', 8}, {'e', 2}, {'c', 50}};
   for (const char* spec : {"bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bhqk,bqhd->bkhd", "bqd,dk->bqk", "qd,bkd->bkq",
                            "bcd,bed->bce", "bqd,bqk->dk", "hbqd,hdk->hbqk", "bqhd,dhk->bqk", "bqd,kd->kbq"}) {

@@ -20,7 +20,7 @@ std::int64_t products_so_far() { return fake::cublaslt_counts().products; }
 
 }  // namespace
 
-TEST_CASE("the library that is found multiplies, and adds", "[unit]") {
+TEST_CASE("the library that is found computes products and adds to results", "[unit]") {
   OnLibrary at;
   CHECK(at.device.facts().bf16_products == "cuBLASLt 13.1.0" + own_attention);
   CHECK(at.scratch.size() > 0);
@@ -52,7 +52,7 @@ TEST_CASE("a product touches all of its scratch when it first runs", "[unit]") {
   }
 }
 
-TEST_CASE("equal instructions share one choice of an algorithm", "[unit]") {
+TEST_CASE("equal instructions choose an algorithm once", "[unit]") {
   OnLibrary at;
   at.prepare();
   const std::int64_t before = fake::cublaslt_counts().choices;
@@ -69,7 +69,7 @@ TEST_CASE("equal instructions share one choice of an algorithm", "[unit]") {
   at.check(2);
 }
 
-TEST_CASE("memory that is hardly aligned is multiplied too", "[unit]") {
+TEST_CASE("products work on poorly aligned memory", "[unit]") {
   for (const std::int64_t shift : {2, 4, 8, 16, 64}) {
     OnLibrary at(6, 128, 5, shift);
     at.prepare();
@@ -86,7 +86,7 @@ TEST_CASE("a result whose rows are not aligned is made in padded rows, and added
   CHECK(fake::cublaslt_counts().unaligned == before.unaligned);
 }
 
-TEST_CASE("our own kernel computes what the library has no algorithm for", "[unit]") {
+TEST_CASE("our own kernel computes products for which the library has no algorithm", "[unit]") {
   const Variable none("FAKE_CUBLASLT_NONE", "1");
   OnLibrary at(6, 136, 5);
   at.prepare();
@@ -97,7 +97,7 @@ TEST_CASE("our own kernel computes what the library has no algorithm for", "[uni
   CHECK(products_so_far() == before);
 }
 
-TEST_CASE("our own kernel computes what the library fails to choose an algorithm for", "[unit]") {
+TEST_CASE("our own kernel computes products for which choosing an algorithm fails", "[unit]") {
   OnLibrary at(6, 144, 5);
   {
     const Variable function("FAKE_CUBLASLT_FAIL", "cublasLtMatmulAlgoGetHeuristic");
@@ -141,7 +141,7 @@ TEST_CASE("a call of the library that fails names the op, its sizes and the stat
                  Contains("cublasLtMatmul returned CUBLAS_STATUS_EXECUTION_FAILED"));
 }
 
-TEST_CASE("our own kernel computes what the library cannot be warmed up for", "[unit]") {
+TEST_CASE("our own kernel computes products that the library cannot warm up", "[unit]") {
   std::int64_t inner = 304;
   for (const auto& [variable, value] : {std::pair("FAKE_CUBLASLT_FAIL", "cublasLtMatmul"),  // in the capture
                                         std::pair("FAKE_CUDA_NO_GRAPHS", "1")}) {           // after it
@@ -160,7 +160,7 @@ TEST_CASE("our own kernel computes what the library cannot be warmed up for", "[
   }
 }
 
-TEST_CASE("a library that does not start ends what needs it", "[unit]") {
+TEST_CASE("a library that does not start fails the product that needs it", "[unit]") {
   const Variable function("FAKE_CUBLASLT_FAIL", "cublasLtCreate");
   OnLibrary at;
   CHECK_THAT(test::error_of([&] { at.prepare(); }),

@@ -50,14 +50,14 @@ float chain(OnGpu& at, int turns) {
 
 }  // namespace
 
-TEST_CASE("cuda: queues that wait for events have the same numbers in any order of the streams", "[device][cuda]") {
+TEST_CASE("cuda: queues that wait for events have the same results in any order of the streams", "[device][cuda]") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     OnGpu at({.seed = seed});
     CHECK(chain(at, 40) == 40);
   }
 }
 
-TEST_CASE("cuda: a wait that is left out shows as a wrong number", "[device][cuda]") {
+TEST_CASE("cuda: leaving out a wait gives a wrong number", "[device][cuda]") {
   int wrong = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     OnGpu at({.seed = seed, .forget = 7});
@@ -81,8 +81,7 @@ TEST_CASE("cuda: gates are opened in any order, by any thread", "[device][cuda]"
   CHECK(found == std::array<float, 2>{1, 2});
 }
 
-TEST_CASE("cuda: a driver without waits and writes of streams runs kernels, and refuses gates alone",
-          "[device][cuda]") {
+TEST_CASE("cuda: without stream memory operations the driver runs kernels and only refuses gates", "[device][cuda]") {
   for (const int stream_values : {0, 2}) {
     OnGpu at({.fail_at = 200, .stream_values = stream_values});
     const Kernel kernel = {
@@ -107,7 +106,7 @@ TEST_CASE("cuda: a driver without waits and writes of streams runs kernels, and 
   }
 }
 
-TEST_CASE("cuda: times and answers of a queue are there when a queue that waited for it has finished",
+TEST_CASE("cuda: a queue's times and answers are there once a queue that waited for it has finished",
           "[device][cuda]") {
   OnGpu at;
   std::int64_t begun = 0;
@@ -137,7 +136,7 @@ TEST_CASE("cuda: numbers that are not finite are found in every type, and intege
   CHECK(is_finite(*at.queue, at.view(0, 5, DType::i32)));
 }
 
-TEST_CASE("cuda: more answers are asked for than the queue has flags", "[device][cuda]") {
+TEST_CASE("cuda: a queue answers more questions than it has flags", "[device][cuda]") {
   OnGpu at;
   at.queue->fill(at.view(0, 4), 1);
   at.queue->fill(at.view(4, 4), std::nan(""));
@@ -152,7 +151,7 @@ TEST_CASE("cuda: more answers are asked for than the queue has flags", "[device]
   }
 }
 
-TEST_CASE("cuda: a queue's events are used again, and an old one is past", "[device][cuda]") {
+TEST_CASE("cuda: a queue reuses its events, and waiting for an old one returns", "[device][cuda]") {
   OnGpu at;
   at.queue->fill(at.view(0, 1), 1);
   const Event old = at.queue->record();
@@ -180,7 +179,7 @@ TEST_CASE("cuda: a queue of transfers has the greatest priority, and tells its s
   CHECK(test::fake_cuda::priorities() == std::vector<int>{0, 0, 0, 0, -5, 0});
 }
 
-TEST_CASE("cuda: work allocates nothing once there was as much of it before", "[device][cuda]") {
+TEST_CASE("cuda: a queue allocates nothing for as much work as it had before", "[device][cuda]") {
   OnGpu at;
   std::vector<float> room(64);
   std::vector<float> other_memory(64);

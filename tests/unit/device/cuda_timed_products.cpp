@@ -95,7 +95,7 @@ TEST_CASE("without memory for trials the first algorithm is taken, and not kept"
   CHECK(read_file(folder / "timed") == before);
 }
 
-TEST_CASE("nothing is timed where one algorithm is proposed", "[unit]") {
+TEST_CASE("nothing is timed if the library proposes one algorithm", "[unit]") {
   const TemporaryFolder folder;
   Timing at(folder / "timed");
   const std::int64_t before = fake::cublaslt_counts().products;

@@ -47,11 +47,11 @@ TEST_CASE("an op without a kernel is named", "[device]") {
   }
 }
 
-TEST_CASE("of several kernels the highest level is taken, in whatever order they registered", "[device]") {
+TEST_CASE("the kernel with the highest level is taken, in any order of registration", "[device]") {
   CHECK(Device::find("reference").kernel("test_levels").run == strong);
 }
 
-TEST_CASE("every part runs once, part 0 on the caller", "[device]") {
+TEST_CASE("threads run every part once, and part 0 on the caller", "[device]") {
   for (const int count : {1, 2, 3, 5}) {
     Threads threads(count);
     CHECK(threads.count() == count);
@@ -73,7 +73,7 @@ TEST_CASE("every part runs once, part 0 on the caller", "[device]") {
   }
 }
 
-TEST_CASE("rotated parts run once too, each on another thread", "[device]") {
+TEST_CASE("rotated parts run once, each on another thread", "[device]") {
   for (const int count : {1, 2, 3, 5}) {
     Threads threads(count);
     for (int parts = 0; parts <= 2 * count + 1; ++parts) {
@@ -142,7 +142,7 @@ TEST_CASE("ranges cover everything once and begin at multiples of the grain", "[
   }
 }
 
-TEST_CASE("what one run wrote is seen by the next, many times over", "[device]") {
+TEST_CASE("each run sees what the run before wrote", "[device]") {
   Threads threads(3);
   std::vector<std::int64_t> values(300, 0);
   for (int round = 0; round < 5000; ++round) {

@@ -31,7 +31,7 @@ double rounded(DType dtype, double value) {
 
 }  // namespace
 
-TEST_CASE("each type keeps the numbers that it has", "[device]") {
+TEST_CASE("each type keeps the numbers that it can represent", "[device]") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8}) {
     INFO(graph::to_string(dtype));
     for (const double value : {0.0, 1.0, 100.0, 128.0}) {

@@ -116,7 +116,7 @@ TEST_CASE("the fake of cuDNN computes what was loaded, and nothing else", "[unit
   fake::set_error(0);
 }
 
-TEST_CASE("the fake of cuDNN refuses memory that is not what was promised", "[unit]") {
+TEST_CASE("the fake of cuDNN refuses memory that differs from its descriptor", "[unit]") {
   Fake at;
   const auto plan = CudnnPlan::find(*at.target, sum_of(at.library()), {.workspace_bytes = 1 << 19, .refused = exact});
   std::array<float, 32> of_host = {};
@@ -143,7 +143,7 @@ TEST_CASE("the fake of cuDNN refuses memory that is not what was promised", "[un
   }
 }
 
-TEST_CASE("the fake of cuDNN refuses descriptors that the true one refuses", "[unit]") {
+TEST_CASE("the fake of cuDNN refuses the descriptors that cuDNN refuses", "[unit]") {
   Fake at;
   const CudnnFunctions& library = at.library();
   const auto tensor = [](CudnnGraph& graph, const Shape& shape) { return graph.add({.shape = shape}); };

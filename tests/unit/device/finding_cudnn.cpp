@@ -54,12 +54,12 @@ struct Damaged {
 
 }  // namespace
 
-TEST_CASE("writes what is found", "[.found]") {
+TEST_CASE("prints which cuDNN is found", "[.found]") {
   const std::string text = test::error_of([] { std::puts(device::cuda::find_cudnn().text.c_str()); });
   std::puts(text.c_str());
 }
 
-TEST_CASE("a cuDNN without one of its files is not used, and refused if it is asked for", "[unit]") {
+TEST_CASE("an incomplete cuDNN is not used, and is refused if it was asked for", "[unit]") {
   for (const char* const part : {"libcudnn_graph.so.9", "libcudnn_heuristic.so.9", "libcudnn_engines_precompiled.so.9",
                                  "libcudnn_engines_runtime_compiled.so.9"}) {
     const Damaged damaged({part});
@@ -70,7 +70,7 @@ TEST_CASE("a cuDNN without one of its files is not used, and refused if it is as
   }
 }
 
-TEST_CASE("without NVRTC our own kernels attend, and cuDNN is refused if it is asked for", "[unit]") {
+TEST_CASE("without NVRTC our own kernels compute attention, and cuDNN is refused if it was asked for", "[unit]") {
   const Damaged damaged({"libnvrtc.so.13", "libnvrtc.so"});
   CHECK_THAT(output_of("[.found]", damaged.variables("")),
              Contains("cuDNN 9.19.0, without NVRTC: own kernels attend (") && Contains("libnvrtc.so: "));
@@ -78,13 +78,13 @@ TEST_CASE("without NVRTC our own kernels attend, and cuDNN is refused if it is a
              Contains("asks for cuDNN, which cannot be used (") && Contains("libnvrtc.so: "));
 }
 
-TEST_CASE("a cuDNN that does not start is left alone if it was not asked for", "[unit]") {
+TEST_CASE("a cuDNN that does not start is replaced by our own kernels if it was not asked for", "[unit]") {
   CHECK_THAT(output_of("[.own]", "-u SHARDRUN_CUDA_DNN FAKE_CUDNN_FAIL=cudnnCreate"),
              Contains("shardrun: cuDNN 9.19.0: cudnnCreate returned CUDNN_STATUS_EXECUTION_FAILED") &&
                  Contains(": our own kernels attend and convolve\n") && Contains("exit status 0"));
 }
 
-TEST_CASE("a plan that works by the handle alone is said once", "[unit]") {
+TEST_CASE("a plan that works only with the handle is reported once", "[unit]") {
   CHECK_THAT(output_of("[handle]", ""),
              Contains("shardrun: cuDNN 9.19.0 computes conv f32[11, ") &&
                  Contains(" by a plan made with its handle, as all from now on. The plan made with the GPU's "

@@ -38,7 +38,7 @@ constexpr std::size_t several_blocks = 200'001;
 
 }  // namespace
 
-TEST_CASE("hashes of tensors are the same with any number of threads, and anew each time", "[device]") {
+TEST_CASE("hashes of tensors are the same with any number of threads, and computed anew each time", "[device]") {
   std::vector<float> large = numbers(several_blocks);
   std::vector<float> small = numbers(3);
   std::vector<float> none;
@@ -109,7 +109,7 @@ TEST_CASE("the hash of bytes is the sum of the hashes of their parts, and zeros 
   }
 }
 
-TEST_CASE("one tensor of several is hashed as all are", "[device]") {
+TEST_CASE("the hash of one tensor equals its hash among several", "[device]") {
   std::vector<float> large = numbers(several_blocks);
   std::vector<float> small = numbers(3);
   std::vector<float> none;

@@ -51,7 +51,7 @@ TEST_CASE("writing before or behind an arena ends the process", "[device]") {
   CHECK(signal_of_write(arena.data() + 2 * page_bytes) == SIGSEGV);
 }
 
-TEST_CASE("the guard follows the last page of an arena that does not fill it", "[device]") {
+TEST_CASE("the guard page follows the last page of an arena that does not fill it", "[device]") {
   const HostMemory arena(page_bytes + 1);
   CHECK(signal_of_write(arena.data() + page_bytes) == 0);
   CHECK(signal_of_write(arena.data() + 2 * page_bytes) == SIGSEGV);
@@ -69,13 +69,13 @@ TEST_CASE("an arena counts the pages that were written, each once", "[device]") 
   CHECK(arena.touched_bytes() == 3 * page_bytes);
 }
 
-TEST_CASE("an arena of nothing is one", "[device]") {
+TEST_CASE("an arena may be empty", "[device]") {
   const HostMemory arena(0);
   CHECK(arena.bytes() == 0);
   CHECK(arena.touched_bytes() == 0);
 }
 
-TEST_CASE("an arena that the system cannot give is refused in words", "[device]") {
+TEST_CASE("an arena that the system cannot give is refused", "[device]") {
   const std::string message = test::error_of([] { const HostMemory arena(std::uint64_t{1} << 62U); });
   CHECK(message.find("1: arena of 4611686018427387904 bytes: ") == 0);
   CHECK(message.find("; make the model, batch or context smaller, or free memory") != std::string::npos);

@@ -107,7 +107,7 @@ TEST_CASE("updates hash what they read and write, with any number of threads and
   }
 }
 
-TEST_CASE("an infinite scale of the gradient leaves the hash of an update's last elements right", "[device]") {
+TEST_CASE("an update with an infinite gradient scale hashes its last elements right", "[device]") {
   const Update update = updates().front();
   for (const cpu::LevelKernel& variant : cpu::kernels_of(update.op)) {
     INFO("level " << variant.level);

@@ -75,8 +75,7 @@ void for_all(const Check& check) {
 
 }  // namespace
 
-TEST_CASE("a product of the reference is the sum that defines it, with the same bits on any number of threads",
-          "[device]") {
+TEST_CASE("the reference's product equals its definition, with the same bits on any number of threads", "[device]") {
   for_all([](const Sizes& sizes, const Operand& a, const Operand& b) {
     const std::vector<double> before = numbers(sizes.m * sizes.n, 3);
     for (const bool accumulate : {false, true}) {
@@ -95,7 +94,7 @@ TEST_CASE("a product of the reference is the sum that defines it, with the same 
   });
 }
 
-TEST_CASE("a tile is right in every instruction set that the machine has, and touches nothing else", "[device]") {
+TEST_CASE("a tile is right with every instruction set of the machine, and touches nothing outside", "[device]") {
   for (const int level : {0, 3, 4}) {
     if (level > machine_level() || (level > 0 && test::sanitized && !test::all_tests)) {  // which are not built
       continue;

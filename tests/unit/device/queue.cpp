@@ -92,7 +92,7 @@ TEST_CASE("every device gives back what it was given, and fills and copies boxes
   }
 }
 
-TEST_CASE("every device says whether a tensor is finite, and when work was done", "[device]") {
+TEST_CASE("every device says whether a tensor is finite, and when its work was done", "[device]") {
   for (const auto& device : Device::all()) {
     DYNAMIC_SECTION(device->name()) {
       Place at(*device);
@@ -112,7 +112,7 @@ TEST_CASE("every device says whether a tensor is finite, and when work was done"
   }
 }
 
-TEST_CASE("work of a queue follows the event of another that it waits for", "[device]") {
+TEST_CASE("a queue that waits for another's event works after it", "[device]") {
   for (const auto& device : Device::all()) {
     DYNAMIC_SECTION(device->name()) {
       Place at(*device);

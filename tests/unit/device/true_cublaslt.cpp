@@ -9,7 +9,7 @@
 
 using namespace shardrun::device::cuda;
 
-TEST_CASE("cuBLASLt as installed takes the attributes that products set", "[unit]") {
+TEST_CASE("the installed cuBLASLt takes the attributes that products set", "[unit]") {
   const FoundCublasLt& found = find_cublaslt();
   if (!found.is_used) {
     WARN(found.text);

@@ -59,7 +59,7 @@ std::shared_ptr<const CudnnPlan> plan_of(const CudnnTarget& target, const Attent
 
 }  // namespace
 
-TEST_CASE("cuDNN as installed attends, in the scratch that is planned", "[unit]") {
+TEST_CASE("the installed cuDNN computes attention in the planned scratch", "[unit]") {
   const auto target = test::true_cudnn();
   if (target == nullptr) {
     return;
@@ -81,8 +81,7 @@ TEST_CASE("cuDNN as installed attends, in the scratch that is planned", "[unit]"
   }
 }
 
-TEST_CASE("cuDNN as installed makes the gradient with sums in no fixed order, without room for probabilities",
-          "[unit]") {
+TEST_CASE("the installed cuDNN makes the gradient with unordered sums where probabilities have no room", "[unit]") {
   const auto target = test::true_cudnn();
   if (target == nullptr) {
     return;
@@ -95,7 +94,7 @@ TEST_CASE("cuDNN as installed makes the gradient with sums in no fixed order, wi
   }
 }
 
-TEST_CASE("cuDNN as installed attends on an A100 too", "[unit]") {
+TEST_CASE("the installed cuDNN computes attention on an A100 too", "[unit]") {
   std::string a100 = test::h100;
   for (const auto& [of_h100, own] : {std::pair("\"deviceVer\":900", "\"deviceVer\":800"),
                                      std::pair("\"multiProcessorCount\":132", "\"multiProcessorCount\":108"),
@@ -112,7 +111,7 @@ TEST_CASE("cuDNN as installed attends on an A100 too", "[unit]") {
   }
 }
 
-TEST_CASE("cuDNN as installed needs the gradient's workspace, and has no engine for narrow heads", "[unit]") {
+TEST_CASE("the installed cuDNN needs the workspace of the gradient, and has no engine for narrow heads", "[unit]") {
   const auto target = test::true_cudnn();
   if (target == nullptr) {
     return;

@@ -74,7 +74,7 @@ std::shared_ptr<const CudnnPlan> plan_of(const CudnnTarget& target, const Convol
 
 }  // namespace
 
-TEST_CASE("cuDNN as installed has an engine for every convolution, with the planned workspace", "[unit]") {
+TEST_CASE("the installed cuDNN has an engine for every convolution, with the planned workspace", "[unit]") {
   const auto target = test::true_cudnn();
   if (target == nullptr) {
     return;
@@ -98,7 +98,7 @@ TEST_CASE("cuDNN as installed has an engine for every convolution, with the plan
   }
 }
 
-TEST_CASE("the planned workspace is enough for the engine that cuDNN would take with any", "[unit]") {
+TEST_CASE("the planned workspace suffices for the engine that cuDNN prefers with unlimited workspace", "[unit]") {
   const auto target = test::true_cudnn();
   if (target == nullptr) {
     return;

@@ -47,7 +47,7 @@ class FileSizeLimit {
 
 }  // namespace
 
-TEST_CASE("nothing is seen before the commit, everything after", "[files]") {
+TEST_CASE("readers see nothing before the commit and everything after it", "[files]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "old");
 
@@ -72,7 +72,7 @@ TEST_CASE("a file that is not committed leaves nothing", "[files]") {
   CHECK(files_in(folder.path()) == 0);
 }
 
-TEST_CASE("a write that the disk cuts short fails, and the old file stays", "[files]") {
+TEST_CASE("a write that is cut short by the disk fails, and the old file stays", "[files]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "old");
   const std::string text(10000, 'x');
@@ -164,7 +164,7 @@ TEST_CASE("a file that has another name in the temporary file's place keeps its 
   CHECK(read_file(folder / "victim") == "untouched");
 }
 
-TEST_CASE("another writer puts its part into an unfinished file, which is there once it is committed", "[files]") {
+TEST_CASE("a second writer adds its part to an unfinished file, and the commit publishes both", "[files]") {
   const TemporaryFolder folder;
   AtomicFile whole(folder / "w");
   whole.reserve(4);
@@ -178,7 +178,7 @@ TEST_CASE("another writer puts its part into an unfinished file, which is there 
   CHECK_THAT(error_of([&] { UnfinishedFile(folder / "w", 4); }), Contains("cannot open") && Contains(".w.tmp"));
 }
 
-TEST_CASE("an unfinished file of another size is not what a part is for", "[files]") {
+TEST_CASE("an unfinished file of another size than expected is refused", "[files]") {
   const TemporaryFolder folder;
   AtomicFile whole(folder / "w");
   whole.reserve(4);
@@ -186,7 +186,7 @@ TEST_CASE("an unfinished file of another size is not what a part is for", "[file
              Contains("has 4 bytes, and this process would write 5"));
 }
 
-TEST_CASE("a file that may not be as large is refused before any of it is written", "[files]") {
+TEST_CASE("a file beyond the file size limit is refused before any of it is written", "[files]") {
   const TemporaryFolder folder;
   const FileSizeLimit limit(1000);
   AtomicFile file(folder / "w");
@@ -195,7 +195,7 @@ TEST_CASE("a file that may not be as large is refused before any of it is writte
                  Contains("the limit of a file's size (ulimit -f) is 1000 bytes"));
 }
 
-TEST_CASE("a path is shown without detours, from the working folder where that is shorter", "[files]") {
+TEST_CASE("a path is shown without detours, relative to the working folder if that is shorter", "[files]") {
   const std::filesystem::path here = std::filesystem::current_path();
   CHECK(shardrun::files::human_path(here / "a/../runs/job") == "runs/job");
   CHECK(shardrun::files::human_path("./runs/../runs/job") == "runs/job");

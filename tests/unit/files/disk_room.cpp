@@ -9,7 +9,7 @@ using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 
-TEST_CASE("what keeps a folder from being written is named", "[files]") {
+TEST_CASE("the reason why a folder cannot be written is named", "[files]") {
   const TemporaryFolder folder;
   CHECK(files::why_unwritable(folder.path()).empty());
   CHECK(files::why_unwritable(folder / "made/later").empty());

@@ -6,7 +6,7 @@
 
 using namespace shardrun;
 
-TEST_CASE("a hash is that of the program xxhsum, and bytes in pieces have the same", "[files]") {
+TEST_CASE("a hash equals xxhsum's, and so does the hash of the same bytes in pieces", "[files]") {
   CHECK(to_string(files::hash_of("")) == "99aa06d3014798d86001c324468d497f");
   CHECK(to_string(files::hash_of("a")) == "a96faf705af16834e6c632b61e964e1f");
   std::string text;

@@ -33,7 +33,7 @@ TEST_CASE("an empty file maps to nothing", "[files]") {
   CHECK(MappedFile(folder / "empty").bytes().empty());
 }
 
-TEST_CASE("what is no regular file is refused", "[files]") {
+TEST_CASE("a path that is not a regular file is refused", "[files]") {
   const TemporaryFolder folder;
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
 
@@ -52,7 +52,7 @@ TEST_CASE("a text is read whole, up to a size", "[files]") {
              EndsWith("text': it has 6 bytes, expected at most 5"));
 }
 
-TEST_CASE("what is no text is refused, with the place", "[files]") {
+TEST_CASE("a file that is not text is refused, with the place", "[files]") {
   const TemporaryFolder folder;
   write_file(folder / "nul", std::string("ab\0\xff", 4));
   write_file(folder / "latin", "ab\xfc\n");

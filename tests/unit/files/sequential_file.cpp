@@ -12,7 +12,7 @@ using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 
-TEST_CASE("a file has the bytes in order, however they come, and their hash", "[files]") {
+TEST_CASE("a file has the bytes in order, however they are split, and the hash of them", "[files]") {
   constexpr std::size_t page = files::SequentialFile::alignment;
   constexpr std::size_t most = 9U << 20U;
   const std::unique_ptr<std::byte[]> memory = std::make_unique<std::byte[]>(most + page);

@@ -63,7 +63,7 @@ TEST_CASE("files that differ in a byte, a size or the order of their pages have 
   }
 }
 
-TEST_CASE("of a large file the first and the last page count, and its size", "[data]") {
+TEST_CASE("the fingerprint of a large file covers its size, first page and last page", "[data]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "file";
   constexpr std::uintmax_t bytes = (std::uintmax_t{64} << 20U) + 3 * 4096 + 5;
@@ -79,7 +79,7 @@ TEST_CASE("of a large file the first and the last page count, and its size", "[d
   CHECK(seen.insert(fingerprint(path)).second);
 }
 
-TEST_CASE("a file that is written to, lengthened or cut short has changed, and says how", "[files]") {
+TEST_CASE("writing to a file, lengthening it or cutting it short is reported", "[files]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "file";
   const auto open = [&] {
@@ -103,7 +103,7 @@ TEST_CASE("a file that is written to, lengthened or cut short has changed, and s
              Contains("was cut short while this job was using it: it had 8 bytes and has 5 now"));
 }
 
-TEST_CASE("a write right after a file was opened shows, however coarse the clock", "[files]") {
+TEST_CASE("a write right after opening is noticed, even if the clock is coarse", "[files]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "file";
   for (int i = 0; i < 20; ++i) {
@@ -114,7 +114,7 @@ TEST_CASE("a write right after a file was opened shows, however coarse the clock
   }
 }
 
-TEST_CASE("bytes that change under old times are found where the fingerprint is known", "[files]") {
+TEST_CASE("changed bytes under restored times are found if the fingerprint is known", "[files]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "file";
   write_file(path, "before");
@@ -128,7 +128,7 @@ TEST_CASE("bytes that change under old times are found where the fingerprint is 
   CHECK_THAT(complaint(file), Contains("its status and its bytes were changed at 2"));
 }
 
-TEST_CASE("a file that is renamed, linked or replaced goes on as what was opened", "[files]") {
+TEST_CASE("a file that is renamed, linked or replaced is still read as it was opened", "[files]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "file";
   write_file(path, "the first");
@@ -143,7 +143,7 @@ TEST_CASE("a file that is renamed, linked or replaced goes on as what was opened
   CHECK(read_all(file) == "the first");
 }
 
-TEST_CASE("a step that checks a renamed file after a signal to stop goes on to its end", "[files]") {
+TEST_CASE("a running step still checks a renamed file after a signal to stop", "[files]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "the first");
   const SteadyFile file(folder / "file");
@@ -159,7 +159,7 @@ TEST_CASE("a step that checks a renamed file after a signal to stop goes on to i
   shardrun::forget_stop();
 }
 
-TEST_CASE("a descriptor of another file stays open where it was taken for an inherited one", "[files]") {
+TEST_CASE("an inherited descriptor that belongs to another file stays open", "[files]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "mine");
   write_file(folder / "other", "not mine");

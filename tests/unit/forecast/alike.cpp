@@ -51,7 +51,7 @@ std::vector<plan::Plan> plans() {
 
 }  // namespace
 
-TEST_CASE("what is said of ranks that are alike holds for each of them", "[alike]") {
+TEST_CASE("ranks that are reported as alike have the same memory and traffic", "[alike]") {
   std::size_t shared = 0;
   for (const ModelCase& model : model_cases()) {
     for (const plan::Plan& plan : plans()) {

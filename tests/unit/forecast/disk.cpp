@@ -31,7 +31,7 @@ forecast::DiskLimits room_of(std::uint64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("the size of the weights is known to the byte before there are any", "[forecast]") {
+TEST_CASE("the plan knows the size of the weights to the byte", "[forecast]") {
   Writing writing;
   train::Training training(writing.job, writing.compiled);
   training.initialize();
@@ -44,7 +44,7 @@ TEST_CASE("the size of the weights is known to the byte before there are any", "
   CHECK(writing.use.result_bytes == std::filesystem::file_size(path));
 }
 
-TEST_CASE("results that do not fit on the disk are refused, and by what", "[forecast]") {
+TEST_CASE("results that do not fit on the disk are refused, and the error names them", "[forecast]") {
   const Writing writing;
   const std::uint64_t needed = writing.use.result_bytes;
   CHECK_THAT(writing.refusal(room_of(needed - 1)), StartsWith("2: ") && Contains("weights.safetensors would take") &&
@@ -57,7 +57,7 @@ TEST_CASE("results that do not fit on the disk are refused, and by what", "[fore
   CHECK(forecast::require_disk(writing.job, writing.use, 0, {}).empty());
 }
 
-TEST_CASE("checkpoints that are there already take no room again", "[forecast]") {
+TEST_CASE("room for new checkpoints includes the room of older ones", "[forecast]") {
   Writing writing;
   writing.use.checkpoint_bytes = 1000;
   forecast::DiskLimits limits = room_of(writing.use.total() - 600);
@@ -69,7 +69,7 @@ TEST_CASE("checkpoints that are there already take no room again", "[forecast]")
   CHECK(forecast::require_disk(writing.job, writing.use, 0, limits).size() == 1);
 }
 
-TEST_CASE("the checkpoints of a folder count, not what lies beside them", "[forecast]") {
+TEST_CASE("only checkpoints in the checkpoint folder count as older checkpoints", "[forecast]") {
   Writing writing;
   writing.job.checkpoints.used = true;
   CHECK(forecast::disk_limits(writing.job).older_checkpoints == 0);
@@ -84,7 +84,7 @@ TEST_CASE("the checkpoints of a folder count, not what lies beside them", "[fore
   CHECK(forecast::disk_limits(writing.job).older_checkpoints == 12);
 }
 
-TEST_CASE("checkpoints in a folder of their own are counted on the disk that they are on", "[forecast]") {
+TEST_CASE("checkpoints in a folder of their own are counted on that folder's disk", "[forecast]") {
   Writing writing;
   writing.job.checkpoints.used = true;
   writing.job.checkpoints.folder = writing.folder / "saved";
@@ -109,7 +109,7 @@ TEST_CASE("checkpoints in a folder of their own are counted on the disk that the
   CHECK(warnings(two_disks).empty());
 }
 
-TEST_CASE("folders on other file systems are told apart", "[forecast]") {
+TEST_CASE("folders of one file system have the same disk, and others do not", "[forecast]") {
   const TemporaryFolder folder;
   const std::optional<files::DiskRoom> room = files::disk_room(folder.path());
   const std::optional<files::DiskRoom> below = files::disk_room(folder / "a/b");
@@ -130,7 +130,7 @@ TEST_CASE("results and arenas that are larger than a file may be are refused", "
   CHECK(writing.refusal({.room = {}, .file_size = needed}, needed) == "nothing");
 }
 
-TEST_CASE("states that are saved under way count", "[forecast]") {
+TEST_CASE("states saved during the run count", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = job_in(folder,
                               "[job]\ntask = iterate\noutput = run\n[model]\nname = heat1d\ncells = 100\n"
@@ -143,7 +143,7 @@ TEST_CASE("states that are saved under way count", "[forecast]") {
              Contains("state.safetensors and 3 states under way ([iterate] save_every) would take"));
 }
 
-TEST_CASE("the room of a folder that is not there is that of the nearest one above", "[forecast]") {
+TEST_CASE("the room of a missing folder is the room of the nearest folder above", "[forecast]") {
   const TemporaryFolder folder;
   const std::optional<files::DiskRoom> room = files::disk_room(folder / "a/b/c");
   REQUIRE(room.has_value());

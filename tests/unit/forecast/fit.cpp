@@ -11,7 +11,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("that the machine has enough memory is said only where it is known", "[forecast]") {
+TEST_CASE("a notice says that the machine has enough memory only if that is known", "[forecast]") {
   const forecast::MemoryFit fit = {.memory = 1000, .most = 2000, .ranks = {0}, .over = 1};
   const auto first = [&](std::uint64_t available, std::int64_t ranks_here) {
     return forecast::memory_notices(fit, available, ranks_here).front();
@@ -21,7 +21,7 @@ TEST_CASE("that the machine has enough memory is said only where it is known", "
   CHECK_THAT(first(100'000, 0), !Contains("has enough") && EndsWith("; the run goes on"));
 }
 
-TEST_CASE("memory is compared for as many ranks as are known to be here", "[forecast]") {
+TEST_CASE("the memory of [cluster] is compared with the machine's share for each rank known to be here", "[forecast]") {
   const forecast::MemoryFit fit = {.memory = 1000, .most = 10};
   CHECK_THAT(forecast::memory_notices(fit, 1500, 2).at(0), EndsWith("available for each of the 2 ranks here"));
   CHECK_THAT(forecast::memory_notices(fit, 500, 0).at(0), EndsWith(" available"));
@@ -29,7 +29,7 @@ TEST_CASE("memory is compared for as many ranks as are known to be here", "[fore
   CHECK(forecast::memory_notices(fit, 1500, 0).empty());
 }
 
-TEST_CASE("ranks that have met are refused together where their machine has less than they need", "[forecast]") {
+TEST_CASE("ranks that know each other are refused together if their machine has too little memory", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
@@ -38,7 +38,7 @@ TEST_CASE("ranks that have met are refused together where their machine has less
              StartsWith("2: ") && Contains("for the 1000000000 ranks on this machine"));
 }
 
-TEST_CASE("processes count as well as what is planned", "[forecast]") {
+TEST_CASE("memory for the processes themselves counts too", "[forecast]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile::compile(job);
@@ -49,7 +49,7 @@ TEST_CASE("processes count as well as what is planned", "[forecast]") {
              Contains("of them for its processes themselves and "));
 }
 
-TEST_CASE("memory that is just enough is told", "[forecast]") {
+TEST_CASE("memory that is barely enough gives a notice", "[forecast]") {
   const memory::MemoryRoom room = {.bytes = 1030 << 20, .limit = 2000 << 20, .name = "a limit"};
   CHECK(
       run::narrow_notice(1000 << 20, 30 << 20, room) ==

@@ -63,7 +63,7 @@ AxisRate taking(double seconds) { return {.bandwidth = 32 / seconds}; }
 
 }  // namespace
 
-TEST_CASE("a rank alone takes the sum of its instructions' costs, every time they are executed", "[predict]") {
+TEST_CASE("a single rank takes the sum of its instructions' costs", "[predict]") {
   const Programs programs =
       on_mesh({}, {.function = "micro", .instructions = {instruction(Kind::compute), instruction(Kind::move)}});
   const Prediction step = forecast::predict({{&programs, {0, 0}}}, {}, {.seconds = {{1, 2, 4, 8}}});
@@ -73,7 +73,7 @@ TEST_CASE("a rank alone takes the sum of its instructions' costs, every time the
   CHECK(step.stages.at(0).waiting == 0);
 }
 
-TEST_CASE("an instruction takes as long as its FLOPs or its bytes, whichever is longer", "[predict]") {
+TEST_CASE("an instruction takes the longer of its time for FLOPs and its time for bytes", "[predict]") {
   Program program{.function = "micro"};
   for (const std::uint64_t bytes : {100U, 60U}) {
     program.buffers.push_back(
@@ -120,7 +120,7 @@ TEST_CASE("a transfer takes its messages and the bytes of a ring", "[predict]") 
         100 + 5 * 4.0 / 2);
 }
 
-TEST_CASE("what is moved while something is computed is hidden, and the rest of it waited for", "[predict]") {
+TEST_CASE("a transfer is hidden while the rank computes, and exposed for the rest", "[predict]") {
   const Programs programs =
       on_mesh({{"data", 2}},
               {.function = "micro",
@@ -141,7 +141,7 @@ TEST_CASE("what is moved while something is computed is hidden, and the rest of 
   CHECK(measured.stages[0].exposed == 2.5);
 }
 
-TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[predict]") {
+TEST_CASE("an axis moves one transfer at a time, and two axes move at once", "[predict]") {
   const auto seconds = [](int second) {
     const Programs programs =
         on_mesh({{"data", 2}, {"model", 2}}, {.function = "micro",
@@ -154,7 +154,7 @@ TEST_CASE("an axis moves one thing after the other, and two axes at a time", "[p
   CHECK(seconds(1) == 4);
 }
 
-TEST_CASE("what is hidden is computing while anything at all is moved, not the sum of what is moved", "[predict]") {
+TEST_CASE("the hidden time of overlapping transfers is counted once", "[predict]") {
   const auto step = [](int second) {
     const Programs programs =
         on_mesh({{"data", 2}, {"model", 2}},
@@ -203,7 +203,7 @@ Transfer message(Collective collective, partition::Link link) {
 
 }  // namespace
 
-TEST_CASE("a stage sends to both its neighbours one after the other, and receives meanwhile", "[predict]") {
+TEST_CASE("a stage's sends go one after the other, and receives overlap with them", "[predict]") {
   const partition::Link forward = link_of(1, 2);
   const partition::Link backward = link_of(1, 0, true);
   const partition::Link up = link_of(0, 1);
@@ -227,7 +227,7 @@ TEST_CASE("a stage sends to both its neighbours one after the other, and receive
   CHECK(step.stages[2].waiting == 3);
 }
 
-TEST_CASE("a message in the device's memory is under way once it is received, too", "[predict]") {
+TEST_CASE("a message in the device's memory begins only when its receive begins", "[predict]") {
   for (const bool is_direct : {false, true}) {
     Transfer sent = message(Collective::send, link_of(0, 1));
     Transfer received = message(Collective::receive, link_of(0, 1));
@@ -248,7 +248,7 @@ TEST_CASE("a message in the device's memory is under way once it is received, to
   }
 }
 
-TEST_CASE("stages move first what could begin first", "[predict]") {
+TEST_CASE("transfers of stages go in the order in which they could begin", "[predict]") {
   const partition::Link link = link_of(0, 1);
   const Program first{
       .function = "micro",
@@ -269,8 +269,7 @@ TEST_CASE("stages move first what could begin first", "[predict]") {
   CHECK(step.stages[1].exposed == 6);
 }
 
-TEST_CASE("with nothing but latency a data-parallel step takes two messages for each bucket of two ranks",
-          "[predict]") {
+TEST_CASE("with only latency, two data-parallel ranks take two messages for each bucket", "[predict]") {
   const ModelCase mlp = training_case("mlp", "mlp", {{"hidden", "3"}}, {.features = 2, .outputs = 2}, {.batch = 4});
   const partition::Partition partition = partition::split(mlp.graph, data_parallel(2, 20), mlp.microbatch_rows);
   const Programs programs =
@@ -379,7 +378,7 @@ Prediction predict_pipeline(const partition::Pipeline& pipeline, const std::opti
 
 }  // namespace
 
-TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[predict]") {
+TEST_CASE("stages of equal cost wait as long as the bubble of the pipeline", "[predict]") {
   const partition::Pipeline pipeline = alternating(stage_count, microbatch_count);
   const Prediction step = predict_pipeline(pipeline, AxisRate{.bandwidth = 1e24});
   const forecast::Timeline timeline = forecast::timeline_of(pipeline, forecast::unit_cost);
@@ -394,7 +393,7 @@ TEST_CASE("stages of one cost wait as long as the pipeline's bubble says", "[pre
   }
 }
 
-TEST_CASE("a message is waited for from when it is sent, and before that its sender", "[predict]") {
+TEST_CASE("a stage waits for its sender and then for the message", "[predict]") {
   for (const bool measured : {false, true}) {
     const partition::Pipeline pipeline = alternating(2, 1);
     const Prediction step =

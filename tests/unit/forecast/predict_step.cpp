@@ -80,7 +80,7 @@ constexpr double us = 1e-6;
 
 }  // namespace
 
-TEST_CASE("of what was measured the median counts, and of a wait what was left when all had started", "[predict]") {
+TEST_CASE("a measured time is a median, and a wait counts from when every rank had started", "[predict]") {
   const partition::Programs first = stage(0);
   const partition::Programs second = stage(1);
   forecast::MeasuredSteps steps =
@@ -100,7 +100,7 @@ TEST_CASE("of what was measured the median counts, and of a wait what was left w
   CHECK(steps.computing(0) == Approx(12 * us));
 }
 
-TEST_CASE("another job's trace is refused with where they part", "[predict]") {
+TEST_CASE("another job's trace is refused with the first difference", "[predict]") {
   forecast::MeasuredSteps steps = measured({trace_of(stage(0), {{{0, 10}, {10, 11}, {11, 30}}})});
   const auto refusal = [&](const partition::Programs& programs, const std::vector<std::size_t>& executed = {0}) {
     return error_of([&] { steps.require({&programs, executed}); });
@@ -132,7 +132,7 @@ TEST_CASE("the trace of a job with other element types is refused", "[predict]")
                                           "start send of a in micro (12 bytes)"));
 }
 
-TEST_CASE("what is no trace is refused", "[predict]") {
+TEST_CASE("a file that is not a trace is refused", "[predict]") {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::filesystem::path& path) {
     return error_of([&] { forecast::MeasuredSteps(path, "here"); });
@@ -159,7 +159,7 @@ forecast::StepForecast forecast_of(const std::vector<std::string>& more) {
 
 }  // namespace
 
-TEST_CASE("a rank alone that only computes uses all that [cluster] gives it", "[predict]") {
+TEST_CASE("a single rank has full utilisation unless it computes again", "[predict]") {
   const forecast::StepForecast step = forecast_of({});
   CHECK(step.utilisation.value() == Approx(1));
   CHECK(step.model_flops_per_s == Approx(1e9));
@@ -172,7 +172,7 @@ TEST_CASE("a rank alone that only computes uses all that [cluster] gives it", "[
   CHECK(again.prediction.seconds > step.prediction.seconds);
 }
 
-TEST_CASE("ranks that share the rows wait for what they exchange", "[predict]") {
+TEST_CASE("data-parallel ranks wait for their messages", "[predict]") {
   const std::vector<std::string> two = {"job.ranks=2", "job.strategy=dp", "cluster.bandwidth=1e24"};
   const auto with_latency = [&](const std::string& latency) {
     std::vector<std::string> settings = two;

@@ -64,7 +64,7 @@ std::vector<json::object> named(const json::array& events, const std::string& na
 
 }  // namespace
 
-TEST_CASE("transfers that are under way at once stand in rows of their own, from start to wait", "[metrics]") {
+TEST_CASE("overlapping transfers have rows of their own, from start to wait", "[metrics]") {
   runtime::Timeline timeline(5);
   for (std::uint32_t i = 0; i < 5; ++i) {
     timeline.add({.program = 0, .instruction = i, .begin = 1000 + 2000 * i, .end = 2000 + 2000 * i});
@@ -99,8 +99,7 @@ TEST_CASE("transfers that are under way at once stand in rows of their own, from
   CHECK(rows == std::vector<std::string>{"compute", "collectives data", "collectives data (2)"});
 }
 
-TEST_CASE("a transfer lasts as long as the transport says, and no longer than from its start to its wait",
-          "[metrics]") {
+TEST_CASE("a transfer has the duration that the transport reports, within its start and its wait", "[metrics]") {
   for (const auto& [begun, ended, ts, duration] :
        {std::tuple{1500, 2500, 1.5, 1.0}, {500, 2500, 1.0, 1.5}, {1500, 9000, 1.5, 2.5}}) {
     runtime::Timeline timeline(2);
@@ -115,7 +114,7 @@ TEST_CASE("a transfer lasts as long as the transport says, and no longer than fr
   }
 }
 
-TEST_CASE("each call of micro is a microbatch, counted anew in each step", "[metrics]") {
+TEST_CASE("each call of micro is a microbatch, numbered from 0 in each step", "[metrics]") {
   runtime::Timeline timeline(3);
   for (int call = 0; call < 3; ++call) {
     timeline.add({.program = 0, .instruction = 2, .begin = 1000 + 1000 * call, .end = 1500 + 1000 * call});
@@ -155,7 +154,7 @@ TEST_CASE("a transfer whose wait failed is not said to be complete", "[metrics]"
   CHECK(named(events, "all_gather of a")[0].at("args").at("state") == "not complete when the recording ended");
 }
 
-TEST_CASE("what did not fit into the recording is counted in its last step", "[metrics]") {
+TEST_CASE("events that did not fit into the recording are counted in its last step", "[metrics]") {
   runtime::Timeline timeline(1);
   for (int i = 0; i < 3; ++i) {
     timeline.add({.program = 0, .instruction = 2, .begin = 1000, .end = 2000});

@@ -55,14 +55,14 @@ bool every_bubble_is(const Pipeline& pipeline, double expected) {
 
 }  // namespace
 
-TEST_CASE("bubbles of 4 stages and 8 microbatches are those of the papers", "[timeline]") {
+TEST_CASE("bubbles of 4 stages and 8 microbatches equal the papers'", "[timeline]") {
   CHECK(every_bubble_is(gpipe(), 3.0 / 8));
   CHECK(every_bubble_is(alternating(1), 3.0 / 8));
   CHECK(every_bubble_is(alternating(2), 3.0 / 16));
   CHECK(every_bubble_is(zero_bubble(), 1.0 / 8));
 }
 
-TEST_CASE("a stage of one forward, one backward keeps no more than there are stages", "[timeline]") {
+TEST_CASE("a stage of 1F1B keeps at most as many microbatches as there are stages", "[timeline]") {
   const Pipeline one = alternating(1);
   const Pipeline zero = zero_bubble();
   for (const partition::StageId stage : one.actions.ids()) {
@@ -72,7 +72,7 @@ TEST_CASE("a stage of one forward, one backward keeps no more than there are sta
   }
 }
 
-TEST_CASE("an action begins when its stage is free and what it needs is there", "[timeline]") {
+TEST_CASE("an action begins when its stage is free and its inputs are there", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 1); });
   const Timeline timeline = forecast::timeline_of(
       two, [](const plan::Action& action) { return action.kind == plan::Action::Kind::forward ? 1.0 : 3.0; });
@@ -83,7 +83,7 @@ TEST_CASE("an action begins when its stage is free and what it needs is there", 
   CHECK(timeline.bubble(partition::StageId(0)) == 1);
 }
 
-TEST_CASE("a pipeline is drawn a row a stage, below what its marks mean", "[timeline]") {
+TEST_CASE("a pipeline is drawn with a row for each stage, below a legend", "[timeline]") {
   const Pipeline two = pipeline(2, 1, [](std::uint32_t stage) { return sdk::gpipe_actions(stage, 2); });
   CHECK(forecast::draw(forecast::timeline_of(two, forecast::unit_cost), 100, 8) ==
         "F forward, B backward of a microbatch, whose number follows; . idle\n"
@@ -99,7 +99,8 @@ std::string drawn_rows(const std::string& drawing) { return drawing.substr(drawi
 
 }  // namespace
 
-TEST_CASE("cells are whole where there is no room for numbers, or for all of the time", "[timeline]") {
+TEST_CASE("without room for numbers cells have letters, and without room for all time its middle is left out",
+          "[timeline]") {
   const Timeline timeline = forecast::timeline_of(alternating(1), forecast::unit_cost);  // 33 units
   const std::string letters = forecast::draw(timeline, 40, 8);
   CHECK(letters.find("(no room for its number)") != std::string::npos);
@@ -110,7 +111,7 @@ TEST_CASE("cells are whole where there is no room for numbers, or for all of the
   CHECK(drawn_rows(ends).find("stage 3   ...FB FB F … ~FB ......  bubble 37.5 %\n") != std::string::npos);
 }
 
-TEST_CASE("chunks are told apart, and of many stages some are drawn", "[timeline]") {
+TEST_CASE("chunks have numbers, and if there are many stages only some are drawn", "[timeline]") {
   const std::string chunks = forecast::draw(forecast::timeline_of(alternating(2), forecast::unit_cost), 1000, 8);
   CHECK(chunks.find("number follows; before it the chunk; . idle") != std::string::npos);
   CHECK(chunks.find("stage 0   0F0 0F1 0F2 0F3 4F0 ") != std::string::npos);

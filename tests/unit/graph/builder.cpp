@@ -34,7 +34,7 @@ std::string type_of_value(const Function& function, std::string_view name) {
 
 }  // namespace
 
-TEST_CASE("states of one name are refused with what both are", "[graph]") {
+TEST_CASE("two states with one name are refused, and both are described", "[graph]") {
   Graph graph;
   graph.model = "m";
   const TensorType type{DType::f32, {4}, {"x"}};
@@ -63,7 +63,7 @@ TEST_CASE("axis names flow through a transformer", "[graph]") {
   CHECK(type_of_value(*graph.find("predict", 1), "logits") == "f32[batch 1, vocab 65]");
 }
 
-TEST_CASE("a gradient has shape and axis names of its parameter", "[graph]") {
+TEST_CASE("a gradient has the shape and axis names of its parameter", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
       for (const StateWrite& write : function.writes) {
@@ -93,7 +93,7 @@ TEST_CASE("layers and cut points are marked", "[graph]") {
   }
 }
 
-TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
+TEST_CASE("names are prefixed by the open scopes", "[graph]") {
   Graph graph;
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   const ValueId x = builder.input("x", type_of({2}));
@@ -108,8 +108,7 @@ TEST_CASE("names are prefixed by the scopes that are open", "[graph]") {
   CHECK(builder.function().values[z].name == "negate");
 }
 
-TEST_CASE("what has no name of its own is called as the parameter's unit, and no two nodes are called alike",
-          "[graph]") {
+TEST_CASE("an op without a name is named after its parameter, and names are unique", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "layer.0/mlp/up/weights", .type = type_of({2, 2})});
   graph.states.push_back({.name = "layer.0/mlp/up/bias", .type = type_of({2})});
@@ -135,7 +134,7 @@ TEST_CASE("what has no name of its own is called as the parameter's unit, and no
                                           "negate", "negate_2", "y", "residual"});
 }
 
-TEST_CASE("each node of a model has a name, and a value that is made has its node's", "[graph]") {
+TEST_CASE("each node has a unique name, which its result has too", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
       std::set<std::string> names;
@@ -148,7 +147,7 @@ TEST_CASE("each node of a model has a name, and a value that is made has its nod
   }
 }
 
-TEST_CASE("nodes of a transformer and of its gradient are called as its parameters", "[graph]") {
+TEST_CASE("nodes of a transformer and of its gradient are named after their parameters", "[graph]") {
   const Graph graph = gpt({{"layers", "2"}, {"heads", "4"}, {"width", "8"}, {"context", "6"}, {"dropout", "0.1"}});
   std::map<std::string, std::string> ops;
   for (const Node& node : graph.find("micro", 5)->nodes) {
@@ -177,7 +176,7 @@ TEST_CASE("nodes of a transformer and of its gradient are called as its paramete
   }
 }
 
-TEST_CASE("a state is read once however often it is asked for", "[graph]") {
+TEST_CASE("a state is read once, even if it is asked for often", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "w", .type = type_of({2})});
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
@@ -185,7 +184,7 @@ TEST_CASE("a state is read once however often it is asked for", "[graph]") {
   CHECK(builder.function().values.size() == 1);
 }
 
-TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
+TEST_CASE("a wrong use of a function is refused with the function's name", "[graph]") {
   Graph graph;
   graph.states.push_back({.name = "w", .type = type_of({3, 4})});
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
@@ -205,8 +204,7 @@ TEST_CASE("what a function cannot mean is refused with its name", "[graph]") {
   CHECK(error_of([&] { differentiate(builder, x); }) == "1: the loss of function f is not a scalar: f32[a0 2, a1 5]");
 }
 
-TEST_CASE("a reshape's dimensions have the names that the caller gives, and its gradient those of the operand",
-          "[graph]") {
+TEST_CASE("a reshape has the axis names it is given, and its gradient has the operand's", "[graph]") {
   struct Reshape {
     TensorType from;
     std::vector<std::int64_t> shape;
@@ -234,7 +232,7 @@ TEST_CASE("a reshape's dimensions have the names that the caller gives, and its 
   }
 }
 
-TEST_CASE("an iota of numbers that its type cannot tell apart is refused", "[graph]") {
+TEST_CASE("an iota beyond the integers that its type counts exactly is refused", "[graph]") {
   Graph graph;
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   const auto refused = [&](std::int64_t rows, const char* dtype) {
@@ -248,7 +246,7 @@ TEST_CASE("an iota of numbers that its type cannot tell apart is refused", "[gra
   CHECK_THAT(refused((std::int64_t{1} << 31U) + 1, "i32"), Contains("i32 counts exactly to 2147483647"));
 }
 
-TEST_CASE("a name that no reshape could give back is refused where a dimension is made", "[graph]") {
+TEST_CASE("an invalid name for a new dimension is refused", "[graph]") {
   Graph graph;
   FunctionBuilder builder(graph, "f", Role::on_demand, 1);
   for (const char* axis : {"", "two words"}) {

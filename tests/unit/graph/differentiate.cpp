@@ -87,7 +87,7 @@ TEST_CASE("the gradients of a two-layer network are central differences, with ei
                                 {.batch = 3}));
 }
 
-TEST_CASE("every parameter has one gradient, kept as it is", "[graph]") {
+TEST_CASE("every parameter has one gradient, which is a state of the same type", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     IdVector<StateId, int> gradients(model.graph.states.size(), 0);
     for (const State& state : model.graph.states) {
@@ -105,7 +105,7 @@ TEST_CASE("every parameter has one gradient, kept as it is", "[graph]") {
   }
 }
 
-TEST_CASE("a tied weight has two contributions, of which the first begins the sum", "[graph]") {
+TEST_CASE("the gradient of a tied weight adds up both uses", "[graph]") {
   const ModelCase model = model_cases().front();
   const Function& micro = *model.graph.find("micro", 3);
   const auto writes = writes_to(micro, model.graph.find_state("gradients/embedding/tokens"));
@@ -115,7 +115,7 @@ TEST_CASE("a tied weight has two contributions, of which the first begins the su
   CHECK(writes_to(micro, model.graph.find_state("gradients/embedding/positions")).size() == 1);
 }
 
-TEST_CASE("gradients of activations and of weights are nodes of phases of their own", "[graph]") {
+TEST_CASE("gradients of activations and gradients of weights are nodes of different phases", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
       IdVector<ValueId, bool> of_weights(function.values.size(), false);
@@ -156,7 +156,7 @@ struct Product {
 
 }  // namespace
 
-TEST_CASE("gradients are those of states, inputs and results of ops alike", "[graph]") {
+TEST_CASE("gradients can be taken of states, values and results of ops", "[graph]") {
   Product product;
   const std::vector<ValueId> of = {product.builder.state(product.x), product.y, product.square, product.z};
   const std::size_t made = product.builder.function().nodes.size();
@@ -197,7 +197,7 @@ TEST_CASE("a gradient through an op that has none is refused, not zero", "[graph
         "offered");
 }
 
-TEST_CASE("nodes whose results nothing needs are left out, and nothing else", "[graph]") {
+TEST_CASE("only nodes whose results are not needed are left out", "[graph]") {
   Product product;
   const ValueId x = product.builder.state(product.x);
   const ValueId gradient = graph::gradients(product.builder, product.sum, {x}).front();

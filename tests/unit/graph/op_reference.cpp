@@ -9,7 +9,7 @@
 
 using namespace shardrun;
 
-TEST_CASE("docs/ops.md is what the declarations say", "[graph]") {
+TEST_CASE("docs/ops.md equals the printed reference of ops", "[graph]") {
   std::ifstream file(SHARDRUN_SOURCE_DIR "/docs/ops.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 

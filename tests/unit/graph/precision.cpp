@@ -79,7 +79,7 @@ Names results_in(const Function& function, const Graph& graph, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("in mixed precision parameters are bfloat16, and what updates them is float32", "[graph]") {
+TEST_CASE("in mixed precision parameters are bfloat16, and the states of their update are float32", "[graph]") {
   for (const DType gradients : both) {
     for (const ModelCase& model : cases(gradients)) {
       const Graph& graph = model.graph;
@@ -125,7 +125,7 @@ TEST_CASE("in mixed precision statistics, sums and losses are float32, and other
   }
 }
 
-TEST_CASE("in mixed precision a function reads parameters, and the update their masters", "[graph]") {
+TEST_CASE("in mixed precision micro reads parameters, and update reads their masters", "[graph]") {
   for (const ModelCase& model : cases(DType::bf16)) {
     for (const Function& function : model.graph.functions) {
       const bool updates = function.role == Role::once;
@@ -156,7 +156,7 @@ TEST_CASE("in mixed precision a function reads parameters, and the update their 
   }
 }
 
-TEST_CASE("in mixed precision inputs are cast where they decide, and outputs are float32", "[graph]") {
+TEST_CASE("in mixed precision inputs are cast if they decide the type, and outputs are float32", "[graph]") {
   const ModelCase numbers = mlp(DType::bf16, "squared_error");
   for (const Function& function : numbers.graph.functions) {
     for (const Port& port : function.inputs) {
@@ -180,7 +180,7 @@ TEST_CASE("in mixed precision inputs are cast where they decide, and outputs are
   }
 }
 
-TEST_CASE("what is computed again has the types that it had", "[graph]") {
+TEST_CASE("values computed again have the types of the originals", "[graph]") {
   const std::string prefix = "recompute/";
   for (const Remat remat : {Remat::layer, Remat::selective}) {
     for (const DType gradients : both) {
@@ -223,7 +223,8 @@ TEST_CASE("without mixed precision every real number is float32, and nothing is 
   }
 }
 
-TEST_CASE("mixed precision begins from float32's parameters: masters are they, and parameters are rounded", "[graph]") {
+TEST_CASE("in mixed precision masters begin as float32's parameters, and parameters as their rounded values",
+          "[graph]") {
   const ModelCase narrow = gpt(DType::bf16);
   const ModelCase wide = gpt(std::nullopt);
   device::Threads threads(1);
@@ -273,7 +274,7 @@ const Op& float32_op() {
 
 }  // namespace
 
-TEST_CASE("an op of float32 alone gets float32 in mixed precision, and what follows is bf16 again", "[graph]") {
+TEST_CASE("in mixed precision an op of float32 alone gets float32, and ops after it bf16", "[graph]") {
   Graph graph;
   const TensorType row = {.shape = {3, 4}, .axes = {"batch", "embed"}};
   graph.states.push_back({.name = "w", .type = {.shape = {4}, .axes = {"embed"}}});

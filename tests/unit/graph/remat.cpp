@@ -85,7 +85,7 @@ std::vector<std::string> nodes_but_clones(const Function& function) {
 
 }  // namespace
 
-TEST_CASE("layers whose inputs are kept leave backward nothing else", "[graph]") {
+TEST_CASE("with layer recomputation backward keeps only the inputs of layers", "[graph]") {
   for (const auto& [bias, dropout] : {std::pair{"false", "0"}, std::pair{"true", "0.3"}}) {
     const ModelCase model = gpt(Remat::layer, bias, dropout);
     // The first layer's input is made by none.
@@ -93,7 +93,7 @@ TEST_CASE("layers whose inputs are kept leave backward nothing else", "[graph]")
   }
 }
 
-TEST_CASE("a layer is repeated up to what its gradients read, and no further", "[graph]") {
+TEST_CASE("a layer is computed again only as far as its gradients read it", "[graph]") {
   const ModelCase model = gpt(Remat::layer);
   // In each layer: normalisations; qkv, output of attention, first of the mlp but not the second; one residual sum.
   CHECK(
@@ -101,14 +101,14 @@ TEST_CASE("a layer is repeated up to what its gradients read, and no further", "
       std::map<std::string, int>{{"layer_norm", 3 * 2}, {"matmul", 3 * 3}, {"attention", 3}, {"add", 3}, {"gelu", 3}});
 }
 
-TEST_CASE("selective recomputation keeps what is expensive, and what would need more to be kept", "[graph]") {
+TEST_CASE("selective recomputation computes cheap ops again, unless that would keep more", "[graph]") {
   const ModelCase model = gpt(Remat::selective);
   CHECK(kept_in_layers(model.graph) ==
         of_layers(3, {"attention/qkv", "attention", "attention.1", "attention_residual", "mlp/up", "residual"}));
   CHECK(repeated_ops(*model.graph.find("micro", 2)) == std::map<std::string, int>{{"layer_norm", 3 * 2}, {"gelu", 3}});
 }
 
-TEST_CASE("a sum with a bias is kept in place of the product that only it reads", "[graph]") {
+TEST_CASE("a sum with a bias is kept instead of the product that only the sum reads", "[graph]") {
   const Names unchanged = kept_in_layers(gpt(Remat::none, "true", "0.3").graph);
   const ModelCase model = gpt(Remat::selective, "true", "0.3");
   const Names kept = kept_in_layers(model.graph);
@@ -118,7 +118,7 @@ TEST_CASE("a sum with a bias is kept in place of the product that only it reads"
   CHECK(repeated_ops(*model.graph.find("micro", 2)) == std::map<std::string, int>{{"layer_norm", 3 * 2}, {"gelu", 3}});
 }
 
-TEST_CASE("without recomputation a function is what it was", "[graph]") {
+TEST_CASE("without recomputation a function is unchanged", "[graph]") {
   for (const ModelCase& model : model_cases()) {
     for (const Function& function : model.graph.functions) {
       Graph before = model.graph;
@@ -130,7 +130,7 @@ TEST_CASE("without recomputation a function is what it was", "[graph]") {
   }
 }
 
-TEST_CASE("what is not trained is never repeated", "[graph]") {
+TEST_CASE("only the function micro computes anything again", "[graph]") {
   for (const ModelCase& model : training_cases(Remat::layer)) {
     for (const Function& function : model.graph.functions) {
       if (function.name != "micro") {
@@ -140,7 +140,7 @@ TEST_CASE("what is not trained is never repeated", "[graph]") {
   }
 }
 
-TEST_CASE("each node is repeated at most once, in its layer, as it was, just before it is read", "[graph]") {
+TEST_CASE("each node is computed again at most once, unchanged, in its layer and just before its reader", "[graph]") {
   for (const Remat remat : {Remat::layer, Remat::selective}) {
     for (const ModelCase& model : training_cases(remat)) {
       for (const Function& function : model.graph.functions) {
@@ -180,7 +180,7 @@ TEST_CASE("each node is repeated at most once, in its layer, as it was, just bef
   }
 }
 
-TEST_CASE("all but what is repeated stays, in its order", "[graph]") {
+TEST_CASE("original nodes stay in their order", "[graph]") {
   const std::vector<ModelCase> before = training_cases(Remat::none);
   for (const Remat remat : {Remat::layer, Remat::selective}) {
     const std::vector<ModelCase> after = training_cases(remat);
@@ -198,7 +198,7 @@ TEST_CASE("all but what is repeated stays, in its order", "[graph]") {
   }
 }
 
-TEST_CASE("what stands at a cut point stands there when it is computed again", "[graph]") {
+TEST_CASE("a value computed again has the cut point of the original", "[graph]") {
   const ModelCase model = gpt(Remat::layer);
   Names points;
   for (const Value& value : model.graph.find("micro", 2)->values) {

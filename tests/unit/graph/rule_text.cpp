@@ -32,7 +32,7 @@ TEST_CASE("a rule's text has the classes of its factors", "[graph]") {
   CHECK(read_again("b, . -> b", {of({2}), of({})}) == "b, . -> b");
 }
 
-TEST_CASE("a group of a rule's text has as many dimensions as its first operand leaves", "[graph]") {
+TEST_CASE("a group in a rule has the dimensions that its operand has left", "[graph]") {
   CHECK(read_again("b* d, k d -> b* k; reduced d", {of({2, 3, 4}), of({5, 4})}) ==
         "b0 b1 d, k d -> b0 b1 k; reduced d");
   CHECK(read_again("b* d, k d -> b* k; reduced d", {of({4}), of({5, 4})}) == "d, k d -> k; reduced d");
@@ -42,7 +42,7 @@ TEST_CASE("a group of a rule's text has as many dimensions as its first operand 
   CHECK_THAT(refused("a* b* -> a* b*"), Contains("does not say how many dimensions 'a*' and 'b*' have"));
 }
 
-TEST_CASE("operands that a call leaves out take their factors with them", "[graph]") {
+TEST_CASE("operands that a call leaves out are left out of the rule, with their factors", "[graph]") {
   const char* const rule = "b d, d, e -> b d; whole e";
   CHECK(read_again(rule, {of({2, 3}), of({3}), of({4})}) == "b d, d, e -> b d; whole e");
   CHECK(read_again(rule, {of({2, 3}), of({3})}) == "b d, d -> b d");
@@ -66,7 +66,7 @@ TEST_CASE("a rule's text has windows", "[graph]") {
   CHECK(read_again("b x, b x[0..1] -> b x", {of({2, 3})}) == "b x -> b x");  // one that is left out
 }
 
-TEST_CASE("a window that means nothing is refused", "[graph]") {
+TEST_CASE("a malformed window is refused", "[graph]") {
   for (const char* word : {"x[]", "x[1..0]", "x[1]", "[0..1]", "0x[0..1]", "x/0[0..1]", "x[0..1", "x[0..1]2", "X[0..1]",
                            "-1x[0..1]", "x*[0..1]", "x[0..99999999]"}) {
     CHECK_THAT(refused(("b " + std::string(word) + " -> b x").c_str()),
@@ -80,7 +80,7 @@ TEST_CASE("a window that means nothing is refused", "[graph]") {
   CHECK_THAT(refused("b x[0..1] -> b x", {of({2})}), Contains("does not fit operand 0, f32[a 2]"));
 }
 
-TEST_CASE("a rule's text that means nothing is refused", "[graph]") {
+TEST_CASE("a malformed rule is refused", "[graph]") {
   CHECK_THAT(refused("b d"), Contains("the rule 'b d' has no '->'; expected such as"));
   CHECK_THAT(refused("b d -> b e"), Contains("has the factor 'e' in a result, and in no operand"));
   CHECK_THAT(refused("b D -> b"), Contains("has 'D', which is no factor"));

@@ -22,7 +22,7 @@ std::string refusal(const char* text, const std::vector<TensorType>& operands) {
 
 }  // namespace
 
-TEST_CASE("a rule prints as it was written, groups expanded", "[graph]") {
+TEST_CASE("a rule prints as written, with groups expanded", "[graph]") {
   CHECK(to_string(parse_rule("i k, k j -> i j")) == "i k, k j -> i j");
   CHECK(to_string(parse_rule("l*2 k,k->l*2,.")) == "l0 l1 k, k -> l0 l1, .");
   CHECK(to_string(parse_rule("->.")) == " -> .");
@@ -34,7 +34,7 @@ TEST_CASE("a rule prints as it was written, groups expanded", "[graph]") {
   CHECK(to_string(parse_rule("a*0, b -> a*0 b")) == "., b -> b");
 }
 
-TEST_CASE("a factor that occurs twice is one", "[graph]") {
+TEST_CASE("a factor that occurs twice is one factor", "[graph]") {
   const ShardingRule rule = parse_rule("i k, k j -> i j", {.reduced = "k"});
   REQUIRE(rule.factors.size() == 3);
   const FactorId i = rule.find("i");
@@ -50,7 +50,7 @@ TEST_CASE("a factor that occurs twice is one", "[graph]") {
   CHECK_FALSE(rule.find("z").exists());
 }
 
-TEST_CASE("rules that are none are refused", "[graph]") {
+TEST_CASE("malformed rules are refused", "[graph]") {
   CHECK(error_of([] { static_cast<void>(parse_rule("i j")); }) == "1: no '->' in the sharding rule 'i j'");
   CHECK(error_of([] { static_cast<void>(parse_rule("i -> i", {.reduced = "k"})); }) ==
         "1: no factor 'k' in the rule i -> i");

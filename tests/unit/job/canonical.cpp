@@ -57,7 +57,7 @@ clip = 1.5
 )");
 }
 
-TEST_CASE("a job that is written says the same when it is read elsewhere", "[job]") {
+TEST_CASE("a written job is the same job when it is read elsewhere", "[job]") {
   const job::Job first = parse(rich, {"train.clip=1.5", "plugins.path=p ; q:r\\:s", "model.weights=a #b",
                                       "cluster.measured=traced", "cluster.a.bandwidth=1e9"});
   const std::string text = canonical_text(first);
@@ -75,7 +75,7 @@ TEST_CASE("a job that is written says the same when it is read elsewhere", "[job
   CHECK(to_string(again.model.options) == to_string(first.model.options));
 }
 
-TEST_CASE("where a choice may be a file, what is no choice is a path, absolute when written", "[job]") {
+TEST_CASE("an option of choices or a file takes other words as a path, and writes it as an absolute one", "[job]") {
   const std::string here = std::filesystem::current_path().string();
   const auto with = [](const std::string& value, const std::vector<std::string>& overrides = {}) {
     return parse(test::minimal + "[job]\nstrategy = split\n[strategy]\nschedule = " + value + "\n", overrides,
@@ -129,7 +129,7 @@ std::filesystem::path resolved(const job::Job& job) {
 
 }  // namespace
 
-TEST_CASE("braces in the folders above what the job says are no placeholders", "[job]") {
+TEST_CASE("braces in folders above the output are not placeholders", "[job]") {
   const TemporaryFolder folder;
   const WorkingFolder here(folder / "a{time}/b{c}");
   const std::filesystem::path working = std::filesystem::current_path();
@@ -146,7 +146,7 @@ TEST_CASE("braces in the folders above what the job says are no placeholders", "
   CHECK_FALSE(job::has_placeholder(parse(minimal)));
 }
 
-TEST_CASE("placeholders in what the job says are filled in or refused", "[job]") {
+TEST_CASE("placeholders in the output are filled in or refused", "[job]") {
   const TemporaryFolder folder;
   const WorkingFolder here(folder / "a{time}/b{c}");
   const std::filesystem::path working = std::filesystem::current_path();

@@ -54,7 +54,7 @@ TEST_CASE("the largest line and file are accepted, one byte more is not", "[job]
         "x.ini: has more than the 1048576 bytes that a job file may have. Is it a data file?");
 }
 
-TEST_CASE("what is not a file is refused and never waited for", "[job]") {
+TEST_CASE("a path that is not a file is refused without waiting", "[job]") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "folder.ini");
   REQUIRE(::mkfifo((folder / "pipe.ini").c_str(), 0600) == 0);
@@ -68,7 +68,7 @@ TEST_CASE("what is not a file is refused and never waited for", "[job]") {
   CHECK(reason_of("/dev/null") == ": is a device, pipe or socket, not a regular file; name a job file");
 }
 
-TEST_CASE("relative paths start where they are said to", "[job]") {
+TEST_CASE("relative paths start at the job file or the working folder, as documented", "[job]") {
   const TemporaryFolder folder;
   write_file(folder / "my.ini",
              test::minimal + "[data]\ntext = corpus.txt\n[job]\noutput = out\n[plugins]\npath = p:/q\n");
@@ -158,7 +158,7 @@ TEST_CASE("included files include others, later ones replace earlier ones", "[jo
   CHECK(job::canonical_text(job::parse_job(job::read_job_text(text, "elsewhere.ini"), job_providers())) == text);
 }
 
-TEST_CASE("an include through a linked folder opens the file that the path says", "[job]") {
+TEST_CASE("an include through a linked folder opens the file at that path", "[job]") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "real/sub");
   std::filesystem::create_directory_symlink(folder / "real/sub", folder / "link");
@@ -186,7 +186,7 @@ TEST_CASE("a file that includes itself under another name is refused", "[job]") 
                                                       " includes " + (folder / "other.ini").string()));
 }
 
-TEST_CASE("what is wrong in an included file is named with its place there", "[job]") {
+TEST_CASE("mistakes in an included file are reported with their place there", "[job]") {
   const TemporaryFolder folder;
   write_file(folder / "base.ini", "[train]\nsteps = 1\nlr = 1\n");
   write_file(folder / "job.ini", "include = base.ini\n[model]\nname = toy\nwidth = 8\n");
@@ -219,7 +219,7 @@ TEST_CASE("a file that includes itself is refused with the chain", "[job]") {
   CHECK_THAT(refusal_of(folder / "c.ini"), Contains("the file includes itself: " + c + " includes " + b));
 }
 
-TEST_CASE("the same file may come in over two ways, but not without end", "[job]") {
+TEST_CASE("a file may be included twice, but not more than 100 times", "[job]") {
   const TemporaryFolder folder;
   write_file(folder / "0.ini", minimal);
   for (int i = 1; i <= 20; ++i) {

@@ -39,7 +39,7 @@ TEST_CASE("comments end a value only after white space", "[job]") {
   CHECK(value_of("k = a = b") == "a = b");
 }
 
-TEST_CASE("a quoted value holds what a plain one cannot", "[job]") {
+TEST_CASE("a quoted value may have comment signs, quotes and outer blanks", "[job]") {
   CHECK(value_of("k = \"a ; b\" ; comment") == "a ; b");
   CHECK(value_of("k = \" x \"") == " x ");
   CHECK(value_of("k = \"say \"\"hi\"\"\"") == "say \"hi\"");
@@ -47,7 +47,7 @@ TEST_CASE("a quoted value holds what a plain one cannot", "[job]") {
   CHECK(value_of("k = a \"b\"") == "a \"b\"");
 }
 
-TEST_CASE("what is written as a value is read back", "[job]") {
+TEST_CASE("a written value is read back unchanged", "[job]") {
   for (const std::string value :
        {"plain", "", " x", "x ", "a ; b", "#", "a #b", "\"", "\"a\"", "a\"\"b", "a;b", "\t"}) {
     INFO(value);
@@ -64,7 +64,7 @@ TEST_CASE("a byte order mark and CRLF line ends are accepted", "[job]") {
   CHECK(sections[0].settings[0].where == "x.ini:2");
 }
 
-TEST_CASE("well-formed UTF-8 is told from what is not", "[job]") {
+TEST_CASE("invalid UTF-8 is found", "[job]") {
   const auto good = std::string::npos;
   CHECK(invalid_utf8("") == good);
   CHECK(invalid_utf8("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF") == good);
@@ -77,7 +77,7 @@ TEST_CASE("well-formed UTF-8 is told from what is not", "[job]") {
   }
 }
 
-TEST_CASE("text in messages is escaped and short", "[job]") {
+TEST_CASE("text in messages is escaped and shortened", "[job]") {
   CHECK(shown("caf\xC3\xA9") == "caf\xC3\xA9");
   CHECK(shown(std::string("a\0\x1b\t\xFF", 5)) == "a\\x00\\x1b\\x09\\xff");
   CHECK(shown(std::string(80, 'x')) == std::string(80, 'x'));

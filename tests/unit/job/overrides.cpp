@@ -24,13 +24,13 @@ TEST_CASE("an override replaces, adds, and makes a section", "[job]") {
   CHECK(job.where("model", "width") == "toy.ini:3");
 }
 
-TEST_CASE("an override is taken as it is", "[job]") {
+TEST_CASE("the value of an override is taken literally", "[job]") {
   CHECK(parse(minimal, {"model.note=a ; \"b\" # c"}).model.options.text("note") == "a ; \"b\" # c");
   CHECK(parse(minimal, {"model.note=a.b=c"}).model.options.text("note") == "a.b=c");
   CHECK(parse(minimal, {"model.note="}).model.options.text("note").empty());
 }
 
-TEST_CASE("an override's mistakes name it", "[job]") {
+TEST_CASE("errors in an override name it", "[job]") {
   CHECK(test::refusal(minimal, {"train.steps=1k"}) ==
         "--set train.steps: [train] steps = 1k: is not an integer; write its digits alone, without unit, decimal point "
         "or exponent");
@@ -48,7 +48,7 @@ TEST_CASE("an override's mistakes name it", "[job]") {
         "sizes equal to ranks, or set ranks = auto, which is that product");
 }
 
-TEST_CASE("an override of another form is bad usage", "[job]") {
+TEST_CASE("an override without the form section.key=value is bad usage", "[job]") {
   CHECK(usage({"train.steps"}) ==
         "--set train.steps: is not of the form section.key=value, as in --set train.steps=100");
   CHECK(usage({"steps=1"}) == "--set steps=1: is not of the form section.key=value, as in --set train.steps=100");
@@ -62,7 +62,7 @@ TEST_CASE("an override of another form is bad usage", "[job]") {
   CHECK(usage({"model.note=" + std::string(1 << 17, 'x')}).find("is longer than") != std::string::npos);
 }
 
-TEST_CASE("an override's key is what follows the last point", "[job]") {
+TEST_CASE("an override's key follows its last point", "[job]") {
   CHECK(test::refusal(minimal, {"transport.pigeon.speed=1.5"}).find("--set transport.pigeon.speed: ") == 0);
   CHECK(test::refusal(minimal, {"transport.pigeon.speed=1.5"}).find("[transport.pigeon]") != std::string::npos);
 }

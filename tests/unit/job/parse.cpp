@@ -144,7 +144,7 @@ TEST_CASE("the other choices reach their fields", "[job]") {
   CHECK(iterate.iterate.steps == 5);
 }
 
-TEST_CASE("what [cluster] says of rates and of axes reaches its field", "[job]") {
+TEST_CASE("keys of [cluster] for rates and axes reach their fields", "[job]") {
   const job::Job rates = parse(minimal +
                                    "[cluster]\nflops = 4e14\nmemory_bandwidth = 3e12\nbandwidth = 5e10\n"
                                    "latency = 1e-5\n[cluster.model]\nbandwidth = 4.5e11\n",
@@ -178,14 +178,14 @@ TEST_CASE("a job says where each setting comes from", "[job]") {
   CHECK_FALSE(job.is_given("train", "clip"));
 }
 
-TEST_CASE("the plugins' path is known before any plugin is", "[job]") {
+TEST_CASE("the plugin path is known before any plugin is loaded", "[job]") {
   const job::RawJob raw = job::read_job_text("[job]\nstrategy = unheard_of\n[plugins]\npath = /a:/b\n", "x.ini");
 
   CHECK(job::plugin_path(raw) == std::vector<std::filesystem::path>{"/a", "/b"});
   CHECK(job::plugin_path(job::read_job_text("", "x.ini")).empty());
 }
 
-TEST_CASE("the strategy is asked last, with the rest of the job", "[job]") {
+TEST_CASE("the strategy's options are asked for last, with the rest of the job", "[job]") {
   job::SchemaProviders providers = test::job_providers();
   std::int64_t batch = 0;
   std::vector<std::filesystem::path> path;
@@ -201,7 +201,7 @@ TEST_CASE("the strategy is asked last, with the rest of the job", "[job]") {
   CHECK(path == std::vector<std::filesystem::path>{"/p"});
 }
 
-TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]") {
+TEST_CASE("a wrongly declared option is an error of the plugin", "[job]") {
   const auto declared = [](std::vector<OptionSpec> specs) {
     job::SchemaProviders providers = test::job_providers();
     providers.strategy_options = [specs = std::move(specs)](std::string_view, const job::Job&) { return specs; };
@@ -223,7 +223,7 @@ TEST_CASE("options that are declared wrongly are the declarer's fault", "[job]")
         "the model 'toy' declares the option 'name' wrongly: there are two of that name");
 }
 
-TEST_CASE("what has its full effect at the edge is accepted", "[job]") {
+TEST_CASE("values at the edge of having an effect are accepted", "[job]") {
   CHECK_NOTHROW(parse(minimal + "warmup = 10\nlearning_rate = 0.5\nmin_learning_rate = 0.5\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\nbatch = 4\nmicrobatches = 4\n"));
   CHECK_NOTHROW(parse(minimal + "[data]\nsplit = 1\n"));
@@ -239,7 +239,7 @@ TEST_CASE("a long name of a mesh axis does not fill the screen", "[job]") {
   CHECK(refusal(minimal + "[mesh]\n" + axis + " = 2\n").size() < 300);
 }
 
-TEST_CASE("a transport that another one opens has its section too", "[job]") {
+TEST_CASE("a transport opened by another transport has its section too", "[job]") {
   const std::string veiled = "[job]\ntransport = veil\n" + minimal + "[transport.veil]\nover = wire\n";
   const job::Job job = parse(veiled + "[transport.wire]\ndelay = 2\n");
 
@@ -263,7 +263,7 @@ job::Job parse_where(std::int64_t ranks_here, const std::string& text, const std
 
 }  // namespace
 
-TEST_CASE("ranks = auto is what there is here", "[job]") {
+TEST_CASE("ranks = auto is the number of places here", "[job]") {
   const job::Job job = parse_where(6, minimal + "[job]\nranks = auto\n");
 
   CHECK(job.ranks == 6);
@@ -275,14 +275,14 @@ TEST_CASE("ranks = auto is what there is here", "[job]") {
   CHECK(parse_where(3, minimal).ranks == 1);
 }
 
-TEST_CASE("ranks = auto is the product of the mesh where there is one", "[job]") {
+TEST_CASE("ranks = auto is the product of the mesh if there is one", "[job]") {
   const job::Job job = parse_where(64, minimal + "[job]\nranks = auto\n[mesh]\ndata = 2\nmodel = 3\n");
 
   CHECK(job.ranks == 6);
   CHECK_THAT(job::canonical_text(job), Contains("ranks = 6\n"));
 }
 
-TEST_CASE("a range of ranks is as many as there are here, within the range", "[job]") {
+TEST_CASE("a range of ranks becomes the number of places here, within the range", "[job]") {
   const auto ranks = [](std::int64_t here) { return parse_where(here, minimal + "[job]\nranks = 2..8\n").ranks; };
 
   CHECK(ranks(1) == 2);
@@ -301,7 +301,7 @@ TEST_CASE("a range of ranks is as many as there are here, within the range", "[j
   CHECK_THAT(refusal(minimal + "[job]\nthreads = 1..2\n"), Contains("threads = 1..2: is not an integer"));
 }
 
-TEST_CASE("auto is a word for ranks alone", "[job]") {
+TEST_CASE("auto is accepted for ranks alone", "[job]") {
   CHECK_THAT(refusal(minimal + "[job]\nthreads = auto\n"), Contains("threads = auto: is not an integer"));
   CHECK_THAT(refusal(minimal + "[job]\nranks = Auto\n"), Contains("ranks = Auto: is not an integer; write its digits "
                                                                   "alone, without unit, decimal point or exponent, or "

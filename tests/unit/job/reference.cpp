@@ -9,7 +9,7 @@
 
 using namespace shardrun;
 
-TEST_CASE("docs/job-file.md is what the schema says", "[job]") {
+TEST_CASE("docs/job-file.md equals the printed reference of the job file", "[job]") {
   std::ifstream file(SHARDRUN_SOURCE_DIR "/docs/job-file.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 
@@ -43,7 +43,7 @@ TEST_CASE("lines of the reference fit a terminal", "[job]") {
   }
 }
 
-TEST_CASE("every rule speaks of keys that there are", "[job]") {
+TEST_CASE("every rule between settings names existing keys", "[job]") {
   const auto exists = [](const job::KeyName& name) {
     return job::find_setting(job::section_named(name.section), name.key) != nullptr;
   };
@@ -62,7 +62,7 @@ TEST_CASE("every rule speaks of keys that there are", "[job]") {
   }
 }
 
-TEST_CASE("every rule about a section's contents speaks of keys that there are", "[job]") {
+TEST_CASE("every rule about contents names existing keys", "[job]") {
   const auto exists = [](const std::string& section, const std::string& key) {
     const job::Section& found = job::section_named(section);
     return key.empty() || job::find_setting(found, key) != nullptr;
@@ -80,7 +80,7 @@ TEST_CASE("every rule about a section's contents speaks of keys that there are",
   }
 }
 
-TEST_CASE("options of a plugin are described as those of the schema", "[job]") {
+TEST_CASE("options of a plugin are described like those of the schema", "[job]") {
   CHECK(job::options_reference({{.name = "zero",
                                  .type = OptionType::integer,
                                  .default_value = "0",

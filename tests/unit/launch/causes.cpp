@@ -43,7 +43,7 @@ TEST_CASE("ranks that exchange keys and say goodbye end with 0", "[launch]") {
   }
 }
 
-TEST_CASE("an exit code is told with the rank's last words, and the others are aborted", "[launch]") {
+TEST_CASE("an exit code is reported with the rank's last output, and the others are aborted", "[launch]") {
   LaunchJob job(3, {"code", "7", "1"});
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 1);
@@ -84,7 +84,7 @@ TEST_CASE("a rank killed while all wait in get() is the root cause, with its sig
   }
 }
 
-TEST_CASE("a rank that ends by a signal of its own is named with it", "[launch]") {
+TEST_CASE("a rank that aborts itself is reported with the signal", "[launch]") {
   LaunchJob job(2, {"wait"});
   kill_when_all_wait(job, 1, SIGABRT);
   const LaunchResult result = job.run();
@@ -104,7 +104,7 @@ TEST_CASE("a rank killed before it joins is the root cause", "[launch]") {
   CHECK_FALSE(result.ranks[1].killed);
 }
 
-TEST_CASE("what a rank says of its failure is the root cause's text", "[launch]") {
+TEST_CASE("the root cause has the failed rank's own message", "[launch]") {
   LaunchJob job(3, {"fail", "2"});
   const LaunchResult result = job.run();
   CHECK(result.exit_code == 1);
@@ -112,7 +112,7 @@ TEST_CASE("what a rank says of its failure is the root cause's text", "[launch]"
   CHECK(result.cause->is_permanent);
 }
 
-TEST_CASE("a death seen after its consequence is the root cause all the same", "[launch]") {
+TEST_CASE("a death is the root cause even if its consequence was seen first", "[launch]") {
   LaunchJob job(2, {"lost_peer"});
   job.then = [&job](const LaunchJob::Text& line) {
     if (job.all_said("ready") && line.text == "ready") {
@@ -130,14 +130,14 @@ TEST_CASE("a death seen after its consequence is the root cause all the same", "
   CHECK(result.ranks[1].failure == FailureKind::consequence);
 }
 
-TEST_CASE("a consequence is the root cause where nothing else failed", "[launch]") {
+TEST_CASE("a consequence is the root cause if nothing else failed", "[launch]") {
   LaunchJob job(2, {"lost_peer"});
   kill_when_all_wait(job, 1, SIGUSR1);
   const LaunchResult result = job.run();
   CHECK(cause_of(result) == "[1] the connection to rank 0 is lost [code 1]");
 }
 
-TEST_CASE("a rank that others waited for in vain is named before them", "[launch]") {
+TEST_CASE("a rank that others waited for is named before them", "[launch]") {
   LaunchJob job(3, {"awaiting", "1", "2", "2"});
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
@@ -146,14 +146,14 @@ TEST_CASE("a rank that others waited for in vain is named before them", "[launch
                                 std::to_string(pid_of(job, 1)) + "): too late [code 1]");
 }
 
-TEST_CASE("a rank that is named late is the cause, not one that named nobody before", "[launch]") {
+TEST_CASE("a rank that is named late is the cause, rather than a rank that named nobody", "[launch]") {
   LaunchJob job(3, {"awaiting", "-1", "2", "2"});
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
   CHECK(cause_of(result).starts_with("[2] does not answer other ranks, though it answers the launcher: rank 1 (pid "));
 }
 
-TEST_CASE("ranks that wait for each other are all heard before the job is aborted", "[launch]") {
+TEST_CASE("all ranks that wait for each other report before the job is aborted", "[launch]") {
   LaunchJob job(3, {"chain"});
   job.settings.report_time = std::chrono::minutes(1);
   kill_when_all_wait(job, 0, SIGUSR1);
@@ -163,7 +163,7 @@ TEST_CASE("ranks that wait for each other are all heard before the job is aborte
   CHECK(result.ending < job.settings.report_time);
 }
 
-TEST_CASE("of two ranks that lose each other, the words of both are told", "[launch]") {
+TEST_CASE("if two ranks lose each other, the messages of both are shown", "[launch]") {
   LaunchJob job(3, {"awaiting", "1", "0", "2"});
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
@@ -171,13 +171,13 @@ TEST_CASE("of two ranks that lose each other, the words of both are told", "[lau
                                 std::to_string(pid_of(job, 0)) + "): too late; rank 1 itself: too late [code 1]");
 }
 
-TEST_CASE("of three ranks that wait for each other in a ring, only the words about the cause are told", "[launch]") {
+TEST_CASE("if three ranks wait in a ring, only the message about the cause is shown", "[launch]") {
   LaunchJob job(3, {"awaiting", "1", "2", "0"});
   kill_when_all_wait(job, 0, SIGUSR1);
   CHECK_THAT(cause_of(job.run()), Contains("does not answer other ranks") && !Contains("itself"));
 }
 
-TEST_CASE("a rank that was told that others wait for it adds nothing by repeating it", "[launch]") {
+TEST_CASE("a rank that repeats that others wait for it adds nothing to the message", "[launch]") {
   LaunchJob job(2, {"awaiting", "1", "echo"});
   kill_when_all_wait(job, 0, SIGUSR1);
   const LaunchResult result = job.run();
@@ -202,7 +202,7 @@ TEST_CASE("the death of a rank that others waited for is the root cause", "[laun
   CHECK(cause_of(result) == "[1] " + killed + " [signal 9]");
 }
 
-TEST_CASE("a rank that waits for nothing hears of the abort by its callback", "[launch]") {
+TEST_CASE("a rank that does not wait hears of the abort by its callback", "[launch]") {
   LaunchJob job(2, {"callback"});
   kill_when_all_wait(job, 0, SIGKILL);
   const LaunchResult result = job.run();

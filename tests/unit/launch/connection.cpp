@@ -56,7 +56,7 @@ struct Line {
 
 }  // namespace
 
-TEST_CASE("what is sent once something was written goes out once", "[launch]") {
+TEST_CASE("frames sent from a callback of a write go out once", "[launch]") {
   Line line;
   std::vector<FrameType> got;
   line.far->start({.frame =
@@ -82,7 +82,7 @@ TEST_CASE("what is sent once something was written goes out once", "[launch]") {
   CHECK(got == std::vector<FrameType>{FrameType::welcome, FrameType::failure_noted, FrameType::farewell});
 }
 
-TEST_CASE("both ends renew the keys of what they send, and the launcher hands out no tickets", "[launch]") {
+TEST_CASE("both ends renew their sending keys, and the launcher issues no session tickets", "[launch]") {
   Line line;
   constexpr int frames = 2 * Tls::messages_per_key;
   int went = 0;

@@ -28,7 +28,7 @@ std::string inheritable_descriptors() {
 
 }  // namespace
 
-TEST_CASE("a rank's environment replaces what another launcher set", "[launch]") {
+TEST_CASE("a rank's environment replaces the variables of another launcher", "[launch]") {
   const std::vector<std::string> inherited = {"HOME=/root", "RANK=9", "OMP_NUM_THREADS=64", "RANKS=7"};
   const RankContext context{
       .rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2, .address = "127.0.0.1", .port = 80};
@@ -68,7 +68,7 @@ TEST_CASE("a rank sees its place, no token, no standard input and no descriptor 
   }
 }
 
-TEST_CASE("a process that launch() did not start is no rank, whatever RANK says", "[launch]") {
+TEST_CASE("a process that launch() did not start is not a rank, whatever RANK says", "[launch]") {
   ::setenv("RANK", "1", 1);
   ::setenv("WORLD_SIZE", "2", 1);
   CHECK_FALSE(take_rank_context());
@@ -76,7 +76,7 @@ TEST_CASE("a process that launch() did not start is no rank, whatever RANK says"
   ::unsetenv("WORLD_SIZE");
 }
 
-TEST_CASE("what makes no sense where the launcher should have handed something over is refused", "[launch]") {
+TEST_CASE("an invalid SHARDRUN_LAUNCH_FD is refused", "[launch]") {
   ::setenv("SHARDRUN_LAUNCH_FD", "three", 1);
   CHECK(error_of([] { (void)take_rank_context(); }).find("SHARDRUN_LAUNCH_FD is 'three'") != std::string::npos);
   ::unsetenv("SHARDRUN_LAUNCH_FD");

@@ -159,7 +159,7 @@ ssl::context with_certificate() {
 
 }  // namespace
 
-TEST_CASE("what ranks and their launcher tell each other is not to be seen on the way", "[launch][attack]") {
+TEST_CASE("traffic between ranks and launcher cannot be read on the way", "[launch][attack]") {
   Store store(1);
   Middle middle(store.context(0).port, as_it_is);
   const RankContext context = context_at(store, 0, middle.port());
@@ -183,7 +183,7 @@ TEST_CASE("what ranks and their launcher tell each other is not to be seen on th
   }
 }
 
-TEST_CASE("a man in the middle changes nothing unseen", "[launch][attack]") {
+TEST_CASE("a man in the middle changes nothing without being noticed", "[launch][attack]") {
   const std::vector<std::string> kinds = {"change", "repeat", "omit", "reflect", "delay"};
   int altered = 0;
   int unseen = 0;
@@ -239,7 +239,7 @@ TEST_CASE("a man in the middle changes nothing unseen", "[launch][attack]") {
   CHECK(unseen == 0);
 }
 
-TEST_CASE("a first record that is changed on its way costs a rank no more than another attempt", "[launch][attack]") {
+TEST_CASE("a changed first record only costs a rank another attempt", "[launch][attack]") {
   const bool to_launcher = GENERATE(true, false);
   const std::string what = GENERATE("change", "omit", "reflect");
   Store store(1, {.hello_timeout = milliseconds(100)});
@@ -249,7 +249,7 @@ TEST_CASE("a first record that is changed on its way costs a rank no more than a
   CHECK(rank.get("key", in(long_enough)) == "value");
 }
 
-TEST_CASE("an imposter is told nothing, and is named", "[launch][attack]") {
+TEST_CASE("an imposter learns nothing and is named", "[launch][attack]") {
   const Token token = random_token();
   Token other = token;
   other[31] ^= 1U;
@@ -300,7 +300,7 @@ TEST_CASE("an imposter is told nothing, and is named", "[launch][attack]") {
   CHECK(connections == 2 * static_cast<std::size_t>(count));
 }
 
-TEST_CASE("a rank offers its key with a fresh exchange, and nothing else", "[launch][attack]") {
+TEST_CASE("a rank's first message has a fresh key exchange and no secret", "[launch][attack]") {
   const Token token = random_token();
   const std::string hello = client_hello(token);
   CHECK(hello != client_hello(token));
@@ -310,7 +310,7 @@ TEST_CASE("a rank offers its key with a fresh exchange, and nothing else", "[lau
   CHECK(hello.find(std::string("\x00\x2a\x00\x00", 4)) == std::string::npos);          // early data
 }
 
-TEST_CASE("a rank tries on where something else listens until its launcher does", "[launch]") {
+TEST_CASE("a rank tries again while another program listens at the launcher's port", "[launch]") {
   auto [listener, port] = shardrun::test::listen_at(0);
   const StoreServerSettings settings{.port = port, .token = random_token()};
   RankContext context;
@@ -325,7 +325,7 @@ TEST_CASE("a rank tries on where something else listens until its launcher does"
   CHECK(rank.get() != nullptr);
 }
 
-TEST_CASE("a rank that is hung up on before a word tries on, however often", "[launch]") {
+TEST_CASE("a rank tries again however often its connection is closed at once", "[launch]") {
   auto [listener, port] = shardrun::test::listen_at(0);
   const StoreServerSettings settings{.port = port, .token = random_token()};
   const StoreClientSettings of_rank{
@@ -341,7 +341,7 @@ TEST_CASE("a rank that is hung up on before a word tries on, however often", "[l
   CHECK(rank.get() != nullptr);
 }
 
-TEST_CASE("a rank whose line cannot be served for a while does not end", "[launch]") {
+TEST_CASE("a rank goes on when its connection cannot be served for a while", "[launch]") {
   Store store(1);
   failing_clients = 2;
   Rank rank(store.context(0), Store::job, in(long_enough));
@@ -350,7 +350,7 @@ TEST_CASE("a rank whose line cannot be served for a while does not end", "[launc
   CHECK(rank.get("key", in(long_enough)) == "value");
 }
 
-TEST_CASE("a rank that is slow to greet keeps its place before strangers that greet at once", "[launch][attack]") {
+TEST_CASE("a rank that is slow to greet keeps its place when strangers greet at once", "[launch][attack]") {
   Store store(1, {.hello_timeout = std::chrono::hours(1), .max_strangers = 2});
   const auto come = [&] { return shardrun::test::connect_to_port(store.context(0).port); };
   const auto greet = [&](const shardrun::files::FileDescriptor& guest) {
@@ -369,7 +369,7 @@ TEST_CASE("a rank that is slow to greet keeps its place before strangers that gr
   CHECK(greet(slow));
 }
 
-TEST_CASE("a rank waits for the proof of what listens no longer than it may", "[launch]") {
+TEST_CASE("a rank waits for a listener's proof only until its deadline", "[launch]") {
   const auto [listener, port] = shardrun::test::listen_at(0);
   const StoreClientSettings settings{
       .store = {.address = "127.0.0.1", .port = port, .proof_timeout = milliseconds(20), .most_unproved = 1}};
@@ -377,7 +377,7 @@ TEST_CASE("a rank waits for the proof of what listens no longer than it may", "[
              Contains("could not join its job") && Contains("it did not answer within 20 ms"));
 }
 
-TEST_CASE("a handshake that was recorded is worth nothing", "[launch][attack]") {
+TEST_CASE("a recorded handshake proves nothing", "[launch][attack]") {
   Store store(2);
   const int count = attacks(5);
   std::size_t strangers = 0;

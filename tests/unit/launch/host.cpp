@@ -63,7 +63,7 @@ struct Hosted {
 
 }  // namespace
 
-TEST_CASE("a host names the ranks that it waits for, and blames none before they are expected", "[launch]") {
+TEST_CASE("a host names the ranks it waits for, and times none out before they are expected", "[launch]") {
   Hosted hosted(
       HostSettings{.join_timeout = milliseconds(400), .first_reminder = milliseconds(50), .grace = milliseconds(10)});
   std::this_thread::sleep_for(milliseconds(600));  // longer than the join timeout, which must not have begun
@@ -75,7 +75,7 @@ TEST_CASE("a host names the ranks that it waits for, and blames none before they
   CHECK_THAT(hosted.told(), Contains("waiting for ranks 0, 1 to join at 127.0.0.1 port"));
 }
 
-TEST_CASE("a rank with the right token and another job ends the job with that reason", "[launch]") {
+TEST_CASE("a rank with the right token but another job ends the job with that reason", "[launch]") {
   Hosted hosted(HostSettings{.grace = milliseconds(10)});
   hosted.host.expect_ranks();
   CHECK_THAT(error_of([&] { Rank(hosted.context(1), "[train]\nsteps = 6\n", soon()); }),
@@ -99,7 +99,7 @@ TEST_CASE("a callback of a host that throws fails the job, not the process", "[l
   CHECK_THAT(result.cause->text, Contains("could not take what rank 1 reported: no"));
 }
 
-TEST_CASE("a rank takes a host as lost when it answers no more, however long it waits", "[launch]") {
+TEST_CASE("a rank that waits without a deadline loses a host that has fallen silent", "[launch]") {
   std::promise<void> go_on;
   const auto stuck = go_on.get_future().share();
   Hosted hosted(HostSettings{.grace = milliseconds(10), .on_message = [stuck](const RankMessage&) { stuck.wait(); }});
@@ -117,7 +117,7 @@ TEST_CASE("a rank takes a host as lost when it answers no more, however long it 
   go_on.set_value();
 }
 
-TEST_CASE("a port that is taken is the user's to change", "[launch]") {
+TEST_CASE("a port that is taken is an error that asks for another port", "[launch]") {
   Hosted hosted;
   HostSettings same = hosted.complete({});
   same.port = hosted.host.port();

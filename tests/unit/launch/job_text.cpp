@@ -4,7 +4,7 @@
 
 using shardrun::launch::first_difference;
 
-TEST_CASE("two jobs differ first in one setting, whose section, key and values are told", "[launch]") {
+TEST_CASE("the first difference of two jobs names section, key and both values", "[launch]") {
   const std::string here = "[job]\nranks = 2\n\n[train]\nsteps = 50\n";
   CHECK(first_difference(here, here).empty());
   CHECK(first_difference(here, "[job]\nranks = 2\n\n[train]\nsteps = 60\n") == "[train] steps = 50 here, 60 there");

@@ -65,7 +65,7 @@ TEST_CASE("ranks' lines arrive whole, in order and by rank, however they were wr
   }
 }
 
-TEST_CASE("what was written before a rank's end is read in order, even if reading had begun", "[launch]") {
+TEST_CASE("output written before a rank's end is read in order, even if reading had begun", "[launch]") {
   std::array<int, 2> ends = {};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
   const FileDescriptor write_end(ends[1]);
@@ -80,14 +80,14 @@ TEST_CASE("what was written before a rank's end is read in order, even if readin
   CHECK(lines == std::vector<std::string>{"one", "two"});
 }
 
-TEST_CASE("what a callback throws ends the ranks and comes out of launch()", "[launch]") {
+TEST_CASE("an exception of a callback ends the ranks and leaves launch()", "[launch]") {
   LaunchJob job(2, {"wait"});
   job.then = [](const LaunchJob::Text&) { throw std::runtime_error("the screen is full"); };
   CHECK_THROWS_WITH(job.run(), "the screen is full");
   job.check_nothing_left();
 }
 
-TEST_CASE("what a callback throws is not taken for a rank's failure, whatever it is", "[launch]") {
+TEST_CASE("an exception of a callback is not reported as a rank's failure", "[launch]") {
   LaunchJob job(2, {"exchange"});
   job.settings.on_message = [](const RankMessage&) {
     throw shardrun::Error(shardrun::ErrorCode::io, "the disk is full");

@@ -47,7 +47,7 @@ TEST_CASE("a frame begins with its length, version and type", "[launch]") {
   CHECK(error_of([&] { reader.expect_end(); }) == "nothing");
 }
 
-TEST_CASE("a hello says who comes, and cuts a long name of its host", "[launch]") {
+TEST_CASE("a hello names rank and host, and cuts a long host name", "[launch]") {
   const Hello hello{.rank = 3, .world_size = 5, .pid = 4711, .job_hash = 0x0123456789abcdef, .host = "node-7"};
   const std::string frame = encode_hello(hello);
   const Hello read = decode_hello(std::string_view(frame).substr(before_payload));

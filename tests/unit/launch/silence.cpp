@@ -36,7 +36,7 @@ TEST_CASE("a rank that does not join is noticed", "[launch]") {
   CHECK(cause_of(result).find("has not joined the job within 0.") != std::string::npos);
 }
 
-TEST_CASE("a rank that lives on without its connection is told of, one that ends is not", "[launch]") {
+TEST_CASE("a rank that lives on without its connection is reported, and one that ends is not", "[launch]") {
   LaunchJob lives(1, {"hang_up"});
   lives.then_notice = [&](const std::string&) { ::kill(lives.pids[0], SIGKILL); };
   CHECK(cause_of(lives.run()).find("SIGKILL") != std::string::npos);
@@ -57,7 +57,7 @@ TEST_CASE("a rank that said goodbye and does not end is noticed", "[launch]") {
   CHECK(cause_of(result).starts_with("[0] said goodbye, but has not ended 0."));
 }
 
-TEST_CASE("time in which the launcher itself stood still is nobody's silence", "[launch]") {
+TEST_CASE("time in which the launcher stood still does not count as a rank's silence", "[launch]") {
   using std::chrono::seconds;
   CHECK(time_held_up(seconds(1), seconds(1)) == seconds(0));
   CHECK(time_held_up(seconds(2), seconds(1)) == seconds(0));

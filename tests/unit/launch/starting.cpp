@@ -20,7 +20,7 @@ using shardrun::files::FileDescriptor;
 using shardrun::test::error_of;
 using shardrun::test::LaunchJob;
 
-TEST_CASE("a program that cannot be run is an error, and nothing is left", "[launch]") {
+TEST_CASE("a program that cannot be run is an error, and no process is left", "[launch]") {
   LaunchJob job(2, {"exchange"});
   job.settings.program = "/no/such/program";
   // Both fail, and either is seen first.
@@ -30,7 +30,7 @@ TEST_CASE("a program that cannot be run is an error, and nothing is left", "[lau
   job.check_nothing_left();
 }
 
-TEST_CASE("where descriptors run out, the ranks already started are ended", "[launch]") {
+TEST_CASE("if descriptors run out, the ranks already started are ended", "[launch]") {
   rlimit before = {};
   ::getrlimit(RLIMIT_NOFILE, &before);
   LaunchJob job(100, {"wait"});
@@ -47,7 +47,7 @@ TEST_CASE("where descriptors run out, the ranks already started are ended", "[la
   CHECK(errno == ECHILD);
 }
 
-TEST_CASE("where processes run out, it is said what to raise", "[launch]") {
+TEST_CASE("if processes run out, the error says which limit to raise", "[launch]") {
   StartedProcess launcher = start_process(
       {.program = SHARDRUN_RANK_PROGRAM, .arguments = {"rank", "parent", "2", "wait", "alone"}, .environment = {}});
   std::string errors;

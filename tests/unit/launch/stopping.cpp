@@ -70,7 +70,7 @@ TEST_CASE("a rank leaves SIGTERM to its launcher", "[launch]") {
   }
 }
 
-TEST_CASE("one who asks twice at once asks once", "[launch]") {
+TEST_CASE("two equal signals at once ask to stop once", "[launch]") {
   LaunchJob job(3, {"stop"});
   signal_when_all_wait(job, {SIGTERM, SIGTERM});
   const LaunchResult result = job.run();
@@ -80,7 +80,7 @@ TEST_CASE("one who asks twice at once asks once", "[launch]") {
   CHECK(job.messages.size() == 3);
 }
 
-TEST_CASE("one who asks again later is in earnest", "[launch]") {
+TEST_CASE("the same signal again later ends the ranks at once", "[launch]") {
   // The last of them may come when the job is over and nobody catches them any more.
   void (*const before)(int) = ::signal(SIGTERM, [](int) {});
   LaunchJob job(2, {"stop", "deaf"});
@@ -174,7 +174,7 @@ int exit_code_of(const StartedProcess& launcher) {
 
 }  // namespace
 
-TEST_CASE("Ctrl-Z stops the launcher once its ranks pause, and all go on together, however often", "[launch]") {
+TEST_CASE("Ctrl-Z stops the launcher once its ranks pause, and all go on together each time", "[launch]") {
   const StartedProcess launcher = start_launcher({"stop"});
   std::string output;
   await_lines(launcher, output, "ready", 3);
@@ -198,7 +198,7 @@ TEST_CASE("Ctrl-Z stops the launcher once its ranks pause, and all go on togethe
   CHECK(exit_code_of(launcher) == 128 + SIGHUP);
 }
 
-TEST_CASE("Ctrl-Z stops nothing for good where no shell could continue it", "[launch]") {
+TEST_CASE("Ctrl-Z does not stop a launcher that no shell could continue", "[launch]") {
   const StartedProcess outer = start_launcher({"stop", "orphaned"});
   std::string output;
   await_lines(outer, output, "ready", 3);

@@ -42,7 +42,7 @@ TEST_CASE("get() waits for a key that is set later, by any thread", "[launch]") 
   CHECK(reader.get("empty", in(a_minute)).empty());
 }
 
-TEST_CASE("an answer that comes after a wait has ended is there for the next", "[launch]") {
+TEST_CASE("an answer that arrives after its wait has ended serves the next wait", "[launch]") {
   Store store(1);
   Rank rank(store.context(0), Store::job, in(a_minute));
   rank.set("far", "away");
@@ -66,7 +66,7 @@ TEST_CASE("an answer that comes after a wait has ended is there for the next", "
   CHECK(rank.get("far", in(a_minute)) == "away");
 }
 
-TEST_CASE("of several addresses a rank finds the one at which its job listens", "[launch]") {
+TEST_CASE("a rank finds the address of its job among several", "[launch]") {
   Store store(1);
   RankContext context = store.context(0);
   context.address = "127.0.0.9,::1," + context.address;
@@ -75,7 +75,7 @@ TEST_CASE("of several addresses a rank finds the one at which its job listens", 
   CHECK(rank.get("a", in(30'000)) == "1");
 }
 
-TEST_CASE("get() says which key nobody has set when its deadline passes, and works on", "[launch]") {
+TEST_CASE("get() names the missing key when its deadline passes, and works afterwards", "[launch]") {
   Store store(1);
   Rank rank(store.context(0), Store::job, in(a_minute));
   CHECK(error_of([&] { (void)rank.get("missing", in(20)); }).find("for the key 'missing', which no rank has set") !=
@@ -89,7 +89,7 @@ TEST_CASE("get() says which key nobody has set when its deadline passes, and wor
   CHECK(rank.get("missing", in(a_minute)) == "here");
 }
 
-TEST_CASE("a value that no frame can hold is refused where it is set", "[launch]") {
+TEST_CASE("a value larger than a frame is refused by set()", "[launch]") {
   Store store(1);
   Rank rank(store.context(0), Store::job, in(a_minute));
   CHECK(error_of([&] { rank.set("key", std::string(1 << 20, 'x')); }).find("at most 1048576") != std::string::npos);
@@ -97,7 +97,7 @@ TEST_CASE("a value that no frame can hold is refused where it is set", "[launch]
   CHECK(rank.get("key", in(a_minute)) == "short");
 }
 
-TEST_CASE("a process without the token is let in by no store, nor one of another job", "[launch]") {
+TEST_CASE("a store refuses a process with another token or another job", "[launch]") {
   Store store(2);
   RankContext stranger = store.context(0);
   stranger.token[0] ^= 1U;
@@ -110,7 +110,7 @@ TEST_CASE("a process without the token is let in by no store, nor one of another
         "1: the launcher refused this process: rank 0 is taken");
 }
 
-TEST_CASE("silent connections keep no rank out, however many there are", "[launch]") {
+TEST_CASE("silent connections keep no rank out", "[launch]") {
   Store store(2, {.hello_timeout = std::chrono::hours(1), .max_strangers = 8});
   std::vector<shardrun::files::FileDescriptor> silent;
   for (int i = 0; i < 100; ++i) {
@@ -125,7 +125,7 @@ TEST_CASE("silent connections keep no rank out, however many there are", "[launc
   CHECK(writer.get("key", in(a_minute)) == "value");
 }
 
-TEST_CASE("an abort ends what waits, what comes later, and calls the callback once", "[launch]") {
+TEST_CASE("an abort ends waits and later calls, and calls the callback once", "[launch]") {
   Store store(2);
   Rank rank(store.context(0), Store::job, in(a_minute));
   int calls = 0;
@@ -170,7 +170,7 @@ TEST_CASE("after its goodbye a rank is not aborted any more", "[launch]") {
   CHECK_FALSE(rank.aborted());
 }
 
-TEST_CASE("a rank waits for a launcher that is not there no longer than its deadline", "[launch]") {
+TEST_CASE("a rank waits for a missing launcher only until its deadline", "[launch]") {
   RankContext context;
   {
     const Store store(1);

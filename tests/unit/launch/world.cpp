@@ -41,7 +41,7 @@ Environment with(Environment environment, const Environment& more) {
 
 }  // namespace
 
-TEST_CASE("a process that nobody gave a place is in no world", "[launch]") {
+TEST_CASE("a process without a place in its environment is in no world", "[launch]") {
   CHECK_FALSE(found_in({}));
   CHECK_FALSE(found_in({{"RANK", "0"}}));
   CHECK_FALSE(found_in({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
@@ -65,7 +65,7 @@ TEST_CASE("mpirun's place is taken from its variables", "[launch]") {
   CHECK_FALSE(world->is_by_variables);
 }
 
-TEST_CASE("a step of Slurm is a world, a shell or a script within an allocation is none", "[launch]") {
+TEST_CASE("a step of Slurm is a world, and a shell or a script within an allocation is not", "[launch]") {
   const Environment script = {{"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}};
   CHECK_FALSE(found_in(script));
   CHECK_FALSE(found_in(with(script, {{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}})));
@@ -78,7 +78,7 @@ TEST_CASE("a step of Slurm is a world, a shell or a script within an allocation 
   CHECK_FALSE(world->local_rank);
 }
 
-TEST_CASE("a step of Slurm with one task is no world, with PMI's variables or without", "[launch]") {
+TEST_CASE("a step of Slurm with one task is not a world, with PMI's variables or without", "[launch]") {
   const Environment task = {
       {"SLURM_JOB_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}};
   const Environment pmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMI_FD", "14"}};
@@ -91,7 +91,7 @@ TEST_CASE("a step of Slurm with one task is no world, with PMI's variables or wi
   CHECK(found_in(with(task, {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}))->size == 4);
 }
 
-TEST_CASE("a place by PMI, with a place to meet that somebody set", "[launch]") {
+TEST_CASE("a place by PMI may come with MASTER_ADDR and MASTER_PORT", "[launch]") {
   const std::optional<World> world =
       found_in({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1234"}});
   REQUIRE(world);
@@ -101,7 +101,7 @@ TEST_CASE("a place by PMI, with a place to meet that somebody set", "[launch]") 
   CHECK(world->master->port == 1234);
 }
 
-TEST_CASE("mpiexec's place on a machine is taken where it tells it", "[launch]") {
+TEST_CASE("mpiexec's local rank is taken if it is set", "[launch]") {
   const Environment hydra = {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}};
   CHECK_FALSE(found_in(hydra)->local_size);
   const std::optional<World> world = found_in(with(hydra, {{"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}}));
@@ -109,7 +109,7 @@ TEST_CASE("mpiexec's place on a machine is taken where it tells it", "[launch]")
   CHECK(world->local_size == 4);
 }
 
-TEST_CASE("what mpiexec's helpers inherit from the srun that started them is not the rank's place", "[launch]") {
+TEST_CASE("variables of the srun that started mpiexec do not set a rank's place", "[launch]") {
   const std::optional<World> world = found_in({{"PMI_RANK", "3"},
                                                {"PMI_SIZE", "8"},
                                                {"SLURM_JOB_ID", "1"},
@@ -123,7 +123,7 @@ TEST_CASE("what mpiexec's helpers inherit from the srun that started them is not
   CHECK(world->size == 8);
 }
 
-TEST_CASE("a place by variables", "[launch]") {
+TEST_CASE("environment variables give a rank its place", "[launch]") {
   const std::optional<World> world = found_in(by_variables);
   REQUIRE(world);
   CHECK(world->is_by_variables);
@@ -134,7 +134,7 @@ TEST_CASE("a place by variables", "[launch]") {
   CHECK(found_in(with(by_variables, {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}))->local_size == 2);
 }
 
-TEST_CASE("of two launchers the one with a place to meet is the nearer", "[launch]") {
+TEST_CASE("of two launchers, the one that sets MASTER_ADDR is the inner one", "[launch]") {
   const auto task = [](int rank, int size) {
     return Environment{
         {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", std::to_string(size)}, {"SLURM_PROCID", std::to_string(rank)}};
@@ -176,7 +176,7 @@ TEST_CASE("of two launchers the one with a place to meet is the nearer", "[launc
   }
 }
 
-TEST_CASE("variables that make no sense are named, with the way out", "[launch]") {
+TEST_CASE("an invalid variable is named, with the way out", "[launch]") {
   CHECK_THAT(refusal_of(with(by_variables, {{"RANK", "4"}})), Contains("RANK is '4', not a number from 0 to 3"));
   CHECK_THAT(refusal_of(with(by_variables, {{"WORLD_SIZE", "four"}})), Contains("WORLD_SIZE is 'four'"));
   CHECK_THAT(refusal_of(with(by_variables, {{"WORLD_SIZE", "0"}})), Contains("WORLD_SIZE is '0'"));
@@ -189,7 +189,7 @@ TEST_CASE("variables that make no sense are named, with the way out", "[launch]"
   CHECK_THAT(refusal_of(with(by_variables, {{"RANK", "-1"}})), Contains("--launch here"));
 }
 
-TEST_CASE("a place to meet without a rank or the number of ranks is refused", "[launch]") {
+TEST_CASE("MASTER_ADDR without a rank or a world size is refused", "[launch]") {
   const auto refusal = [](const Environment& environment) {
     return error_of([&] { require_whole_world(variables(environment)); });
   };
@@ -222,7 +222,7 @@ TEST_CASE("a token is 64 hexadecimal digits or none", "[launch]") {
   }
 }
 
-TEST_CASE("an invitation is read as it was written, and nothing else is one", "[launch]") {
+TEST_CASE("an invitation is read back, and other bytes are refused", "[launch]") {
   Invitation invitation;
   invitation.master.address = "192.168.7.1";
   invitation.master.port = 40001;
@@ -250,7 +250,7 @@ TEST_CASE("addresses are numeric, and one of this machine's can be given", "[lau
   CHECK(address_of_this_machine(variables({{"SHARDRUN_ADDRESS", "127.0.0.2"}})) == "127.0.0.2");
 }
 
-TEST_CASE("a name that means this machine alone is no place where others meet", "[launch]") {
+TEST_CASE("a name that resolves only to this machine is refused as an address for others", "[launch]") {
   CHECK(is_loopback(resolve_for_others("MASTER_ADDR", "localhost").front()));
   CHECK(resolve_for_others("MASTER_ADDR", "127.0.1.1") == std::vector<std::string>{"127.0.1.1"});
   CHECK(resolve_for_others("MASTER_ADDR", "10.0.0.1") == std::vector<std::string>{"10.0.0.1"});

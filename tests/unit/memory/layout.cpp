@@ -102,7 +102,7 @@ std::vector<std::uint64_t> largest_first_slowly(const std::vector<Interval>& int
 
 }  // namespace
 
-TEST_CASE("many intervals are where a search through all of them puts them", "[memory]") {
+TEST_CASE("many intervals are placed where an exhaustive search places them", "[memory]") {
   std::mt19937 random(2);
   int rounds_of_first_order = 0;  // elsewhere another order needs less
   for (int round = 0; round < 6; ++round) {
@@ -132,7 +132,7 @@ TEST_CASE("many intervals are where a search through all of them puts them", "[m
   CHECK(rounds_of_first_order > 0);
 }
 
-TEST_CASE("what never lives together shares one place", "[memory]") {
+TEST_CASE("intervals that never overlap share one place", "[memory]") {
   std::vector<Interval> chain;
   for (std::int32_t i = 0; i < 50; ++i) {
     chain.push_back({1000, i, i});
@@ -140,14 +140,14 @@ TEST_CASE("what never lives together shares one place", "[memory]") {
   CHECK(place(chain).bytes == align_up(1000));
 }
 
-TEST_CASE("what lives together is stacked without a gap", "[memory]") {
+TEST_CASE("intervals that overlap are stacked without a gap", "[memory]") {
   const std::vector<Interval> together = {{100, 0, 9}, {1, 0, 9}, {64, 3, 3}, {65, 0, 3}};
   const Layout layout = place(together);
   CHECK(fault_of(together, layout).empty());
   CHECK(layout.bytes == 128 + 64 + 64 + 128);
 }
 
-TEST_CASE("forward values that backward reads in reverse need no more than what lives", "[memory]") {
+TEST_CASE("values that backward reads in reverse order need no more than the most live bytes", "[memory]") {
   std::vector<Interval> intervals;
   constexpr std::int32_t layers = 40;
   for (std::int32_t layer = 0; layer < layers; ++layer) {
@@ -176,7 +176,7 @@ TEST_CASE("hard cases are laid out soundly", "[memory]") {
   CHECK(place(empty).bytes == 64);
 }
 
-TEST_CASE("the most that lives at once, and where", "[memory]") {
+TEST_CASE("the most live bytes are found, and where", "[memory]") {
   CHECK(most_live(std::vector<Interval>{}) == std::pair<std::uint64_t, std::int32_t>(0, 0));
   CHECK(most_live(std::vector<Interval>{{64, 0, 3}, {64, 3, 5}, {192, 4, 4}}) ==
         std::pair<std::uint64_t, std::int32_t>(256, 4));
@@ -249,7 +249,7 @@ TEST_CASE("bytes that touch become one range", "[memory]") {
   CHECK((set.ranges()[0].begin == 0 && set.ranges()[0].end == 60));
 }
 
-TEST_CASE("the tightest gap is the one that a search through everything finds", "[memory]") {
+TEST_CASE("the tightest gap equals that of an exhaustive search", "[memory]") {
   std::mt19937 random(3);
   const auto below = [&](std::int32_t end) {
     return static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(end));
@@ -274,7 +274,7 @@ TEST_CASE("the tightest gap is the one that a search through everything finds", 
   }
 }
 
-TEST_CASE("what a search costs does not grow with the buffers that were there before", "[memory]") {
+TEST_CASE("the cost of a search does not grow with the number of earlier buffers", "[memory]") {
   // As in a pipeline: each microbatch keeps tensors of some sizes for some time, and others for an instruction.
   const auto passed_by_one = [](std::int32_t microbatches) {
     constexpr std::int32_t instructions = 20;

@@ -53,14 +53,14 @@ constexpr const char* mount_2 = "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 
 
 }  // namespace
 
-TEST_CASE("without control groups the kernel says what is available", "[memory]") {
+TEST_CASE("without control groups the kernel's figure is the available memory", "[memory]") {
   const Machine machine;
   CHECK(machine.room().bytes == 8192 * mebi);
   CHECK(memory::to_string(machine.room(), "8 GiB", "") == "this machine has 8 GiB available");
   CHECK_FALSE(memory::available_memory(machine.root() / "nothing").has_value());
 }
 
-TEST_CASE("a process takes as much as this one has of its own, and 3 MiB", "[memory]") {
+TEST_CASE("a process is counted with this one's own memory and 3 MiB", "[memory]") {
   const Machine machine;
   CHECK(memory::process_bytes(machine.root()) == 3 * mebi);
   machine.write("proc/self/status", "Name:\tshardrun\nVmRSS:\t99999 kB\nRssAnon:\t    2048 kB\n");
@@ -68,7 +68,7 @@ TEST_CASE("a process takes as much as this one has of its own, and 3 MiB", "[mem
   CHECK(memory::process_bytes() > 3 * mebi);
 }
 
-TEST_CASE("the process's own control group binds, with what is used in it", "[memory]") {
+TEST_CASE("the process's own control group bounds the memory, less what is used in it", "[memory]") {
   const Machine machine;
   machine.put("0::/user.slice/job.scope\n", mount_2);
   machine.group("sys/fs/cgroup/user.slice/job.scope", std::to_string(100 * mebi), 30 * mebi);
@@ -81,14 +81,14 @@ TEST_CASE("the process's own control group binds, with what is used in it", "[me
         "MiB");
 }
 
-TEST_CASE("what the kernel keeps of files and can drop is left", "[memory]") {
+TEST_CASE("cached files that the kernel can drop count as available", "[memory]") {
   const Machine machine;
   machine.put("0::/job\n", mount_2);
   machine.group("sys/fs/cgroup/job", std::to_string(100 * mebi), 90 * mebi, 40 * mebi);
   CHECK(machine.room().bytes == 50 * mebi);
 }
 
-TEST_CASE("a group above binds where it leaves less", "[memory]") {
+TEST_CASE("a control group above bounds the memory if it leaves less", "[memory]") {
   const Machine machine;
   machine.put("0::/a/b/c\n", mount_2);
   machine.group("sys/fs/cgroup/a/b/c", std::to_string(300 * mebi), 0);
@@ -98,14 +98,14 @@ TEST_CASE("a group above binds where it leaves less", "[memory]") {
   CHECK_THAT(machine.room().name, Contains("(/sys/fs/cgroup/a/memory.max)"));
 }
 
-TEST_CASE("a group that is over its limit leaves nothing", "[memory]") {
+TEST_CASE("a group over its limit leaves nothing", "[memory]") {
   const Machine machine;
   machine.put("0::/a\n", mount_2);
   machine.group("sys/fs/cgroup/a", std::to_string(10 * mebi), 50 * mebi);
   CHECK(machine.room().bytes == 0);
 }
 
-TEST_CASE("in a namespace the process's group is the top of what is mounted", "[memory]") {
+TEST_CASE("in a namespace the process's group is the top of the mount", "[memory]") {
   const std::string cgroup = GENERATE("0::/\n", "0::/../../elsewhere\n");
   const Machine machine;
   machine.put(cgroup, mount_2);
@@ -123,7 +123,7 @@ TEST_CASE("a mount that begins at a group is counted from there, and one of anot
   CHECK(machine.room().bytes == 33 * mebi);
 }
 
-TEST_CASE("version 1 has its own files, and says no limit by a large number", "[memory]") {
+TEST_CASE("control groups of version 1 have files of their own, and a large number for no limit", "[memory]") {
   const Machine machine;
   machine.put("5:cpu,cpuacct:/x\n4:memory:/process_api/1234\n0::/\n",
               "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -135,7 +135,7 @@ TEST_CASE("version 1 has its own files, and says no limit by a large number", "[
   CHECK_THAT(machine.room().name, Contains("memory/process_api/1234/memory.limit_in_bytes"));
 }
 
-TEST_CASE("memory.high is what slows down, and is no limit", "[memory]") {
+TEST_CASE("memory.high bounds memory at full speed, and is no limit", "[memory]") {
   const Machine machine;
   machine.put("0::/a\n", mount_2);
   machine.group("sys/fs/cgroup/a", "max", 10 * mebi);

@@ -68,7 +68,7 @@ TEST_CASE("parts differ by at most one, and the larger come first", "[mesh]") {
   CHECK(parts({0, 7}, 1) == std::vector<Interval>{{0, 7}});
 }
 
-TEST_CASE("parts of any interval follow each other and fill it", "[mesh]") {
+TEST_CASE("parts of any interval are consecutive and cover it", "[mesh]") {
   for (std::int64_t size = 0; size < 20; ++size) {
     for (std::int64_t count = 1; count < 9; ++count) {
       std::int64_t end = 3;
@@ -93,7 +93,7 @@ TEST_CASE("splits of one dimension nest, major to minor", "[mesh]") {
   CHECK(mesh::shard_of(7, {}, mesh_2_3, {1, 2}) == Interval{0, 7});
 }
 
-TEST_CASE("a rank's box has its part of each dimension", "[mesh]") {
+TEST_CASE("a box has the rank's part of each dimension", "[mesh]") {
   const Placement placement{.dims = {{}, {model}, {data}}};
   CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {0, 0}) == Box{{0, 0, 0}, {2, 3, 3}});
   CHECK(mesh::box_of({2, 7, 5}, placement, mesh_2_3, {1, 2}) == Box{{0, 5, 3}, {2, 2, 2}});
@@ -102,7 +102,7 @@ TEST_CASE("a rank's box has its part of each dimension", "[mesh]") {
   CHECK(mesh::box_of({1, 2}, {.dims = {{model}, {}}}, mesh_2_3, {0, 2}) == Box{{1, 0}, {0, 2}});
 }
 
-TEST_CASE("a rank's run has its elements of what the dimensions leave it", "[mesh]") {
+TEST_CASE("a run has the rank's elements of its part of the dimensions", "[mesh]") {
   const Placement flat{.dims = {{}, {}}, .flat = {data}};
   CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {0, 2}) == Box{{0, 0}, {3, 5}, Interval{0, 8}});
   CHECK(mesh::box_of({3, 5}, flat, mesh_2_3, {1, 2}) == Box{{0, 0}, {3, 5}, Interval{8, 15}});

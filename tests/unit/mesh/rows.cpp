@@ -10,7 +10,7 @@ using mesh::Box;
 using mesh::Interval;
 using mesh::Row;
 
-TEST_CASE("rows are as long as the whole allows", "[mesh]") {
+TEST_CASE("rows are as long as the part's shape allows", "[mesh]") {
   CHECK(mesh::rows_of({4, 3}, {{1, 0}, {2, 3}, {}}) == std::vector<Row>{{3, 0, 6}});
   CHECK(mesh::rows_of({4, 3}, {{1, 1}, {2, 2}, {}}) == std::vector<Row>{{4, 0, 2}, {7, 2, 2}});
   CHECK(mesh::rows_of({2, 3, 4}, {{0, 1, 0}, {2, 2, 4}, {}}) == std::vector<Row>{{4, 0, 8}, {16, 8, 8}});
@@ -19,7 +19,7 @@ TEST_CASE("rows are as long as the whole allows", "[mesh]") {
   CHECK(mesh::rows_of({4, 3}, {{2, 0}, {0, 3}, {}}).empty());
 }
 
-TEST_CASE("what two parts share is found element by element", "[mesh]") {
+TEST_CASE("the common elements of two parts equal an element-by-element search", "[mesh]") {
   std::mt19937 random(7);
   const std::vector<std::int64_t> whole = {4, 3, 5};
   const auto some_part = [&] {

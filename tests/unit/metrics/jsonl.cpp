@@ -66,7 +66,7 @@ TEST_CASE("a validation that comes later joins the line of its step", "[metrics]
   CHECK_THAT(read_file(folder / "file"), Catch::EndsWith("1.5}\n{\"step\":1,\"val_loss\":3}\n"));
 }
 
-TEST_CASE("what JSON has no number for is null, and text is escaped", "[metrics]") {
+TEST_CASE("numbers that are not finite are null, and text is escaped", "[metrics]") {
   const TemporaryFolder folder;
   JsonlWriter writer(folder / "file");
   const JsonField fields[] = {{"nan", std::numeric_limits<double>::quiet_NaN()},
@@ -80,7 +80,7 @@ TEST_CASE("what JSON has no number for is null, and text is escaped", "[metrics]
         "{\"nan\":null,\"inf\":null,\"text\":\"a \\\"b\\\" \\\\ \\u000a é\",\"int\":-9007199254740993}\n");
 }
 
-TEST_CASE("a writer goes on at the end of what is there", "[metrics]") {
+TEST_CASE("a writer continues after the existing lines", "[metrics]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "{}\n");
   const JsonField field = {"a", std::int64_t{1}};
@@ -118,7 +118,7 @@ TEST_CASE("a line that the disk cuts short is taken back", "[metrics]") {
   CHECK(read_file(folder / "file") == "{\"a\":1}\n");
 }
 
-TEST_CASE("after the longest line nothing is allocated", "[metrics]") {
+TEST_CASE("after the longest line writing allocates nothing", "[metrics]") {
   const TemporaryFolder folder;
   JsonlWriter writer(folder / "metrics.jsonl");
   const StepRecord longest = {.step = 123456,
@@ -221,7 +221,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
 )");
 }
 
-TEST_CASE("what is empty or not a number stays valid JSON", "[metrics]") {
+TEST_CASE("empty and non-finite values give valid JSON", "[metrics]") {
   Summary summary;
   summary.status = "a \"quoted\" status";
   summary.exit_code = 1;
@@ -251,7 +251,7 @@ TEST_CASE("a summary replaces the one before it", "[metrics]") {
              Contains("1: cannot create") && Contains("No such file or directory"));
 }
 
-TEST_CASE("a summary reads back as it was written", "[metrics]") {
+TEST_CASE("a summary is read back unchanged", "[metrics]") {
   Summary summary{.status = "failed", .exit_code = 1, .error = "rank 1: \"no\"", .steps = 3, .seconds = 0.5};
   summary.loss = 1.25;
   summary.checks = 2;
@@ -264,7 +264,7 @@ TEST_CASE("a summary reads back as it was written", "[metrics]") {
   CHECK_THROWS_AS(static_cast<void>(parse_summary("{")), shardrun::Error);
 }
 
-TEST_CASE("the numbers of a summary read back with all their bits", "[metrics]") {
+TEST_CASE("numbers of a summary are read back with the same bits", "[metrics]") {
   int changed = 0;
   for (int i = 1; i <= 1000; ++i) {
     Summary summary{.status = "finished"};

@@ -18,7 +18,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("the folder, those above it and the one of the logs are created", "[metrics]") {
+TEST_CASE("the run folder, the folders above it and the folder of its logs are created", "[metrics]") {
   const TemporaryFolder folder;
 
   const LockedRunFolder run(folder / "runs/first");
@@ -41,7 +41,7 @@ TEST_CASE("a second run of one folder is refused, naming the first", "[metrics]"
   CHECK_NOTHROW(LockedRunFolder(folder / "run"));
 }
 
-TEST_CASE("a process that is killed lets go of its folder", "[metrics]") {
+TEST_CASE("the folder of a killed process can be locked again", "[metrics]") {
   const TemporaryFolder folder;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -67,7 +67,7 @@ std::filesystem::path held_before(const std::filesystem::path& output) {
 
 }  // namespace
 
-TEST_CASE("nothing is removed from a folder that no run has held", "[metrics]") {
+TEST_CASE("nothing is removed from a folder that was never a run's", "[metrics]") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "run/log");
   const std::vector<std::string> names = {"sample.txt",          "state-000100.safetensors",
@@ -87,14 +87,14 @@ TEST_CASE("nothing is removed from a folder that no run has held", "[metrics]") 
   CHECK(foreign_result(folder / "run").empty());
 }
 
-TEST_CASE("the state that a run goes on from is no stranger's", "[metrics]") {
+TEST_CASE("the state that a run continues from is not a foreign result", "[metrics]") {
   const TemporaryFolder folder;
   write_file(folder / "state-000100.safetensors", "");
   CHECK(foreign_result(folder.path()) == folder / "state-000100.safetensors");
   CHECK(foreign_result(folder.path(), folder / "state-000100.safetensors").empty());
 }
 
-TEST_CASE("files that runs write are known by place and name, behind links too", "[metrics]") {
+TEST_CASE("files that runs write are recognized by place and name, through links too", "[metrics]") {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "run/log");
   for (const char* name : {"run/sample.txt", "run/corpus.txt", "run/log/rank-1.log", "sample.txt"}) {
@@ -109,7 +109,7 @@ TEST_CASE("files that runs write are known by place and name, behind links too",
   CHECK_FALSE(is_written("run/corpus.txt"));
 }
 
-TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
+TEST_CASE("an older run's results are removed, and everything else stays", "[metrics]") {
   const TemporaryFolder folder;
   const LockedRunFolder run(held_before(folder / "run"));
   std::filesystem::create_directory(run.path() / "trace");
@@ -141,7 +141,7 @@ TEST_CASE("an older run's results go, everything else stays", "[metrics]") {
   CHECK(run.remove_older_run().empty());
 }
 
-TEST_CASE("a run that goes on in its own folder keeps the states of its past, and the file that it goes on from",
+TEST_CASE("a run that continues in its own folder keeps states up to its first step, and the file it continues from",
           "[metrics]") {
   const TemporaryFolder folder;
   const LockedRunFolder run(held_before(folder / "run"));
@@ -159,7 +159,7 @@ TEST_CASE("a run that goes on in its own folder keeps the states of its past, an
   CHECK_FALSE(std::filesystem::exists(state_path(run.path(), 1'234'567)));
 }
 
-TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
+TEST_CASE("the notice of a replaced run says how it ended", "[metrics]") {
   const TemporaryFolder folder;
   const LockedRunFolder run(held_before(folder / "run"));
   CHECK(run.remove_older_run().empty());
@@ -172,7 +172,7 @@ TEST_CASE("what is replaced is told with how it ended", "[metrics]") {
   CHECK_THAT(run.remove_older_run(), EndsWith("/run, which did not come to its end"));
 }
 
-TEST_CASE("what killed processes were about to write goes, everything else stays", "[metrics]") {
+TEST_CASE("unfinished files of killed processes are removed, and everything else stays", "[metrics]") {
   const bool by_next_run = GENERATE(false, true);
   const TemporaryFolder folder;
   const LockedRunFolder run(held_before(folder / "run"));

@@ -19,7 +19,7 @@ WallTime leap_day() { return WallTime(std::chrono::milliseconds(1709251199042));
 
 }  // namespace
 
-TEST_CASE("every line has the time before it and is passed on", "[metrics]") {
+TEST_CASE("every line of a log begins with the time and is passed on", "[metrics]") {
   const TemporaryFolder folder;
   std::vector<std::string> passed;
   Log log(

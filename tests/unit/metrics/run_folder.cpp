@@ -28,7 +28,7 @@ std::string error_of_check(const RunFolder& folder) {
 
 }  // namespace
 
-TEST_CASE("a run owns its folder until that is moved, and what it writes goes along", "[metrics]") {
+TEST_CASE("a run owns its folder until it is moved, and writes to the moved folder", "[metrics]") {
   const TemporaryFolder above;
   const LockedRunFolder run(above / "run");
   CHECK(error_of_check(run.folder()) == "nothing");
@@ -46,7 +46,7 @@ TEST_CASE("a run owns its folder until that is moved, and what it writes goes al
   CHECK_FALSE(std::filesystem::exists(above / "run/weights.safetensors"));
 }
 
-TEST_CASE("a folder that is removed takes nothing more", "[metrics]") {
+TEST_CASE("a run cannot write to a folder that was removed", "[metrics]") {
   const TemporaryFolder above;
   const LockedRunFolder run(above / "run");
 
@@ -60,7 +60,7 @@ TEST_CASE("a folder that is removed takes nothing more", "[metrics]") {
   CHECK(files_in(above / "run") == 2);  // the next run's lock and the folder of its logs
 }
 
-TEST_CASE("a lock that is removed lets no other run in, and is missed by the one that had it", "[metrics]") {
+TEST_CASE("a removed lock lets no other run in, and the owner notices", "[metrics]") {
   const TemporaryFolder above;
   const LockedRunFolder run(above / "run");
 
@@ -70,7 +70,7 @@ TEST_CASE("a lock that is removed lets no other run in, and is missed by the one
   CHECK_THAT(error_of_check(run.folder()), Contains("lost its lock (.lock) while this run wrote to it"));
 }
 
-TEST_CASE("a rank whose launcher is gone sees that another run has taken the lock", "[metrics]") {
+TEST_CASE("a rank whose launcher is gone notices that another run has taken the lock", "[metrics]") {
   const TemporaryFolder above;
   std::optional<LockedRunFolder> launcher(above / "run");
   const RunFolder rank(launcher->root(), above / "run");
@@ -84,7 +84,7 @@ TEST_CASE("a rank whose launcher is gone sees that another run has taken the loc
   CHECK_THAT(error_of_check(rank), Contains("was taken by another run (process "));
 }
 
-TEST_CASE("a folder is found by what its run has written into the lock", "[metrics]") {
+TEST_CASE("a folder is found by what its run wrote into the lock", "[metrics]") {
   const TemporaryFolder above;
   const LockedRunFolder run(above / "run");
   const RunFolder found = find_run_folder(above / "run", run.folder().owner());
@@ -92,7 +92,7 @@ TEST_CASE("a folder is found by what its run has written into the lock", "[metri
   CHECK(error_of_check(found) == "nothing");
 }
 
-TEST_CASE("a folder of another run, or of none, is not the one that ranks share", "[metrics]") {
+TEST_CASE("a folder that rank 0's run does not own is refused", "[metrics]") {
   const TemporaryFolder above;
   const LockedRunFolder other(above / "run");
   const auto missed = [&](const char* name) {
@@ -106,7 +106,7 @@ TEST_CASE("a folder of another run, or of none, is not the one that ranks share"
   CHECK_THAT(missed("none"), Contains("cannot open the folder '" + (above / "none").string() + "'"));
 }
 
-TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
+TEST_CASE("results of this run are told from earlier ones", "[metrics]") {
   const TemporaryFolder above;
   const auto saved = [](const LockedRunFolder& run) {
     return std::string(to_string(run.saved("weights.safetensors")));
@@ -123,7 +123,7 @@ TEST_CASE("what a run has saved is told from what was there", "[metrics]") {
   CHECK(saved(next) == "new");
 }
 
-TEST_CASE("a path that cannot be looked at takes no folder away from a run", "[metrics]") {
+TEST_CASE("a path that cannot be looked at does not take the folder from its run", "[metrics]") {
   const TemporaryFolder above;
   std::filesystem::create_directory(above / "closed");
   const LockedRunFolder run(above / "closed/run");

@@ -88,7 +88,7 @@ json::array joined(const std::vector<std::string>& traces) {
 
 }  // namespace
 
-TEST_CASE("an arrow leads from where a message was sent to where it was received", "[metrics]") {
+TEST_CASE("an arrow leads from the send of a message to its receive", "[metrics]") {
   // The receiver has asked for it before it was sent.
   const json::array events =
       joined({end_of_message(1, "receives", "m", 1000, 9000), end_of_message(2, "sends", "m", 5000, 7000)});
@@ -100,7 +100,7 @@ TEST_CASE("an arrow leads from where a message was sent to where it was received
     {"ph":"f","bp":"e","pid":1,"tid":4,"name":"message","cat":"message","id":1,"ts":8.999}])"));
 }
 
-TEST_CASE("there is no arrow where one end of a message is missing, or clocks say that it came before it was sent",
+TEST_CASE("a message has no arrow if one of its ends is missing or it seems to arrive before it was sent",
           "[metrics]") {
   CHECK(joined({end_of_message(1, "receives", "m", 1000, 9000), end_of_message(2, "sends", "n", 5000, 7000)}).size() ==
         2);
@@ -111,7 +111,7 @@ TEST_CASE("there is no arrow where one end of a message is missing, or clocks sa
   CHECK(joined({end_of_message(1, "sends", "m", 1, 2)}).size() == 1);
 }
 
-TEST_CASE("what is no trace is not joined to one", "[metrics]") {
+TEST_CASE("a file that is not a trace cannot be joined", "[metrics]") {
   const std::string text = small(1).text();
   for (const std::string& bad : {std::string(), std::string("{}"), text.substr(0, text.size() - 1), text.substr(1)}) {
     std::string all = text;

@@ -37,7 +37,7 @@ std::multiset<std::string> function_names(const graph::Graph& graph) {
 
 }  // namespace
 
-TEST_CASE("parameters are as many as the published models have", "[models]") {
+TEST_CASE("models have the published numbers of parameters", "[models]") {
   CHECK(parameters_of_gpt({{"layers", "12"},
                            {"heads", "12"},
                            {"width", "768"},
@@ -55,7 +55,7 @@ TEST_CASE("parameters are as many as the published models have", "[models]") {
       804'096 + 65 * 128);
 }
 
-TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[models]") {
+TEST_CASE("microbatches are as even as possible, larger ones first", "[models]") {
   using Rows = std::vector<std::int64_t>;
   CHECK(workload::microbatch_rows(12, 1) == Rows{12});
   CHECK(workload::microbatch_rows(7, 3) == Rows{3, 2, 2});
@@ -71,7 +71,7 @@ TEST_CASE("rows of microbatches are as even as can be, larger ones first", "[mod
   }
 }
 
-TEST_CASE("an evaluation's calls cover its samples, the last with what is left", "[models]") {
+TEST_CASE("the calls of an evaluation cover its samples, the last with the rest", "[models]") {
   using Rows = std::vector<std::int64_t>;
   CHECK(workload::evaluation_rows(0, 4).empty());
   CHECK(workload::evaluation_rows(3, 4) == Rows{3});
@@ -79,7 +79,7 @@ TEST_CASE("an evaluation's calls cover its samples, the last with what is left",
   CHECK(workload::evaluation_rows(9, 4) == Rows{4, 4, 1});
 }
 
-TEST_CASE("training has one function for each number of rows that occurs", "[models]") {
+TEST_CASE("training has one function for each size of microbatch", "[models]") {
   const auto functions = [](const workload::TrainingSettings& settings) {
     return function_names(training_case("", "gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}},
                                         {.vocab = 5}, settings)
@@ -164,7 +164,7 @@ TEST_CASE("weight decay applies to matrices and embeddings alone", "[models]") {
   CHECK(steps == 2 + 2 * 4 + 2 * 3);
 }
 
-TEST_CASE("options of a model that cannot be meant together are refused in words", "[models]") {
+TEST_CASE("options of a model that contradict each other are refused", "[models]") {
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "3"}, {"width", "8"}, {"context", "3"}}, {.vocab = 5}) ==
         "2: [model] heads = 3 does not divide width = 8: each head needs the same number of columns; choose a width "
         "that is a multiple of 3");
@@ -202,7 +202,7 @@ TEST_CASE("options of a model that cannot be meant together are refused in words
         }) == "2: model mlp does not predict tokens, so nothing can be sampled from it");
 }
 
-TEST_CASE("more classes than the labels show may be asked for, fewer may not", "[models]") {
+TEST_CASE("a model may have more classes than the labels show, but not fewer", "[models]") {
   const auto outputs = [](const char* count) {
     return refusal("mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}, {"outputs", count}},
                    {.vocab = 4, .features = 5});
@@ -211,7 +211,7 @@ TEST_CASE("more classes than the labels show may be asked for, fewer may not", "
   CHECK(outputs("3") == "2: [model] outputs = 3, but the data has 4: leave it out or correct it");
 }
 
-TEST_CASE("where gradients are clipped, every parameter's update takes the factor of all of them", "[models]") {
+TEST_CASE("with clipping, every parameter's update uses the one factor of all gradients", "[models]") {
   for (const double clip : {0.0, 0.5}) {
     const ModelCase model = training_case("mlp", "mlp", {{"hidden", "3"}, {"loss", "cross_entropy"}},
                                           {.vocab = 3, .features = 2}, {.batch = 2, .optimizer = {.clip = clip}});

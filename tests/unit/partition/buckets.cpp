@@ -73,7 +73,7 @@ std::size_t find(const Program& program, Instruction::Kind kind, TransferId tran
 
 }  // namespace
 
-TEST_CASE("a bucket takes what becomes complete next, up to its size", "[partition]") {
+TEST_CASE("a bucket takes gradients in the order of their completion, up to its size", "[partition]") {
   const ModelCase model = mlp();
   const auto with = [&](std::uint64_t bytes) {
     const Programs programs = programs_of(model.graph, data_parallel(2, bytes));
@@ -88,7 +88,7 @@ TEST_CASE("a bucket takes what becomes complete next, up to its size", "[partiti
   CHECK(with(644) == std::vector<Names>{{second, first, "loss"}});
 }
 
-TEST_CASE("what is not the last call of a step reduces nothing", "[partition]") {
+TEST_CASE("only the last call of a step reduces gradients", "[partition]") {
   const ModelCase model = mlp();
   const Programs programs = programs_of(model.graph, data_parallel(2, 260));
   CHECK(programs.find("micro", 4, true).transfers.size() == 2);
@@ -96,7 +96,7 @@ TEST_CASE("what is not the last call of a step reduces nothing", "[partition]") 
   CHECK(programs.find("update", 0).transfers.empty());
 }
 
-TEST_CASE("there are programs for the calls of a step, and no others", "[partition]") {
+TEST_CASE("there are programs only for the calls that a step makes", "[partition]") {
   const ModelCase model =
       training_case("mlp", "mlp", {{"hidden", "16"}}, {.features = 6, .outputs = 4}, {.batch = 5, .microbatches = 3});
   const auto programs_for = [&](const std::vector<std::int64_t>& rows) {
@@ -116,7 +116,7 @@ TEST_CASE("there are programs for the calls of a step, and no others", "[partiti
   CHECK(programs_for({}) == Found{{1, true}, {1, false}, {2, true}, {2, false}});
 }
 
-TEST_CASE("every gradient is in one bucket, and no other states are", "[partition]") {
+TEST_CASE("every gradient is in one bucket, and no other state but the loss", "[partition]") {
   const ModelCase model = gpt();
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{2000}, std::uint64_t{1} << 20U}) {
     const Programs programs = programs_of(model.graph, data_parallel(2, bytes));
@@ -137,7 +137,7 @@ TEST_CASE("every gradient is in one bucket, and no other states are", "[partitio
   }
 }
 
-TEST_CASE("a bucket is under way from the op that completes it until the end", "[partition]") {
+TEST_CASE("a bucket's transfer starts after the op that completes it, and is waited for at the end", "[partition]") {
   const ModelCase model = gpt();
   const Programs programs = programs_of(model.graph, data_parallel(2, 2000));
   const Program& program = programs.find("micro", 4);
@@ -172,7 +172,7 @@ TEST_CASE("a bucket is under way from the op that completes it until the end", "
   }
 }
 
-TEST_CASE("functions that add to the same states in other groups keep their sums apart", "[partition]") {
+TEST_CASE("sums of functions that add to different groups of states stay separate", "[partition]") {
   graph::Graph graph;
   for (const char* name : {"p", "q", "r"}) {
     graph.states.push_back({.name = name, .type = {graph::DType::f32, {5}, {"e"}}, .kind = graph::StateKind::field});
@@ -198,7 +198,7 @@ TEST_CASE("functions that add to the same states in other groups keep their sums
   CHECK(buckets(programs, programs.find("four", 4)) == std::vector<Names>{{"p"}});
 }
 
-TEST_CASE("metrics that stages complete in different orders lie and are finalized in one order", "[partition]") {
+TEST_CASE("metrics are finalized in one order, even if stages complete them in different orders", "[partition]") {
   graph::Graph graph{.model = "two metrics", .layers = 2};
   for (const char* name : {"of_second", "of_first"}) {
     graph.states.push_back({.name = name, .type = {}, .kind = graph::StateKind::metric});
@@ -227,7 +227,7 @@ TEST_CASE("metrics that stages complete in different orders lie and are finalize
   }
 }
 
-TEST_CASE("in a bucket only what has an odd size itself may not be aligned", "[partition]") {
+TEST_CASE("in a bucket only states of odd size may be unaligned", "[partition]") {
   struct Case {
     ModelCase model;
     plan::Plan plan;

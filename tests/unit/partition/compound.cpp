@@ -118,7 +118,7 @@ Counts sent(const Moved& test, const std::vector<plan::MeshAxis>& mesh, const st
 
 }  // namespace
 
-TEST_CASE("heads that are taken out of a split dimension stay where they are", "[partition]") {
+TEST_CASE("splitting a split dimension into heads moves no whole heads", "[partition]") {
   const auto heads = [](std::int64_t count) {
     return reshape(type({2, 4 * count}, {"batch", "embed"}), {2, count, 4}, "batch heads head_dim");
   };
@@ -133,7 +133,7 @@ TEST_CASE("heads that are taken out of a split dimension stay where they are", "
   CHECK(sent(heads(2), {{"a", 3}}, both) == Counts{0, 2, 4});
 }
 
-TEST_CASE("dimensions that are merged stay split as the first of them is", "[partition]") {
+TEST_CASE("a merged dimension stays split like its first part", "[partition]") {
   const auto rows = [](std::int64_t batch) {
     return reshape(type({batch, 3, 5}, {"batch", "seq", "embed"}), {3 * batch, 5}, "rows embed");
   };
@@ -147,7 +147,7 @@ TEST_CASE("dimensions that are merged stay split as the first of them is", "[par
   CHECK(sent(rows(3), {{"a", 2}}, over_a) == Counts{15, 0});
 }
 
-TEST_CASE("what is concatenated along a split dimension goes to where it belongs", "[partition]") {
+TEST_CASE("parts concatenated along a split dimension move to the ranks that own them", "[partition]") {
   const auto both = along_first("concatenate", {type({8}, {"n"}), type({8}, {"n"})}, {});
   // Rank 0 has 4 elements of each operand and makes the first 8.
   CHECK(sent(both, {{"a", 2}}, {{"n", {"a"}}}) == Counts{4, 4});
@@ -156,7 +156,7 @@ TEST_CASE("what is concatenated along a split dimension goes to where it belongs
   CHECK(sent(uneven, {{"a", 3}}, {{"n", {"a"}}}) == Counts{3, 6, 0});
 }
 
-TEST_CASE("a slice and padding move the edges alone", "[partition]") {
+TEST_CASE("a slice or a padding moves only the edges", "[partition]") {
   const auto x = type({8}, {"n"});
   const std::vector<plan::AxisPlacement> split = {{"n", {"a"}}};
   const auto slice = [&](std::int64_t begin, std::int64_t end) {
@@ -172,7 +172,7 @@ TEST_CASE("a slice and padding move the edges alone", "[partition]") {
   CHECK(sent(pad(2, 0, 7), {{"a", 2}}, split) == Counts{1, 0});
 }
 
-TEST_CASE("what every rank has is not sent", "[partition]") {
+TEST_CASE("values that every rank has are not sent", "[partition]") {
   CHECK(sent(along_first("concatenate", {type({8}, {"m"}), type({8}, {"m"})}, {}), {{"a", 2}}, {}) == Counts{0, 0});
   // The result's axis is split, the operand's is not: 7 heads of 2 over 2 ranks.
   CHECK(sent(reshape(type({3, 14}, {"batch", "embed"}), {3, 7, 2}, "batch heads head_dim"), {{"a", 2}},

@@ -178,7 +178,7 @@ std::vector<std::int64_t> offsets(std::int64_t size) {
 
 }  // namespace
 
-TEST_CASE("what a shift is missing, and nothing else, comes from where it is", "[partition]") {
+TEST_CASE("a shift receives exactly the elements that its rank lacks", "[partition]") {
   const std::vector<plan::AxisPlacement> over_a = {{"x", {"a"}}};
   std::vector<Shift> cases;
   const auto add = [&](const Shape& shape, std::int64_t dim, const std::vector<plan::MeshAxis>& mesh,
@@ -216,7 +216,7 @@ TEST_CASE("what a shift is missing, and nothing else, comes from where it is", "
   }
 }
 
-TEST_CASE("a halo is as wide as the shift and as long as the edge", "[partition]") {
+TEST_CASE("a halo has the width of the shift and the length of the edge", "[partition]") {
   const auto sent = [](const Shift& shift) {
     Ranks ranks(shift, "cpu");
     CHECK(ranks.run());
@@ -277,7 +277,7 @@ std::string order_of(const partition::Programs& programs) {
 
 }  // namespace
 
-TEST_CASE("ranks shift what they have while all halos of a value are on the way", "[partition]") {
+TEST_CASE("ranks shift their own elements while all halos of a value are exchanged", "[partition]") {
   const graph::Graph graph = line_of([](graph::FunctionBuilder& builder, const auto& shift, graph::ValueId from) {
     const graph::ValueId left = shift(from, -1);
     return builder.call("add", {left, shift(from, 1)});
@@ -287,7 +287,7 @@ TEST_CASE("ranks shift what they have while all halos of a value are on the way"
         "wait exchange; move exchange; add");
 }
 
-TEST_CASE("what is shifted twice has the halos of the first shift before the second", "[partition]") {
+TEST_CASE("a second shift waits for the halos of the first", "[partition]") {
   const graph::Graph graph = line_of(
       [](graph::FunctionBuilder&, const auto& shift, graph::ValueId from) { return shift(shift(from, 3), -2); });
   runtime::Interpreter ranks = two_ranks(graph);
@@ -304,7 +304,7 @@ TEST_CASE("what is shifted twice has the halos of the first shift before the sec
   }
 }
 
-TEST_CASE("a shift by many times the dimension is what is left of it", "[partition]") {
+TEST_CASE("a shift by many times the dimension's size is right", "[partition]") {
   for (const bool periodic : {true, false}) {
     for (const std::int64_t offset :
          {-(std::int64_t{1} << 62), std::int64_t{-101}, std::int64_t{10}, std::int64_t{997}}) {
@@ -317,8 +317,7 @@ TEST_CASE("a shift by many times the dimension is what is left of it", "[partiti
 }
 
 // Halos are exchanged along one mesh axis: what splits a shifted dimension beside the first of its axes is gathered.
-TEST_CASE("a shifted dimension that is split over two mesh axes is right, and gathered along the second",
-          "[partition]") {
+TEST_CASE("a shift along a dimension split over two mesh axes gathers along the second", "[partition]") {
   for (const bool periodic : {true, false}) {
     for (const std::int64_t offset : {-4, -1, 1, 2}) {
       const Shift shift{{10}, 0, offset, periodic, {{"a", 2}, {"b", 2}}, {{"x", {"a", "b"}}}};

@@ -132,7 +132,7 @@ TEST_CASE("stages launch their transfers in one order, whatever their schedule",
   }
 }
 
-TEST_CASE("a stage receives what its peer sends first before it sends what the peer receives later", "[partition]") {
+TEST_CASE("a stage receives the first message of a peer before it sends what the peer receives later", "[partition]") {
   const auto all = launches(pipeline(2, 3, false), 3);
   const auto order = [&](std::size_t stage) {
     std::string text;
@@ -145,7 +145,7 @@ TEST_CASE("a stage receives what its peer sends first before it sends what the p
   CHECK(order(1) == "rrsrsss");  // it makes its messages in the order rsrsrss, and its first would wait for ever
 }
 
-TEST_CASE("only messages and sums of stages that move the device's memory have places", "[partition]") {
+TEST_CASE("only messages and sums of stages in the device's memory have places in the launch order", "[partition]") {
   const plan::Plan plan = pipeline(2, 3, false);
   const ModelCase gpt = tied_gpt(plan, 3);
   const partition::Partition partition = partition::split(gpt.graph, plan, gpt.microbatch_rows, gpt.evaluation_rows);
@@ -168,8 +168,7 @@ TEST_CASE("only messages and sums of stages that move the device's memory have p
   }
 }
 
-TEST_CASE("a sum of stages that only a state reads is in a bucket, unless it moves the device's memory",
-          "[partition]") {
+TEST_CASE("a sum of stages that only a state reads is bucketed, unless it is in the device's memory", "[partition]") {
   partition::SplitFunction function;
   for (std::size_t v = 0; v < 3; ++v) {
     partition::SplitValue value;
@@ -201,7 +200,7 @@ TEST_CASE("a sum of stages that only a state reads is in a bucket, unless it mov
   CHECK(kinds() == Kinds{Kind::start, Kind::wait, Kind::compute});
 }
 
-TEST_CASE("orders in which stages wait for each other are refused, and told where each stands", "[partition]") {
+TEST_CASE("launch orders that make stages wait for each other are refused, with where each waits", "[partition]") {
   CHECK(refusal({{message("x", 0, 1, true), message("g", 1, 0, false)},
                  {message("x", 0, 1, false), message("g", 1, 0, true)}}) == "nothing");
   CHECK_THAT(refusal({{message("x", 0, 1, true), message("y", 0, 1, true), message("g", 1, 0, false)},
@@ -229,7 +228,7 @@ TEST_CASE("orders in which stages wait for each other are refused, and told wher
   CHECK(refusal({{sum}, {wide}}) != "nothing");
 }
 
-TEST_CASE("states that stages sum together are summed at a function's end, over other axes, too", "[partition]") {
+TEST_CASE("states that several stages sum are summed at the end of a function", "[partition]") {
   const auto all = launches(pipeline(2, 3, false, 2), 3);
   for (const std::vector<Launch>& of_stage : all.front().second) {
     const auto first = std::ranges::find(of_stage, "loss", &Launch::name);

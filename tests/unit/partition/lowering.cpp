@@ -96,7 +96,7 @@ void check_results(const ModelCase& model) {
 
 }  // namespace
 
-TEST_CASE("a new value takes the place of the old one that nothing reads", "[partition]") {
+TEST_CASE("a new value overwrites the old one in place if nothing reads the old one", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), assign);
   });
@@ -104,7 +104,7 @@ TEST_CASE("a new value takes the place of the old one that nothing reads", "[par
   check_results(model);
 }
 
-TEST_CASE("a new value takes the place of the old one in the op that reads it last", "[partition]") {
+TEST_CASE("a new value overwrites the old one in the op that reads the old one last", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("u"), f.call("negate", {f.state("u")}, {}, "n"), assign);
   });
@@ -112,7 +112,7 @@ TEST_CASE("a new value takes the place of the old one in the op that reads it la
   check_results(model);
 }
 
-TEST_CASE("a new value is copied at the end where the old one is read after it", "[partition]") {
+TEST_CASE("a new value is copied at the end if the old one is read after it", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const ValueId n = f.call("negate", {f.state("u")}, {}, "n");
     const ValueId sum = f.call("add", {n, f.state("u")}, {}, "sum");
@@ -123,7 +123,7 @@ TEST_CASE("a new value is copied at the end where the old one is read after it",
   check_results(model);
 }
 
-TEST_CASE("a value that is yet to be copied is not overwritten in place", "[partition]") {
+TEST_CASE("a value that still has to be copied is not overwritten", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const ValueId n = f.call("negate", {f.state("u")}, {}, "n");
     const ValueId again = f.call("negate", {n}, {}, "again");
@@ -134,7 +134,7 @@ TEST_CASE("a value that is yet to be copied is not overwritten in place", "[part
   check_results(model);
 }
 
-TEST_CASE("an op that may not work in place does not overwrite what it reads", "[partition]") {
+TEST_CASE("an op that cannot work in place does not overwrite its operand", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const graph::Attributes left{
         {"dim", std::int64_t{0}}, {"offset", std::int64_t{-1}}, {"boundary", std::string("periodic")}, {"value", 0.0}};
@@ -156,7 +156,7 @@ TEST_CASE("a reshaped value has a buffer of its own shape", "[partition]") {
   check_results(model);
 }
 
-TEST_CASE("an operand that is read twice is not worked on in place where only one place allows it", "[partition]") {
+TEST_CASE("an op that reads its operand twice does not work in place unless both places allow it", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("u"), f.call("add_n", {f.state("u"), f.state("u")}, {}, "doubled"), assign);
   });
@@ -164,7 +164,7 @@ TEST_CASE("an operand that is read twice is not worked on in place where only on
   check_results(model);
 }
 
-TEST_CASE("an op that adds to its result's buffer adds to the state", "[partition]") {
+TEST_CASE("an op that can add to its result adds to the state", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.call("copy", {f.state("u")}, {}, "c"), accumulate);
     f.write(f.graph().find_state("w"), f.call("copy", {f.state("u")}, {}, "d"), add);
@@ -173,7 +173,7 @@ TEST_CASE("an op that adds to its result's buffer adds to the state", "[partitio
   check_results(model);
 }
 
-TEST_CASE("a sum that its op cannot make is made by a copy, at once", "[partition]") {
+TEST_CASE("a copy adds a value to its state at once if the op cannot", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), accumulate);
     f.write(f.graph().find_state("v"), f.call("sin", {f.state("u")}, {}, "s"), add);
@@ -182,7 +182,7 @@ TEST_CASE("a sum that its op cannot make is made by a copy, at once", "[partitio
   check_results(model);
 }
 
-TEST_CASE("a value that is used elsewhere too is not the sum itself", "[partition]") {
+TEST_CASE("a value with other readers is not added in place", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const ValueId c = f.call("copy", {f.state("u")}, {}, "c");
     f.write(f.graph().find_state("v"), c, accumulate);
@@ -191,7 +191,7 @@ TEST_CASE("a value that is used elsewhere too is not the sum itself", "[partitio
   check_results(model);
 }
 
-TEST_CASE("a state that is read after its sum is made is read as it was", "[partition]") {
+TEST_CASE("a state read after its sum is made has the value from before", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.call("negate", {f.state("u")}, {}, "n"), add);
     f.write(f.graph().find_state("w"), f.call("negate", {f.state("v")}, {}, "old"), assign);
@@ -199,7 +199,7 @@ TEST_CASE("a state that is read after its sum is made is read as it was", "[part
   check_results(model);
 }
 
-TEST_CASE("sums of one state are made in the order in which they were written down", "[partition]") {
+TEST_CASE("sums of one state are added in the order of the writes", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const ValueId early = f.call("copy", {f.state("u")}, {}, "early");
     const ValueId late = f.call("negate", {f.state("u")}, {}, "late");
@@ -209,7 +209,7 @@ TEST_CASE("sums of one state are made in the order in which they were written do
   check_results(model);
 }
 
-TEST_CASE("inputs are written to states and given out as they came", "[partition]") {
+TEST_CASE("inputs that are written to states or given out are unchanged", "[partition]") {
   const ModelCase model = states_and([](FunctionBuilder& f) {
     const ValueId x = f.input("x", type_of({4}));
     const ValueId n = f.call("negate", {x}, {}, "n");
@@ -231,7 +231,7 @@ TEST_CASE("an output keeps its contents to the end", "[partition]") {
   check_results(model);
 }
 
-TEST_CASE("a state may be copied to another, but not while it is overwritten", "[partition]") {
+TEST_CASE("a state may be copied to another, but two states cannot be swapped", "[partition]") {
   const ModelCase copied = states_and([](FunctionBuilder& f) {
     f.write(f.graph().find_state("v"), f.state("u"), assign);
     f.write(f.graph().find_state("w"), f.state("u"), add);

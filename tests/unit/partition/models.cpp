@@ -67,7 +67,7 @@ std::vector<Place> places(const Program& program, BufferId states) {
 
 }  // namespace
 
-TEST_CASE("the gradients of a transformer are made where they are kept", "[partition]") {
+TEST_CASE("the gradients of a transformer are made in their states, without a copy", "[partition]") {
   for (const ModelCase& model : model_cases()) {
     for (const Program& program : programs_of(model).programs) {
       INFO(model.name << ", " << program.function);
@@ -76,7 +76,7 @@ TEST_CASE("the gradients of a transformer are made where they are kept", "[parti
   }
 }
 
-TEST_CASE("each contribution to a tied weight's gradient is added to its buffer", "[partition]") {
+TEST_CASE("each use of a tied weight adds to its gradient's buffer", "[partition]") {
   const ModelCase model = model_cases().front();
   const partition::Programs programs = programs_of(model);
   const std::vector<const Instruction*> writes = writing(programs.find("micro", 3), "gradients/embedding/tokens");
@@ -99,7 +99,7 @@ TEST_CASE("an optimizer step overwrites parameters and moments in place", "[part
   CHECK(count_of(update, "adamw") > 0);
 }
 
-TEST_CASE("the gradient of the logits takes their place", "[partition]") {
+TEST_CASE("the gradient of the logits overwrites the logits", "[partition]") {
   const partition::Programs programs = programs_of(model_cases().front());
   for (const Instruction& at : programs.find("micro", 3).instructions) {
     if (at.op->name == "softmax_terms_gradient") {
@@ -175,7 +175,7 @@ TEST_CASE("no two buffers that are in use at once overlap, and each operand is a
   }
 }
 
-TEST_CASE("the same holds for what ranks have of a split graph, and for what transfers need", "[partition]") {
+TEST_CASE("no two buffers in use at once overlap on any rank of a split graph, transfers included", "[partition]") {
   const plan::Plan both =
       plan_of({{"data", 2}, {"model", 3}},
               {{"batch", {"data"}}, {"heads", {"model"}}, {"mlp", {"model"}}, {"x", {"model"}}}, 500);
@@ -197,7 +197,7 @@ TEST_CASE("the same holds for what ranks have of a split graph, and for what tra
   }
 }
 
-TEST_CASE("a program has the work of its function", "[partition]") {
+TEST_CASE("a program has the FLOPs and nodes of its function", "[partition]") {
   for (const ModelCase& model : model_cases()) {
     const partition::Programs programs = programs_of(model);
     for (const graph::Function& function : model.graph.functions) {
@@ -223,7 +223,7 @@ ModelCase deep_gpt(graph::Remat remat, const char* bias, const char* dropout) {
 
 }  // namespace
 
-TEST_CASE("the more is computed again, the less memory a step takes and the more work it is", "[partition]") {
+TEST_CASE("more recomputation takes less memory and more work", "[partition]") {
   for (const auto& [bias, dropout] : {std::pair{"false", "0"}, std::pair{"true", "0.1"}}) {
     std::vector<std::uint64_t> bytes;
     std::vector<double> flops;
@@ -240,7 +240,7 @@ TEST_CASE("the more is computed again, the less memory a step takes and the more
   }
 }
 
-TEST_CASE("what is computed again at a cut point is placed there", "[partition]") {
+TEST_CASE("a value computed again has the placement of its cut point", "[partition]") {
   const ModelCase model = deep_gpt(graph::Remat::layer, "true", "0.1");
   plan::Plan plan = tensor_parallel(2);
   for (const graph::CutPoint& point : model.graph.cut_points) {

@@ -48,14 +48,14 @@ std::string told(std::int32_t stage, const std::string& action, const std::strin
 
 }  // namespace
 
-TEST_CASE("lists that do everything once, in an order that can be, are taken", "[partition]") {
+TEST_CASE("lists that have every action once, in a possible order, are accepted", "[partition]") {
   CHECK(refusal(two_stages(first, second)) == "nothing");
   CHECK(refusal(two_stages("0F0 0F1 0I0 0I1 0W1 0W0", "1F0 1I0 1W0 1F1 1B1")) == "nothing");
   CHECK(refusal(two_stages("0F1 0F0 0B0 0B1", "1F0 1B0 1F1 1B1")) == "nothing");
   CHECK(refusal(two_stages("0F0 0B0", "1F0 1B0"), 1) == "nothing");
 }
 
-TEST_CASE("what a list leaves out is missed", "[partition]") {
+TEST_CASE("a missing action is reported", "[partition]") {
   CHECK(refusal(two_stages("0F0 0F1 0B0", second)) ==
         told(0, "0B1", "it is missing: add it behind the forward, or its two parts, I and W"));
   CHECK(refusal(two_stages("0F0 0B0", second)) == told(0, "0F1", "it is missing: add it"));
@@ -63,7 +63,7 @@ TEST_CASE("what a list leaves out is missed", "[partition]") {
   CHECK(refusal(two_stages(first, "")) == told(1, "1F0", "it is missing: add it"));
 }
 
-TEST_CASE("what a list does twice is refused", "[partition]") {
+TEST_CASE("an action listed twice is refused", "[partition]") {
   CHECK(refusal(two_stages("0F0 0F1 0F0 0B0 0B1", second)) == told(0, "0F0", "it has been done already"));
   CHECK(refusal(two_stages(first, "1F0 1B0 1F1 1B1 1B0")) == told(1, "1B0", "it has been done already"));
   CHECK(refusal(two_stages(first, "1F0 1B0 1I0 1F1 1B1")) == told(1, "1I0", "it has been done already"));
@@ -71,7 +71,7 @@ TEST_CASE("what a list does twice is refused", "[partition]") {
   CHECK(refusal(two_stages(first, "1F0 1B0 1W0 1F1 1B1")) == told(1, "1W0", "it has been done already"));
 }
 
-TEST_CASE("what comes before what it needs is refused", "[partition]") {
+TEST_CASE("an action before its inputs is refused", "[partition]") {
   const std::string forward = "forward of this chunk and microbatch has to come before it";
   CHECK(refusal(two_stages("0F0 0B1 0F1 0B0", second)) == told(0, "0B1", forward));
   CHECK(refusal(two_stages(first, "1I0 1F0 1W0 1F1 1B1")) == told(1, "1I0", forward));
@@ -92,7 +92,7 @@ TEST_CASE("chunks and microbatches that a stage does not have are refused", "[pa
   CHECK(refusal(plan) == "2: strategy by hand: stage 1 of the pipeline has no chunk");
 }
 
-TEST_CASE("lists that wait for each other are refused, and told where each stands", "[partition]") {
+TEST_CASE("lists that wait for each other are refused, with where each waits", "[partition]") {
   CHECK_THAT(refusal(two_stages("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1")),
              Contains("2: the pipeline's actions wait for each other: stage 0 at 0B0 waits for ") &&
                  Contains(" from stage 1; stage 1 at 1F1 waits for ") && Contains(" from stage 0"));
@@ -149,7 +149,7 @@ Firsts firsts_of(const partition::SplitFunction& function) {
 
 }  // namespace
 
-TEST_CASE("what is the same in all microbatches of a stage is known to be", "[partition]") {
+TEST_CASE("nodes and values that all microbatches of a stage share are marked as alike", "[partition]") {
   for (const partition::StageId stage : {partition::StageId(0), partition::StageId(1)}) {
     const partition::SplitFunction function = all_microbatches(stage, 5);
     REQUIRE(function.call_rows.size() == 5);
@@ -175,7 +175,7 @@ TEST_CASE("what is the same in all microbatches of a stage is known to be", "[pa
   }
 }
 
-TEST_CASE("a mesh axis that has the layers has nothing else", "[partition]") {
+TEST_CASE("a mesh axis that splits the layers splits nothing else", "[partition]") {
   const std::string why = "2: strategy by hand: mesh axis pipe has the layers, and something else is split over it";
   plan::Plan plan = two_stages(first, second);
   plan.axes = {{"batch", {"pipe"}}};

@@ -86,7 +86,7 @@ TEST_CASE("an all_reduce sends all but two blocks, twice over", "[partition]") {
   CHECK(sent(all_reduce(1), 2, graph::DType::bf16) == std::vector<std::uint64_t>{2, 2});
 }
 
-TEST_CASE("other collectives send blocks as large as they are", "[partition]") {
+TEST_CASE("other collectives send blocks of their own sizes", "[partition]") {
   CHECK(sent({.collective = Collective::reduce_scatter, .send = {.elements = 10}, .recv_counts = {5, 3, 2}}, 3) ==
         std::vector<std::uint64_t>{20, 28, 32});
   CHECK(sent({.collective = Collective::all_gather, .recv = {.elements = 10}, .recv_counts = {5, 3, 2}}, 3) ==
@@ -96,7 +96,7 @@ TEST_CASE("other collectives send blocks as large as they are", "[partition]") {
 }
 
 // Rajbhandari et al. 2020, arXiv:1910.02054, section 7.1: 2Ψ elements, times (N−1)/N. And the loss: one element.
-TEST_CASE("data parallelism sends each gradient once a step, and the loss", "[partition]") {
+TEST_CASE("data parallelism sends each gradient and the loss once a step", "[partition]") {
   const auto step = [](std::uint32_t ranks, std::uint64_t bucket_bytes, std::int64_t rank) {
     return sent_in(gpt(), data_parallel(ranks, bucket_bytes), rank, "micro", 3);
   };
@@ -134,7 +134,7 @@ TEST_CASE("tensor parallelism sends four sums a layer", "[partition]") {
   CHECK(sent_in(evaluated, tensor_parallel(2), 0, "evaluate", 3) == expect((2 * 2 + 1) * 768 + 3 * 48));
 }
 
-TEST_CASE("ranks that share the queries gather the keys, and sum their gradients", "[partition]") {
+TEST_CASE("ranks with parts of the queries gather the keys and sum the keys' gradients", "[partition]") {
   // A rank has 4 of 8 rows of keys, and as many of values: 64 bytes of each.
   const SentBytes by_queries = sent_in(attention(), plan_of({{"m", 2}}, {{"seq", {"m"}}}), 0, "f", 1);
   CHECK(by_queries == SentBytes{{"m", {{"all_gather", 2 * 64}, {"reduce_scatter", 2 * 64}}}});

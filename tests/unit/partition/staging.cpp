@@ -58,7 +58,7 @@ TEST_CASE("only transfers along axes whose transport moves host memory are stage
   CHECK(seen.size() == 2);
 }
 
-TEST_CASE("the plan counts what is used of both memories", "[partition]") {
+TEST_CASE("the plan counts staging memory and the device's memory", "[partition]") {
   const Programs staged = programs_of("unmapped", {});
   const Programs one = programs_of("unmapped", {true, false});
   const Programs direct = programs_of("unmapped", {true, true});
@@ -75,7 +75,7 @@ TEST_CASE("the plan counts what is used of both memories", "[partition]") {
   CHECK(programs_of("cpu", {true, true}).memory == on_host.memory);
 }
 
-TEST_CASE("a program tells which of its transfers are in the device's memory", "[partition]") {
+TEST_CASE("a program marks its transfers in the device's memory", "[partition]") {
   const std::string text = to_string(programs_of("unmapped", {true, false}));
   CHECK(text.find("over data: 1 -> 1 elements in the device's memory\n") != std::string::npos);
   CHECK(text.find("over model: 1 -> 1 elements\n") != std::string::npos);

@@ -77,7 +77,7 @@ Tensor expected_of(const Tensor& x, const graph::TensorType& type) {
 
 }  // namespace
 
-TEST_CASE("each transition moves what it must and no more", "[partition]") {
+TEST_CASE("each transition moves exactly the elements that it must", "[partition]") {
   const std::vector<plan::MeshAxis> two = {{"a", 2}};
   const std::vector<plan::MeshAxis> both = {{"a", 2}, {"b", 2}};
   // 6 rows of 5 columns are 120 bytes, one row 20, one column 24; over two axes the rows are 2, 1, 2 and 1.

@@ -41,7 +41,7 @@ std::map<std::uint32_t, int> counts(const Programs& programs, Watch::When when) 
 
 }  // namespace
 
-TEST_CASE("watched ranges cover the states that last, and nothing else, once", "[partition]") {
+TEST_CASE("watched ranges cover lasting states exactly once, and nothing else", "[partition]") {
   const ModelCase model = gpt();
   for (const char* device : {"cpu", "reference", "unmapped"}) {
     for (const plan::Plan& plan : {plan::Plan{}, data_parallel(2), tensor_parallel(2)}) {
@@ -66,7 +66,7 @@ TEST_CASE("watched ranges cover the states that last, and nothing else, once", "
   }
 }
 
-TEST_CASE("each watched range is verified in every step, by the update's own pass on the cpu", "[partition]") {
+TEST_CASE("each watched range is verified once in every step, on the cpu by the update itself", "[partition]") {
   const ModelCase model = gpt();
   for (const plan::Plan& plan : {plan::Plan{}, data_parallel(2), tensor_parallel(2)}) {
     const Programs programs = programs_of(model.graph, plan, "cpu");
@@ -86,7 +86,7 @@ TEST_CASE("each watched range is verified in every step, by the update's own pas
   }
 }
 
-TEST_CASE("hashes have a place behind everything else, which the plan counts", "[partition]") {
+TEST_CASE("hashes lie behind everything else, and the plan counts them", "[partition]") {
   const ModelCase model = gpt();
   const Programs plain = programs_of(model.graph, {}, "cpu", false);
   const Programs watching = programs_of(model.graph, {}, "cpu");

@@ -184,7 +184,7 @@ const std::vector<plan::AxisPlacement> columns_over_a = {{"width", {"a"}}};
 
 }  // namespace
 
-TEST_CASE("a convolution along a split dimension receives what its ranks miss, and nothing else", "[partition]") {
+TEST_CASE("a convolution along a split dimension receives exactly the elements that its ranks lack", "[partition]") {
   std::vector<WindowCase> cases;
   for (const std::uint32_t ranks : {2U, 3U, 4U, 7U}) {
     for (const std::int64_t size : {5, 9, 12, 23}) {
@@ -207,7 +207,7 @@ TEST_CASE("a convolution along a split dimension receives what its ranks miss, a
   }
 }
 
-TEST_CASE("halos of one and two dimensions are as wide as the window reaches", "[partition]") {
+TEST_CASE("halos in one and two dimensions are as wide as the window reaches", "[partition]") {
   using Elements = std::vector<std::int64_t>;
   const auto sent = [](const WindowCase& test) { return WindowRanks(test, false, test.mesh, test.axes).sent(); };
   const std::vector<plan::MeshAxis> line = {{"a", 4}};

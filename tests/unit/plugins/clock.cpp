@@ -42,7 +42,7 @@ struct SharedSource {
 
 }  // namespace
 
-TEST_CASE("the clock of deadlines leaves out what is longer than the longest gap between two looks", "[sdk]") {
+TEST_CASE("the clock of deadlines skips the part of a gap beyond the longest allowed", "[sdk]") {
   Time time;
   detail::RunningClock clock(Source{&time});
   REQUIRE(clock.now() == 1000 * ms);
@@ -58,7 +58,7 @@ TEST_CASE("the clock of deadlines leaves out what is longer than the longest gap
   CHECK(clock.now() == 1240 * ms + 1);
 }
 
-TEST_CASE("a look that is late leaves out nothing that others have looked at meanwhile", "[sdk]") {
+TEST_CASE("a late look skips no time in which other threads looked", "[sdk]") {
   Time time;
   detail::RunningClock clock(Source{&time});
   REQUIRE(clock.now() == 1000 * ms);
@@ -78,7 +78,7 @@ TEST_CASE("a look that is late leaves out nothing that others have looked at mea
   CHECK(clock.behind() == 0);
 }
 
-TEST_CASE("a gap that another thread leaves out is left out once", "[sdk]") {
+TEST_CASE("two threads skip the same gap only once", "[sdk]") {
   Time time;
   detail::RunningClock clock(Source{&time});
   REQUIRE(clock.now() == 1000 * ms);
@@ -118,7 +118,7 @@ TEST_CASE("the clock of deadlines never goes backwards, whichever thread looks",
   CHECK(clock.behind() > 0);
 }
 
-TEST_CASE("deadlines keep what is left of them when they cross the border", "[sdk]") {
+TEST_CASE("deadlines keep their remaining time across the border", "[sdk]") {
   Time time;
   detail::RunningClock clock(Source{&time});
   REQUIRE(clock.now() == 1000 * ms);
@@ -133,7 +133,7 @@ TEST_CASE("deadlines keep what is left of them when they cross the border", "[sd
   }
 }
 
-TEST_CASE("a wait is cut into slices of half the longest gap, and a deadline that has passed leaves none", "[sdk]") {
+TEST_CASE("waits are cut into slices of half the longest gap, and a passed deadline leaves none", "[sdk]") {
   CHECK(slice_until(INT64_MAX) == longest_gap / 2);
   CHECK(slice_until(steady_now() - 1) == std::chrono::nanoseconds(0));
   CHECK(slice_until(INT64_MIN) == std::chrono::nanoseconds(0));

@@ -45,7 +45,7 @@ TEST_CASE("the rank that was waited for crosses the border as a field", "[sdk]")
   }
 }
 
-TEST_CASE("an error that knows of no rank says so, whatever the last one said", "[sdk]") {
+TEST_CASE("an error without an awaited rank clears the rank of the last error", "[sdk]") {
   sr_error error = error_of_size(sizeof(sr_error));
   CHECK(throw_over(error, {SR_PEER_LOST, "it is gone", 7}) == SR_PEER_LOST);
 
@@ -55,7 +55,7 @@ TEST_CASE("an error that knows of no rank says so, whatever the last one said", 
   CHECK_FALSE(plugins::failure_of(SR_TIMEOUT, error).awaited());
 }
 
-TEST_CASE("an sr_error of an older host is written within its size", "[sdk]") {
+TEST_CASE("an error for a host with the first ABI is written within its size", "[sdk]") {
   sr_error error = error_of_size(SR_ERROR_SIZE_1_0);
   const std::uint32_t behind = error.awaited;
 

@@ -37,7 +37,7 @@ std::string with_field(std::string bytes, std::size_t offset, Field value) {
 
 }  // namespace
 
-TEST_CASE("a file that is no library of this machine is told apart before it is loaded", "[plugins]") {
+TEST_CASE("a file that is not a library for this machine is refused before it is loaded", "[plugins]") {
   const std::string good = read_file(rows);
   Elf64_Ehdr header;
   REQUIRE(good.size() > sizeof(header));
@@ -114,7 +114,7 @@ TEST_CASE("a file that others may change is not loaded", "[plugins]") {
   }
 }
 
-TEST_CASE("a group that may write is trusted only where it is the user's own", "[plugins]") {
+TEST_CASE("a group-writable file is trusted only if the group is the user's own", "[plugins]") {
   using std::filesystem::perms;
   constexpr gid_t strangers = 54321;
   const TemporaryFolder above;
@@ -148,7 +148,7 @@ TEST_CASE("a group that may write is trusted only where it is the user's own", "
   CHECK_THAT(open_error("rows", {folder}), Contains(above.path().string() + " is not trusted: it belongs to user"));
 }
 
-TEST_CASE("an access control list that lets others write is not trusted", "[plugins]") {
+TEST_CASE("a file whose access control list lets others write is not trusted", "[plugins]") {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder / file_of("rows").string();
   std::filesystem::copy_file(rows, file);
@@ -180,7 +180,7 @@ TEST_CASE("an access control list that lets others write is not trusted", "[plug
   CHECK(open_error("rows", {folder.path()}) == "nothing");
 }
 
-TEST_CASE("a group that has no members may write, and one with others may not", "[plugins]") {
+TEST_CASE("a file is trusted if its group has no members, and not if it has others", "[plugins]") {
   const group* const staff = ::getgrnam("staff");
   if (::geteuid() != 0 || staff == nullptr || *staff->gr_mem != nullptr) {
     WARN("there is no group staff without members, or files cannot be given to it: not checked");
@@ -203,7 +203,7 @@ TEST_CASE("a group that has no members may write, and one with others may not", 
   }
 }
 
-TEST_CASE("with umask 002 a user's own files are trusted", "[plugins]") {
+TEST_CASE("files that a user made under umask 002 are trusted", "[plugins]") {
   // Of the accounts that every system has, one with a group of its own.
   const passwd* const account = ::getpwnam("daemon");
   if (::geteuid() != 0 || account == nullptr || account->pw_gid == 0) {
@@ -239,7 +239,7 @@ TEST_CASE("with umask 002 a user's own files are trusted", "[plugins]") {
   CHECK_FALSE(opens_as_user());
 }
 
-TEST_CASE("a plugin that would load libraries from where others write is not loaded", "[plugins]") {
+TEST_CASE("a plugin that would load libraries from a folder others can write is refused", "[plugins]") {
   const std::string good = read_file(SHARDRUN_NEEDY);
   const std::string own = "$ORIGIN/../needed:$ORIGIN/this-text-is-as-long-as-those-that-the-tests-put-in-its-place";
   const std::size_t at = good.find(own);
@@ -283,7 +283,7 @@ TEST_CASE("a plugin that would load libraries from where others write is not loa
   CHECK(std::filesystem::exists(work / "needed-was-loaded"));
 }
 
-TEST_CASE("what a plugin's libraries need is not loaded from where others write either", "[plugins]") {
+TEST_CASE("a plugin whose libraries would load others from such a folder is refused", "[plugins]") {
   using std::filesystem::perms;
   const auto with_runpath = [](std::string bytes, const std::string& own, const std::string& runpath) {
     const std::size_t at = bytes.find(own);
@@ -343,7 +343,7 @@ TEST_CASE("what a plugin's libraries need is not loaded from where others write 
   CHECK(error_with("$ORIGIN/../sub:/usr/lib") == "nothing");
 }
 
-TEST_CASE("what is no regular file is not opened", "[plugins]") {
+TEST_CASE("a path that is not a regular file is not opened", "[plugins]") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / file_of("folder").string());
   REQUIRE(::mkfifo((folder / file_of("pipe").string()).c_str(), 0600) == 0);

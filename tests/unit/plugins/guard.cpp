@@ -57,7 +57,7 @@ Ended run_in_process(Act act, bool is_read = true) {
 
 }  // namespace
 
-TEST_CASE("a child of a plugin's fork may end as it likes", "[plugins][guard]") {
+TEST_CASE("a child that a plugin forked may exit", "[plugins][guard]") {
   const Ended ended = run_in_process([] {
     const CallGuard guard("plugin 'x'", "open");
     const pid_t child = ::fork();
@@ -72,7 +72,7 @@ TEST_CASE("a child of a plugin's fork may end as it likes", "[plugins][guard]") 
   CHECK(ended.words.empty());
 }
 
-TEST_CASE("a child of a plugin's fork that comes back is ended", "[plugins][guard]") {
+TEST_CASE("a child that a plugin forked is ended if it returns from the call", "[plugins][guard]") {
   const Ended ended = run_in_process([] {
     pid_t child = -1;
     {
@@ -88,7 +88,7 @@ TEST_CASE("a child of a plugin's fork that comes back is ended", "[plugins][guar
   CHECK_THAT(ended.words, Contains("plugin 'x', open: it started a process by fork and let it return"));
 }
 
-TEST_CASE("a plugin is not blamed for an end that the program decides on another thread", "[plugins][guard]") {
+TEST_CASE("a plugin is not blamed when another thread of the program ends the process", "[plugins][guard]") {
   const Ended ended = run_in_process([] {
     std::promise<void> is_guarded;
     std::thread([&] {
@@ -108,7 +108,7 @@ TEST_CASE("a plugin is not blamed for an end that the program decides on another
 
 // Sanitizers have their own _exit.
 #if !SHARDRUN_TESTS_SANITIZED
-TEST_CASE("the end that a thread without a guard brings is reported as such", "[plugins][guard]") {
+TEST_CASE("an exit on a thread without a guard is reported as such", "[plugins][guard]") {
   const Ended ended = run_in_process([] {
     const CallGuard guard("plugin 'x'", "open");
     std::thread([] { ::_exit(0); }).join();
@@ -119,7 +119,7 @@ TEST_CASE("the end that a thread without a guard brings is reported as such", "[
         "shardrun: plugin 'x', open: while it ran, another thread called _exit(0), which no plugin may\n");
 }
 
-TEST_CASE("a plugin's end does not wait for somebody to read standard error", "[plugins][guard]") {
+TEST_CASE("a plugin's end is reported without waiting for a reader of standard error", "[plugins][guard]") {
   const Ended ended = run_in_process(
       [] {
         const CallGuard guard("plugin 'x'", "open");

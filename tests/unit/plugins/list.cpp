@@ -48,7 +48,7 @@ TEST_CASE("a relative directory is refused with its origin", "[plugins]") {
              Catch::Contains("2: SHARDRUN_PLUGIN_PATH holds '.', which is relative"));
 }
 
-TEST_CASE("a glob covers the whole name", "[plugins]") {
+TEST_CASE("a glob matches the whole name", "[plugins]") {
   CHECK(glob_matches("", ""));
   CHECK(glob_matches("*", ""));
   CHECK(glob_matches("*", "layer.0/residual"));
@@ -76,7 +76,7 @@ PluginInfo find(const std::vector<PluginInfo>& list, const std::filesystem::path
 
 }  // namespace
 
-TEST_CASE("the list holds every plugin, with its options or what is wrong with it", "[plugins]") {
+TEST_CASE("the list holds every plugin, with its options or its error", "[plugins]") {
   const std::filesystem::path directory = SHARDRUN_FIXTURES;
 
   const std::vector<PluginInfo> list = list_plugins(fixtures);
@@ -109,7 +109,7 @@ TEST_CASE("the list says which plugins are shadowed", "[plugins]") {
   CHECK(find(list, original).shadowed_by == folder / file_of("rows").string());
 }
 
-TEST_CASE("other files are passed over, other kinds are named", "[plugins]") {
+TEST_CASE("files that are not plugins are skipped, and plugins of unknown kinds are listed", "[plugins]") {
   const TemporaryFolder folder;
   for (const char* name : {"libshardrun.so", "shardrun_strategy_.so", "shardrun_strategy_a.so.1", "shardrun.so",
                            "shardrun_strategy_A.so", "notes.txt"}) {
@@ -126,7 +126,7 @@ TEST_CASE("other files are passed over, other kinds are named", "[plugins]") {
   CHECK(plugin_names({folder.path()}, PluginKind::strategy).empty());
 }
 
-TEST_CASE("single leaves everything where it is", "[plugins]") {
+TEST_CASE("single splits nothing", "[plugins]") {
   const Strategy single = Strategy::open({SHARDRUN_BUILT_PLUGINS}, "single");
   StrategyRequest request = small_request(1);
   CHECK(single.make_plan(request) == plan::Plan{.strategy = "single"});

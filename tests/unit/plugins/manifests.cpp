@@ -5,7 +5,7 @@ using namespace shardrun;
 using namespace shardrun::test;
 using Catch::Contains;
 
-TEST_CASE("a missing plugin's error says where it was looked for and what there is", "[plugins]") {
+TEST_CASE("the error for a missing plugin lists the folders searched and the plugins found", "[plugins]") {
   const TemporaryFolder empty;
   const plugins::Directories directories = {empty.path(), "/nowhere/at/all", SHARDRUN_FIXTURES};
 
@@ -17,7 +17,7 @@ TEST_CASE("a missing plugin's error says where it was looked for and what there 
   CHECK_THAT(open_error("rows", {}), Contains("available: none") && Contains("no directory"));
 }
 
-TEST_CASE("what other programs call a plugin leads to it, as it says in its manifest", "[plugins]") {
+TEST_CASE("the name that other programs use for a plugin suggests the plugin's name", "[plugins]") {
   CHECK(plugins::inspect(std::filesystem::path(SHARDRUN_FIXTURES) / file_of("rows")).aliases ==
         std::vector<std::string>{"rowwise", "row_parallel"});
   for (const char* name : {"row_parallel", "Rowwise", "row-parallel", "ROWS"}) {
@@ -27,13 +27,13 @@ TEST_CASE("what other programs call a plugin leads to it, as it says in its mani
   CHECK_THAT(open_error("Echo"), Contains("'Echo' is no name of a strategy plugin (did you mean 'echo'?)"));
 }
 
-TEST_CASE("a name that leads elsewhere is refused", "[plugins]") {
+TEST_CASE("a plugin name with a path or odd characters is refused", "[plugins]") {
   for (const char* name : {"../rows", "a/b", "", ".", "Rows", "rows.so", "r\nows"}) {
     CHECK_THAT(open_error(name), Contains("is no name of a strategy plugin"));
   }
 }
 
-TEST_CASE("a manifest that does not fit is refused before the plugin's code runs", "[plugins]") {
+TEST_CASE("an invalid manifest is refused before the plugin's code runs", "[plugins]") {
   CHECK_THAT(open_error("no_manifest"), Contains("does not export shardrun_manifest_v1"));
   CHECK_THAT(open_error("no_open"), Contains("does not export shardrun_open_v1"));
   CHECK_THAT(open_error("wrong_magic"), Contains("0x12345678, expected 0x4e555253"));

@@ -46,7 +46,7 @@ std::vector<conformance::Tensor> scaled(const char* device, double factor) {
 
 }  // namespace
 
-TEST_CASE("a model's own op is read as it is declared", "[plugins]") {
+TEST_CASE("a model's own op is read with rule, operands and attributes", "[plugins]") {
   const Model model = open_own_op("sound");
   REQUIRE(model.ops().size() == 1);
   const ModelOp& op = *model.ops().front();
@@ -69,7 +69,7 @@ TEST_CASE("a model's own op is read as it is declared", "[plugins]") {
   CHECK(open_own_op("sound").ops().size() == 1);  // opened again, nothing is registered twice
 }
 
-TEST_CASE("a graph with a model's own op has its rule, which ranks compare", "[plugins]") {
+TEST_CASE("a graph prints the rule of a model's own op, so that ranks compare it", "[plugins]") {
   const graph::Graph graph = iterated(open_own_op("sound"));
   REQUIRE(graph.functions.front().nodes.size() == 1);
   CHECK(graph.functions.front().nodes.front().name == "next");
@@ -98,7 +98,7 @@ TEST_CASE("a model cannot call another one's op", "[plugins]") {
   }
 }
 
-TEST_CASE("an op that is declared badly is refused with the plugin and the op", "[plugins]") {
+TEST_CASE("a wrongly declared op is refused with the plugin and the op", "[plugins]") {
   CHECK_THAT(own_op_error("bad_rule"), Contains("the rule 'i - i' has no '->'; expected such as"));
   CHECK(own_op_error("no_kernel") == "it lacks kernel");
   CHECK(own_op_error("of_core", "op 'relu'") == "shardrun has an op of that name: give it another");
@@ -109,7 +109,7 @@ TEST_CASE("an op that is declared badly is refused with the plugin and the op", 
   CHECK_THAT(own_op_error("no_example"), Contains("its example: ") && Contains("factor"));
 }
 
-TEST_CASE("an op that reads windows has a size from all of them, and counts what they read", "[plugins]") {
+TEST_CASE("windows of all operands must agree on the size, and an op counts what its windows read", "[plugins]") {
   static_cast<void>(open_own_op("windows"));
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);
@@ -130,7 +130,7 @@ TEST_CASE("an op that reads windows has a size from all of them, and counts what
   CHECK(flops(op, {op.example.attributes, operands, results}) == 2 * 2 * 2);
 }
 
-TEST_CASE("an op that gets other operands than its rule has says so", "[plugins]") {
+TEST_CASE("an op called with operands that do not fit its rule reports it", "[plugins]") {
   static_cast<void>(open_own_op("sound"));
   graph::Graph graph;
   graph::FunctionBuilder builder(graph, "f", graph::Role::on_demand, 1);

@@ -71,7 +71,7 @@ TEST_CASE("a model in C writes a graph", "[plugins]") {
   CHECK(function.writes[0].value == function.nodes.front().outputs[0]);
 }
 
-TEST_CASE("functions of rows and sequences call their ops", "[plugins]") {
+TEST_CASE("SDK functions for rows and sequences call their ops", "[plugins]") {
   const Model attentive = Model::open(fixtures, "attentive");
   graph::Graph graph;
   attentive.declare(graph, {});
@@ -105,12 +105,12 @@ TEST_CASE("a model's refusal has its reason and the setting at fault", "[plugins
   CHECK(model_fault("invalid") == "2: model 'muddled': [model] fault is a fault");
 }
 
-TEST_CASE("a plugin's text is cut at the beginning of a character, and its length told", "[plugins]") {
+TEST_CASE("a plugin's text is cut between characters, and the full length stated", "[plugins]") {
   CHECK(excerpt(std::string(4096, 'a')) == std::string(4096, 'a'));
   CHECK(excerpt(std::string(4095, 'a') + "\xc3\xa9 and more") == std::string(4095, 'a') + "… (4106 bytes)");
 }
 
-TEST_CASE("a model that writes what no graph may hold is refused in words", "[plugins]") {
+TEST_CASE("a model that writes an invalid graph is refused", "[plugins]") {
   CHECK(model_fault("none") == "nothing");
   CHECK(model_fault("state_twice") == wrote("add_state('u'): there is a state of that name already"));
   CHECK(model_fault("state_nameless") == wrote("add_state(''): the name is '', expected 1 to 200 printable bytes"));
@@ -164,13 +164,13 @@ TEST_CASE("a model that writes what no graph may hold is refused in words", "[pl
           "set_losses: the losses are f32[batch 1], expected f32[batch 0, ...], of which the host takes the mean"));
 }
 
-TEST_CASE("a model cannot ignore a refusal, nor hide a failure", "[plugins]") {
+TEST_CASE("a model can neither ignore a refusal nor hide a failure", "[plugins]") {
   CHECK_THAT(model_fault("ignores"), Contains("state('w'): the model has no state of that name"));
   CHECK(model_fault("throws") == "2: model 'muddled': something broke");
   CHECK_THAT(model_fault("never_set"), Contains("a value that was never set is used"));
 }
 
-TEST_CASE("a tensor that is too large is a mistake of the job", "[plugins]") {
+TEST_CASE("a tensor that is too large is an error of the job", "[plugins]") {
   static const Model muddled = Model::open(fixtures, "muddled");
   graph::Graph graph;
   try {

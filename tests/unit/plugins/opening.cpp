@@ -14,7 +14,7 @@ using namespace shardrun::test;
 using namespace shardrun::plugins;
 using Catch::Contains;
 
-TEST_CASE("a plugin that does not open says why", "[plugins]") {
+TEST_CASE("a plugin that does not open reports why", "[plugins]") {
   CHECK_THAT(open_error("unresolved"), Contains("cannot be loaded") && Contains("function_that_is_nowhere"));
   CHECK(open_error("open_fails") == "2: strategy plugin 'open_fails' refused to open: the table of costs is empty");
   CHECK_THAT(open_error("open_silent"), Contains("refused to open: status -77, and it gave no reason"));
@@ -26,7 +26,7 @@ TEST_CASE("a plugin that does not open says why", "[plugins]") {
   CHECK_THAT(open_error("bare_file"), Contains("option 0 may be a file and has no choices: its default must be one"));
 }
 
-TEST_CASE("a plugin in C and one of the SDK present themselves alike", "[plugins]") {
+TEST_CASE("a plugin in C and a plugin of the SDK have the same manifest fields", "[plugins]") {
   const plugins::Strategy rows = plugins::Strategy::open(fixtures, "rows");
   CHECK(rows.manifest().name == "rows");
   CHECK(rows.manifest().version == "2.1");
@@ -38,7 +38,7 @@ TEST_CASE("a plugin in C and one of the SDK present themselves alike", "[plugins
   REQUIRE(echo.options().size() == 6);
 }
 
-TEST_CASE("options arrive as they were declared", "[plugins]") {
+TEST_CASE("options arrive with their declared types, defaults and limits", "[plugins]") {
   const plugins::Strategy echo = plugins::Strategy::open(fixtures, "echo");
   const std::vector<OptionSpec>& options = echo.options();
 
@@ -61,7 +61,7 @@ TEST_CASE("options arrive as they were declared", "[plugins]") {
   CHECK_FALSE(options[0].minimum);
 }
 
-TEST_CASE("a plugin of a later minor works: what is new is passed over", "[plugins]") {
+TEST_CASE("a plugin of a later minor version works without its new fields", "[plugins]") {
   const plugins::Strategy newer = plugins::Strategy::open(fixtures, "newer");
   CHECK(newer.manifest().abi_minor == SR_ABI_MINOR + 1);
   REQUIRE(newer.options().size() == 2);

@@ -52,7 +52,7 @@ std::string changed(OpSpec op, const std::function<void(OpSpec&)>& change) {
 
 }  // namespace
 
-TEST_CASE("an op that makes no sense is refused with what is wrong", "[sdk]") {
+TEST_CASE("an invalid op is refused, and the error says why", "[sdk]") {
   CHECK(refusal(sum(8)) == "nothing");
   CHECK(changed(sum(8), [](OpSpec& op) { op.opcode = 15; }) ==
         "op 15 of 8 f32 'w': this opcode is not known; those from 1 to 14 are");
@@ -101,7 +101,7 @@ TEST_CASE("buffers may only overlap in place", "[sdk]") {
   CHECK_THAT(refusal(exchange), Contains("overlap"));
 }
 
-TEST_CASE("who has nothing to send or receive needs no buffer", "[sdk]") {
+TEST_CASE("a member that sends or receives nothing needs no buffer", "[sdk]") {
   OpSpec broadcast = sum(4);
   broadcast.opcode = SR_OP_BROADCAST;
   broadcast.peer = 0;
@@ -116,7 +116,7 @@ TEST_CASE("who has nothing to send or receive needs no buffer", "[sdk]") {
   CHECK(refusal(nothing) == "nothing");
 }
 
-TEST_CASE("members agree on an op or are told both of theirs", "[sdk]") {
+TEST_CASE("members that disagree on an op hear of both ops", "[sdk]") {
   const OpSpec mine = sum(8);
   CHECK_FALSE(mismatch(mine, 0, 1, claim_of(mine, 1, 0)));
 
@@ -139,7 +139,7 @@ TEST_CASE("members agree on an op or are told both of theirs", "[sdk]") {
         "(sum) of 7 f32 'w' (id 9)");
 }
 
-TEST_CASE("members agree on counts: on all that they share, and on what the two exchange", "[sdk]") {
+TEST_CASE("members compare all counts they share, and the counts that the two exchange", "[sdk]") {
   const OpSpec gather = gather_all({1, 2, 3}, floats(0, 3), floats(8, 6));
   CHECK_FALSE(mismatch(gather, 0, 1, claim_of(gather, 1, 0)));
   CHECK_THAT(*mismatch(gather, 0, 1, claim_of(gather_all({1, 2, 4}, {}, {}), 1, 0)), Contains("with other counts"));
@@ -190,12 +190,12 @@ std::vector<OpSpec> exchanges(std::uint32_t n) {
 
 }  // namespace
 
-TEST_CASE("members that mean the same op find nothing", "[sdk]") {
+TEST_CASE("members with the same op find no difference", "[sdk]") {
   CHECK(differences(exchanges(1)) == std::vector<std::string>(1));
   CHECK(differences(exchanges(4)) == std::vector<std::string>(4));
 }
 
-TEST_CASE("members whose own exchanges are alike hear that others disagree", "[sdk]") {
+TEST_CASE("members hear that two others disagree, even if their own exchanges match", "[sdk]") {
   std::vector<OpSpec> ops = exchanges(4);
   ops[1].send_counts[3] = 2;
 
@@ -211,7 +211,7 @@ TEST_CASE("members whose own exchanges are alike hear that others disagree", "[s
   }
 }
 
-TEST_CASE("an op that one member alone means is an error on all", "[sdk]") {
+TEST_CASE("an op that only one member started is an error on all", "[sdk]") {
   std::vector<OpSpec> ops = exchanges(3);
   ops[2] = {.opcode = SR_OP_ALL_GATHER, .dtype = SR_DTYPE_F32, .id = 9, .count = 1};
 

@@ -80,7 +80,7 @@ TEST_CASE("a strategy reads all of the request", "[plugins]") {
                  });
 }
 
-TEST_CASE("a strategy is given what is in an option's file", "[plugins]") {
+TEST_CASE("a strategy gets the contents of an option's file", "[plugins]") {
   std::vector<std::string> lines;
   const Strategy echo = Strategy::open(
       fixtures, "echo", [&](LogLevel, std::string_view, std::string_view text) { lines.emplace_back(text); });
@@ -97,7 +97,7 @@ TEST_CASE("a strategy is given what is in an option's file", "[plugins]") {
   CHECK_THAT(plan_error(echo, request), Contains("option 'mode' is '/jobs/mine.csv', expected one of a, b"));
 }
 
-TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins]") {
+TEST_CASE("later statements replace earlier ones, and globs are expanded", "[plugins]") {
   const Strategy echo = Strategy::open(fixtures, "echo", [](LogLevel, std::string_view, std::string_view) {});
 
   const plan::Plan plan = echo.make_plan(small_request(2));
@@ -114,7 +114,7 @@ TEST_CASE("later statements replace earlier ones, globs are expanded", "[plugins
   CHECK(plan.bucket_bytes == std::uint64_t{5} << 32U);
 }
 
-TEST_CASE("a plan that cannot be is refused at the border, with the plugin and the item", "[plugins]") {
+TEST_CASE("an invalid plan is refused at the border, with the plugin and the item", "[plugins]") {
   CHECK(fault("none") == "nothing");
   CHECK_THAT(fault("mesh_too_large"),
              Contains("2: strategy 'illegal' (" SHARDRUN_FIXTURES) && Contains("wrote a plan that cannot be") &&
@@ -154,7 +154,7 @@ TEST_CASE("a plan must hold the job's mesh", "[plugins]") {
   CHECK_THAT(plan_error(rows, request), Contains("the job's mesh has data = 2, but the plan's has not (data = 4)"));
 }
 
-TEST_CASE("what a strategy throws becomes the job's error", "[plugins]") {
+TEST_CASE("an exception of a strategy becomes the job's error", "[plugins]") {
   CHECK(thrown("failure") == "2: strategy 'throws': no plan came to mind");
   CHECK(thrown("invalid") == "2: strategy 'throws': the job has an odd number of ranks: make it even");
   CHECK(thrown("number") == "2: strategy 'throws': an exception of an unknown type was thrown");
@@ -171,7 +171,7 @@ TEST_CASE("a long reason is cut between characters", "[plugins]") {
   CHECK(reason.ends_with("ß"));
 }
 
-TEST_CASE("an option that the strategy would refuse does not reach it", "[plugins]") {
+TEST_CASE("an option value outside the declared range does not reach the strategy", "[plugins]") {
   const Strategy echo = Strategy::open(fixtures, "echo", [](LogLevel, std::string_view, std::string_view) {});
   StrategyRequest request = small_request(1);
 
@@ -180,7 +180,7 @@ TEST_CASE("an option that the strategy would refuse does not reach it", "[plugin
         "2: strategy 'echo': option 'depth' is '9', expected an integer, at least 1 and at most 8");
 }
 
-TEST_CASE("hooks and tensors that vary are checked as they are written", "[plugins]") {
+TEST_CASE("hooks and varying tensors are checked when they are written", "[plugins]") {
   CHECK_THAT(fault("hook_every_0"), Contains("after_step('*'): every is 0 steps, expected at least 1"));
   CHECK_THAT(fault("hook_over_nothing"), Contains("sync_gradients('*')") && Contains("did you mean 'data'"));
   CHECK_THAT(fault("hook_of_untrained"), Contains("sync_gradients('field'): what it matches is not trained"));

@@ -135,7 +135,7 @@ std::int64_t from_now(std::int64_t ns) { return steady_now() + ns; }
 
 }  // namespace
 
-TEST_CASE("a task that was started in a queue runs when the queue comes to it, and those behind it wait", "[sdk]") {
+TEST_CASE("a task started in a queue runs when the queue reaches it, and later tasks wait", "[sdk]") {
   Worker worker;
   ManualQueue queue;
   ManualQueue other;
@@ -158,7 +158,7 @@ TEST_CASE("a task that was started in a queue runs when the queue comes to it, a
   CHECK(other.opened == std::vector<std::uint64_t>{1, 2});
 }
 
-TEST_CASE("a task is started again, and freed, while its queue's thread still makes the call before", "[sdk]") {
+TEST_CASE("a task can be started again or freed while the queue's thread still makes its last call", "[sdk]") {
   constexpr int rounds = 200;
   ThreadQueue queue;
   Worker worker;
@@ -186,7 +186,7 @@ TEST_CASE("a queue does not wait for a task that has ended", "[sdk]") {
   CHECK(queue.gates == 0);
 }
 
-TEST_CASE("where the worker fails, queues go on, and a task is freed before its queue comes to it", "[sdk]") {
+TEST_CASE("after the worker fails queues go on, and a task can be freed before its queue reaches it", "[sdk]") {
   ManualQueue queue;
   ManualQueue other;
   other.awaited = 1;
@@ -207,7 +207,7 @@ TEST_CASE("where the worker fails, queues go on, and a task is freed before its 
   CHECK(queue.calls.empty());
 }
 
-TEST_CASE("a task that is dropped before its queue comes to it fails the worker", "[sdk]") {
+TEST_CASE("dropping a task before its queue reaches it fails the worker", "[sdk]") {
   ManualQueue queue;
   Worker worker;
   CountingTask task;
@@ -219,7 +219,7 @@ TEST_CASE("a task that is dropped before its queue comes to it fails the worker"
   CHECK(task.runs == 0);
 }
 
-TEST_CASE("a worker can be asked while it adds and opens gates", "[sdk]") {
+TEST_CASE("a worker answers other threads while it adds and opens gates", "[sdk]") {
   ManualQueue queue;
   ManualQueue other;
   Worker worker;
@@ -237,7 +237,7 @@ TEST_CASE("a worker can be asked while it adds and opens gates", "[sdk]") {
   CHECK_FALSE(worker.is_busy());
 }
 
-TEST_CASE("a task that ends while it is joined leaves the queue open", "[sdk]") {
+TEST_CASE("a task that ends while a queue joins it leaves the queue's gate open", "[sdk]") {
   ManualQueue queue;
   ManualQueue other;
   Worker worker;
@@ -256,7 +256,7 @@ TEST_CASE("a task that ends while it is joined leaves the queue open", "[sdk]") 
   CHECK(other.opened == std::vector<std::uint64_t>{1});
 }
 
-TEST_CASE("the time of a task that was started in a queue begins when the queue comes to it", "[sdk]") {
+TEST_CASE("the timeout of a task in a queue begins when the queue reaches it", "[sdk]") {
   ManualQueue queue;
   Worker worker;
   DeadlineTask task;
@@ -300,6 +300,6 @@ struct StreamLink {
 
 }  // namespace
 
-TEST_CASE("a transport of two functions takes queues of the host and those that its link names", "[sdk]") {
+TEST_CASE("a two-function transport takes queues of the host and the kinds that its link names", "[sdk]") {
   CHECK(TwoFunctionTransport<StreamLink>().props().queue_kinds == (1U << SR_QUEUE_HOST | 1U << SR_QUEUE_CUDA));
 }

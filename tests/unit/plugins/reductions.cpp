@@ -31,7 +31,7 @@ double half_value(std::uint32_t bits) {
 
 }  // namespace
 
-TEST_CASE("halves are widened to what they stand for", "[sdk]") {
+TEST_CASE("every half is widened to its value", "[sdk]") {
   int wrong = 0;
   for (std::uint32_t bits = 0; bits < 65'536; ++bits) {
     const float wide = widen(Half{static_cast<std::uint16_t>(bits)});
@@ -85,7 +85,7 @@ TEST_CASE("floats are narrowed to the nearest bfloat, ties to even", "[sdk]") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("reductions reduce", "[sdk]") {
+TEST_CASE("sum, product, minimum and maximum are right for each kind of type", "[sdk]") {
   const std::vector<float> a = {1, -2, 3.5F, 0};
   const std::vector<float> b = {4, -5, 0.5F, -1};
   CHECK(reduced(SR_DTYPE_F32, SR_REDUCE_SUM, a, b) == std::vector<float>{5, -7, 4, -1});
@@ -100,7 +100,7 @@ TEST_CASE("reductions reduce", "[sdk]") {
   CHECK(reduced<std::int64_t>(SR_DTYPE_I64, SR_REDUCE_MIN, {-1}, {1}) == std::vector<std::int64_t>{-1});
 }
 
-TEST_CASE("NaN stays NaN, on whichever side it is", "[sdk]") {
+TEST_CASE("NaN stays NaN in either operand", "[sdk]") {
   const std::uint32_t reduction = GENERATE(SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN, SR_REDUCE_MAX);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const double wide_nan = std::numeric_limits<double>::quiet_NaN();
@@ -242,7 +242,7 @@ std::size_t count_all_wrong(std::uint32_t dtype) {
 
 }  // namespace
 
-TEST_CASE("every reduction of every dtype is as defined, with every set of vectors, of any length anywhere", "[sdk]") {
+TEST_CASE("every reduction of every dtype is right with every vector width, length and alignment", "[sdk]") {
   CHECK(count_all_wrong<float>(SR_DTYPE_F32) == 0);
   CHECK(count_all_wrong<double>(SR_DTYPE_F64) == 0);
   CHECK(count_all_wrong<Half>(SR_DTYPE_F16) == 0);
@@ -350,7 +350,7 @@ TEST_CASE("members are reduced in their order, 16-bit floats in float32 and roun
   CHECK(widen(detail::reduced(SR_REDUCE_SUM, detail::reduced(SR_REDUCE_SUM, large, one), one)) == 256);
 }
 
-TEST_CASE("a code that is not known has no reduction", "[sdk]") {
+TEST_CASE("an unknown dtype or reduction has no function", "[sdk]") {
   CHECK(find_reduction(0, SR_REDUCE_SUM) == nullptr);
   CHECK(find_reduction(SR_DTYPE_F32, 5) == nullptr);
 }

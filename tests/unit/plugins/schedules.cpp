@@ -159,7 +159,7 @@ class Play {
 
 }  // namespace
 
-TEST_CASE("collectives of sends and receives have the results of collectives", "[sdk]") {
+TEST_CASE("collectives made of sends and receives have the right results and the stated scratch", "[sdk]") {
   for (const OpcodeTraits& traits : opcodes) {
     for (std::uint32_t members = 1; members <= 9 && traits.collective; ++members) {
       for (const std::uint64_t count : {0U, 1U, 5U, 64U}) {
@@ -178,7 +178,7 @@ TEST_CASE("collectives of sends and receives have the results of collectives", "
   }
 }
 
-TEST_CASE("in order, collectives have the same results and need the scratch that is stated", "[sdk]") {
+TEST_CASE("ordered collectives have the right results and the stated scratch", "[sdk]") {
   for (const OpcodeTraits& traits : opcodes) {
     for (std::uint32_t members = 2; members <= 7 && traits.collective; ++members) {
       for (std::uint32_t root = 0; root < (traits.has_root ? members : 1); ++root) {
@@ -197,7 +197,7 @@ TEST_CASE("in order, collectives have the same results and need the scratch that
   }
 }
 
-TEST_CASE("in order, large blocks go in pieces, which bounds the scratch", "[sdk]") {
+TEST_CASE("ordered collectives cut large blocks into pieces, which bounds the scratch", "[sdk]") {
   for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_REDUCE_SCATTERV, SR_OP_REDUCE}) {
     INFO("opcode " << opcode);
     constexpr std::uint32_t members = 4;
@@ -222,7 +222,7 @@ TEST_CASE("in order, large blocks go in pieces, which bounds the scratch", "[sdk
   }
 }
 
-TEST_CASE("sums of 16-bit floats over more than two members are in order", "[sdk]") {
+TEST_CASE("sums of 16-bit floats over more than two members are ordered", "[sdk]") {
   for (const std::uint32_t members : {2U, 3U, 8U}) {
     for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN}) {
       const OpSpec op = {.opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_BF16, .reduction = reduction, .count = 80};
@@ -235,7 +235,7 @@ TEST_CASE("sums of 16-bit floats over more than two members are in order", "[sdk
   }
 }
 
-TEST_CASE("in order, every element is the sum of the members' one after the other", "[sdk]") {
+TEST_CASE("an ordered sum adds the members' elements one after the other", "[sdk]") {
   constexpr std::uint32_t members = 5;
   constexpr std::uint64_t count = 15;
   const auto value = [](std::uint32_t rank, std::uint64_t i) {
@@ -266,7 +266,7 @@ TEST_CASE("in order, every element is the sum of the members' one after the othe
   }
 }
 
-TEST_CASE("collectives of sends and receives move as little as is stated", "[sdk]") {
+TEST_CASE("collectives made of sends and receives send the stated number of elements", "[sdk]") {
   const auto sent_by_first = [](std::uint32_t opcode, std::uint64_t count) {
     return Play({.opcode = opcode, .members = 8, .count = count}).elements_sent(0);
   };
@@ -315,7 +315,7 @@ std::string csv_of(const std::vector<Action>& actions) {
 
 }  // namespace
 
-TEST_CASE("a line of text is a stage's list of actions", "[sdk]") {
+TEST_CASE("a line of text is the list of actions of a stage", "[sdk]") {
   const auto stages = actions_from_csv("0F0,0F1,,0B0, 3I12 ,\t3W12\r\n,,1F0,1B0,,\n");
 
   REQUIRE(stages.size() == 2);
@@ -327,7 +327,7 @@ TEST_CASE("a line of text is a stage's list of actions", "[sdk]") {
   CHECK(stages[1] == std::vector<Action>{{Kind::forward, 1, 0}, {Kind::backward, 1, 0}});
 }
 
-TEST_CASE("empty lines at the end are no stages, between others they are", "[sdk]") {
+TEST_CASE("empty lines are stages between other lines, and nothing at the end", "[sdk]") {
   CHECK(actions_from_csv("").empty());
   CHECK(actions_from_csv(" \r\n\n").empty());
   CHECK(actions_from_csv("0F0\n\n1F0").size() == 3);
@@ -336,7 +336,7 @@ TEST_CASE("empty lines at the end are no stages, between others they are", "[sdk
             .size() == 1);
 }
 
-TEST_CASE("the schedules that the SDK makes come back from text", "[sdk]") {
+TEST_CASE("schedules made by the SDK are read back from text", "[sdk]") {
   for (const std::uint32_t stages : {1U, 2U, 4U}) {
     std::string text;
     std::vector<std::vector<Action>> made;
@@ -348,7 +348,7 @@ TEST_CASE("the schedules that the SDK makes come back from text", "[sdk]") {
   }
 }
 
-TEST_CASE("what is no action is told by line and cell", "[sdk]") {
+TEST_CASE("a cell that is not an action is reported with line and cell", "[sdk]") {
   const std::string expected =
       "' is no action, expected the number of a chunk, one of F, B, I and W, and the number of a microbatch, as in 2F0";
   CHECK(refusal("0F0,0G1") == "line 1, cell 2: '0G1" + expected);
@@ -361,7 +361,7 @@ TEST_CASE("what is no action is told by line and cell", "[sdk]") {
   CHECK(refusal(std::string(100, 'x')) == "line 1, cell 1: '" + std::string(40, 'x') + expected);
 }
 
-TEST_CASE("communication is refused: it follows from what is computed", "[sdk]") {
+TEST_CASE("communication in a schedule is refused, as it follows from the actions", "[sdk]") {
   for (const char* cell : {"0SEND_F1", "1RECV_F0", "1SEND_B0", "0RECV_B1", "0UNSHARD", "0RESHARD", "0REDUCE_GRAD"}) {
     INFO(cell);
     CHECK(refusal("0F0," + std::string(cell)) ==
@@ -378,7 +378,7 @@ TEST_CASE("a chunk is on the stage of its line", "[sdk]") {
         "it has chunk 4000000000 and no chunk 1: chunks are numbered from 0, in the order of the layers");
 }
 
-TEST_CASE("a host that knows nothing of files delivers choices", "[sdk]") {
+TEST_CASE("option values of a host without files are choices", "[sdk]") {
   // What lies behind a struct of release 1.0 is no part of it.
   const sr_option_value old = {SR_OPTION_VALUE_SIZE_1_0, SR_OPTION_TEXT, "schedule", 0, 0, "gpipe", "something else"};
   const sr_option_value file = {sizeof(sr_option_value), SR_OPTION_TEXT, "schedule", 0, 0, "/mine.csv", ""};

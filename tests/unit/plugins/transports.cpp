@@ -66,7 +66,7 @@ OpRequest reduction(std::vector<float>& send, std::vector<float>& recv) {
 
 }  // namespace
 
-TEST_CASE("a transport presents itself before it is opened", "[plugins]") {
+TEST_CASE("a transport's properties are known before it is opened", "[plugins]") {
   const Transport solo = Transport::load(fixtures, "solo");
 
   CHECK(solo.manifest().kind == PluginKind::transport);
@@ -83,12 +83,12 @@ TEST_CASE("a transport presents itself before it is opened", "[plugins]") {
   CHECK(wrap.props().memory_kinds == 1U << SR_MEMORY_CUDA);
 }
 
-TEST_CASE("a strategy's file is no transport", "[plugins]") {
+TEST_CASE("a strategy's file is not a transport", "[plugins]") {
   CHECK_THAT(error_of([] { static_cast<void>(Transport::load(fixtures, "rows")); }),
              Contains("2: ") && Contains("rows"));
 }
 
-TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") {
+TEST_CASE("an op that a transport lacks is composed of others, and takes scratch", "[plugins]") {
   const Transport solo = Transport::load(fixtures, "solo");
   std::vector<float> data(10);
   const OpRequest op = reduction(data, data);
@@ -106,7 +106,7 @@ TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(unknown, 2)); }), Contains("dtype 99 is not known"));
 }
 
-TEST_CASE("what a transport lacks in a device's memory is refused when it is asked for", "[plugins]") {
+TEST_CASE("an op that a transport lacks in a device's memory is refused when it is queried", "[plugins]") {
   const Transport solo = Transport::load(fixtures, "solo");
   const Transport wrap = Transport::load(fixtures, "wrap");
   std::vector<float> data(10);
@@ -146,7 +146,7 @@ TEST_CASE("a transport reaches the host's store and its options", "[plugins]") {
   CHECK_THAT(error_of([&] { solo.open(config_of(1, {{"lod", true}}), host); }), Contains("did you mean 'loud'"));
 }
 
-TEST_CASE("statuses become codes", "[plugins]") {
+TEST_CASE("status codes become error codes", "[plugins]") {
   MapHost host;
   Transport solo = opened_solo(host);
   TransportGroup group = alone(solo);
@@ -186,7 +186,7 @@ TEST_CASE("starting and waiting allocate nothing", "[plugins]") {
   CHECK(after == before);
 }
 
-TEST_CASE("an op that a transport of one member lacks is a copy", "[plugins]") {
+TEST_CASE("an op that a transport lacks is a copy in a group of one member", "[plugins]") {
   MapHost host;
   Transport solo = opened_solo(host);
   TransportGroup group = alone(solo);
@@ -204,7 +204,7 @@ TEST_CASE("an op that a transport of one member lacks is a copy", "[plugins]") {
   CHECK_THAT(error_of([&] { op.start(never); }), Contains("enough"));
 }
 
-TEST_CASE("ops and groups that cannot be are refused before the plugin sees them", "[plugins]") {
+TEST_CASE("invalid ops and groups are refused before the plugin sees them", "[plugins]") {
   MapHost host;
   Transport closed = Transport::load(fixtures, "solo");
   CHECK_THAT(error_of([&] { static_cast<void>(alone(closed)); }), Contains("before it was opened"));
@@ -237,7 +237,7 @@ TEST_CASE("memory is deregistered before a transport is closed", "[plugins]") {
   CHECK(lines == std::vector<std::string>{"opened solo", "deregistered 1", "closed"});
 }
 
-TEST_CASE("a transport can wrap another", "[plugins]") {
+TEST_CASE("a transport can open another one", "[plugins]") {
   MapHost host;
   Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
   CHECK(wrap.options().at(0).names_transport);
@@ -258,7 +258,7 @@ TEST_CASE("a transport can wrap another", "[plugins]") {
              Contains("transport wrap, opening") && Contains("'slo'") && Contains("solo"));
 }
 
-TEST_CASE("what the one wrapped inside does not know of its options is refused", "[plugins]") {
+TEST_CASE("an option that the inner transport does not know is refused", "[plugins]") {
   MapHost host;
   Transport wrap = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
   wrap.configure({.options_of = [](const std::string&) { return OptionValues{{"lod", true}}; }});
@@ -271,7 +271,7 @@ TEST_CASE("transports that open each other in a circle are refused", "[plugins]"
              Contains("transport circle, configuring") && Contains("8 deep and more"));
 }
 
-TEST_CASE("the counted bytes are the transport's own", "[plugins]") {
+TEST_CASE("wire_bytes comes from the transport", "[plugins]") {
   MapHost host;
   Transport solo = opened_solo(host);
   std::vector<float> data(6);
@@ -281,7 +281,7 @@ TEST_CASE("the counted bytes are the transport's own", "[plugins]") {
   CHECK(solo.wire_bytes() == 24);
 }
 
-TEST_CASE("a transport is asked for sums in order, and does them itself where it can", "[plugins]") {
+TEST_CASE("a transport that can sum in order is asked to", "[plugins]") {
   MapHost host;
   const Transport solo = opened_solo(host);
   std::vector<float> data(6);
@@ -295,7 +295,7 @@ TEST_CASE("a transport is asked for sums in order, and does them itself where it
   CHECK(solo.query(op, 3).scratch_bytes == 8);
 }
 
-TEST_CASE("a transport that rounds partial sums of 16-bit floats does not reduce them in order", "[plugins]") {
+TEST_CASE("a transport that rounds partial sums of 16-bit floats does not count as reducing in order", "[plugins]") {
   MapHost host;
   Transport solo = opened_solo(host);
   std::vector<float> data(6);

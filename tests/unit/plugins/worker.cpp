@@ -70,7 +70,7 @@ TEST_CASE("a worker does its tasks in their order, again and again", "[sdk]") {
   CHECK(done == std::vector<int>{1, 2, 1, 2, 1, 2});
 }
 
-TEST_CASE("a wait that runs out of time leaves the task", "[sdk]") {
+TEST_CASE("a wait that times out leaves the task running", "[sdk]") {
   Worker worker;
   Blocker gate;
   ActTask job([&] { gate.pass(); });
@@ -102,7 +102,7 @@ TEST_CASE("a task that throws fails the worker for good", "[sdk]") {
   worker.drop(bad);
 }
 
-TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
+TEST_CASE("a failure from outside ends queued tasks", "[sdk]") {
   int calls = 0;
   Worker worker([&] { ++calls; });
   Blocker gate;
@@ -126,7 +126,7 @@ TEST_CASE("a failure from outside ends what is queued", "[sdk]") {
   CHECK(std::string(worker.failure()->what()) == "enough");
 }
 
-TEST_CASE("a task past its deadline fails the worker, even one that waits its turn", "[sdk]") {
+TEST_CASE("a task past its deadline fails the worker, even if it is still queued", "[sdk]") {
   Worker worker;
   Blocker gate;
   ActTask running([&] { gate.pass(); });
@@ -143,7 +143,7 @@ TEST_CASE("a task past its deadline fails the worker, even one that waits its tu
   worker.drop(queued);
 }
 
-TEST_CASE("a task past its deadline is waited for until it says for whom it waits", "[sdk]") {
+TEST_CASE("a task past its deadline gets time to say which rank it waits for", "[sdk]") {
   Worker worker;
   const std::int64_t deadline = steady_now() + 1'000'000;
   ActTask running([&] {
@@ -162,7 +162,7 @@ TEST_CASE("a task past its deadline is waited for until it says for whom it wait
   worker.drop(running);
 }
 
-TEST_CASE("a task that is dropped while it runs fails the worker and is let finish", "[sdk]") {
+TEST_CASE("dropping a running task fails the worker and lets the task finish", "[sdk]") {
   Blocker gate;
   Worker worker([&] { gate.open(); });
   bool finished = false;
@@ -179,7 +179,7 @@ TEST_CASE("a task that is dropped while it runs fails the worker and is let fini
   CHECK(worker.failure()->status() == SR_ABORTED);
 }
 
-TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sdk]") {
+TEST_CASE("dropping a task that still runs after reset() waits for its end", "[sdk]") {
   Worker worker;
   Blocker gate;
   ActTask job([&] { gate.pass(); });
@@ -195,7 +195,7 @@ TEST_CASE("a task that still runs when it is forgotten is let finish, too", "[sd
   gate.open();
 }
 
-TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
+TEST_CASE("clean_up() runs after a failure too", "[sdk]") {
   Worker worker;
   worker.fail({SR_ABORTED, "enough"});
   bool cleaned = false;
@@ -206,7 +206,7 @@ TEST_CASE("cleaning up happens despite a failure", "[sdk]") {
   CHECK(cleaned);
 }
 
-TEST_CASE("a task that waits lets others clean up, before what was started behind it", "[sdk]") {
+TEST_CASE("a waiting task lets others clean up before the tasks queued behind it", "[sdk]") {
   Worker worker;
   std::atomic<bool> cleaned = false;
   bool was_cleaned = false;
@@ -269,7 +269,7 @@ TransportError failure_of(const SlowHost& host, std::int64_t deadline) {
 
 }  // namespace
 
-TEST_CASE("a wait for the store ends with the job, though the host's own wait does not", "[sdk]") {
+TEST_CASE("a wait for the store ends when the job is aborted, even if the host's own wait does not", "[sdk]") {
   SlowHost host;
   host.aborted_at = host.clock + 5'000'000'000;
 
@@ -280,7 +280,7 @@ TEST_CASE("a wait for the store ends with the job, though the host's own wait do
   CHECK(host.clock < host.aborted_at + 1'000'000'000);
 }
 
-TEST_CASE("a wait for the store ends by its deadline", "[sdk]") {
+TEST_CASE("a wait for the store ends at its deadline", "[sdk]") {
   SlowHost host;
   const std::int64_t deadline = host.clock + 3'456'789'012;
 
@@ -298,7 +298,7 @@ TEST_CASE("a value that is set late is found", "[sdk]") {
   CHECK(TransportHost(&host.raw).store_get("the key", never) == "v");
 }
 
-TEST_CASE("a store that gives up early is believed", "[sdk]") {
+TEST_CASE("an early status of the host's store ends the wait", "[sdk]") {
   SlowHost host;
   host.early_status = GENERATE(SR_TIMEOUT, SR_ABORTED, SR_INVALID);
 

@@ -103,7 +103,7 @@ std::string difference(const graph::Graph& graph, const States& a, const States&
 
 }  // namespace
 
-TEST_CASE("a program gives bit for bit what its function gives in separate memory", "[runtime]") {
+TEST_CASE("a program has the same bits as its function in separate memory", "[runtime]") {
   for (const char* device : {"cpu", "reference"}) {
     for (const ModelCase& model : model_cases()) {
       DYNAMIC_SECTION(device << ", " << model.name) {
@@ -126,7 +126,7 @@ TEST_CASE("a program gives bit for bit what its function gives in separate memor
   }
 }
 
-TEST_CASE("no instruction reads transient memory that the call did not write", "[runtime]") {
+TEST_CASE("instructions read only transient memory that the call has written", "[runtime]") {
   for (const ModelCase& model : model_cases()) {
     DYNAMIC_SECTION(model.name) {
       Machine clean(model, "cpu", 2);
@@ -167,7 +167,7 @@ TEST_CASE("the number of threads changes no bit", "[runtime]") {
   }
 }
 
-TEST_CASE("what is computed again changes no bit", "[runtime]") {
+TEST_CASE("recomputation changes no bit", "[runtime]") {
   const std::vector<ModelCase> kept = training_cases(graph::Remat::none);
   constexpr auto stride = depth<std::size_t>(1, 1, 2);
   std::size_t first = 0;  // of each way other models, where it is not all
@@ -192,7 +192,7 @@ TEST_CASE("what is computed again changes no bit", "[runtime]") {
   }
 }
 
-TEST_CASE("the pages that all programs touch are those that were planned", "[runtime]") {
+TEST_CASE("programs touch exactly the planned pages", "[runtime]") {
   for (const ModelCase& model : model_cases()) {
     for (const int threads : {1, 3}) {
       DYNAMIC_SECTION(model.name << ", " << threads << " threads") {
@@ -285,7 +285,7 @@ TEST_CASE("profiling counts every call and changes nothing", "[runtime]") {
   CHECK(attention_calls == 3 * 2);
 }
 
-TEST_CASE("a call that is recorded has every instruction once, in order, and allocates nothing", "[runtime]") {
+TEST_CASE("a recorded call has every instruction once, in order, and recording allocates nothing", "[runtime]") {
   const ModelCase model = model_cases().front();
   Machine machine(model, "cpu", 1);
   machine.load(first_states(model.graph));
@@ -322,7 +322,7 @@ TEST_CASE("a call that is recorded has every instruction once, in order, and all
   CHECK(timeline.spans().size() + timeline.left_out() == 2 * instructions);
 }
 
-TEST_CASE("functions and ports that there are not are named", "[runtime]") {
+TEST_CASE("unknown functions and ports are named", "[runtime]") {
   const ModelCase model = model_cases().front();
   Machine machine(model, "cpu", 1);
   CHECK(error_of([&] { static_cast<void>(machine.executor().find("micro", 4)); }) ==
@@ -381,7 +381,7 @@ std::string first_bad(const plan::Plan& plan, std::string bad_transfer) {
 
 }  // namespace
 
-TEST_CASE("what a transfer brings is named with its collective, not with the op behind it", "[runtime]") {
+TEST_CASE("a bad value that a transfer brings is reported with its collective", "[runtime]") {
   CHECK(first_bad(data_parallel(2, 1 << 20), "") == "nothing");
   CHECK(first_bad(data_parallel(2), "gradients/layer_0/weights") ==
         "gradients/layer_0/weights (all_reduce over data, function micro)");

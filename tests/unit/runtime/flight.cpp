@@ -47,7 +47,7 @@ FlightRecord computing(int rank, std::uint64_t done) {
 
 }  // namespace
 
-TEST_CASE("what a rank recorded is read as it was", "[flight]") {
+TEST_CASE("a flight record is read back as it was written", "[flight]") {
   const test::TemporaryFolder folder;
   FlightRecorder recorder(folder.path() / "record", 2);
   const std::uint32_t data = recorder.add_group("data", {0, 2});
@@ -109,7 +109,7 @@ TEST_CASE("the last thousand operations are kept, and recording allocates nothin
   CHECK(std::count(text.begin(), text.end(), '\n') == 1001);
 }
 
-TEST_CASE("the record of a process that was killed is whole", "[flight]") {
+TEST_CASE("the flight record of a killed process is whole", "[flight]") {
   const test::TemporaryFolder folder;
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -130,7 +130,7 @@ TEST_CASE("the record of a process that was killed is whole", "[flight]") {
   CHECK(runtime::place_of(record) == "step 3 (training), in send of x (operation 1 over pipe)");
 }
 
-TEST_CASE("a process that is killed anywhere in the recording leaves no half-written run", "[flight]") {
+TEST_CASE("a process killed while it records leaves no half-written entry", "[flight]") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "record";
   for (std::uint64_t round = 0; round < 50; ++round) {
@@ -169,7 +169,7 @@ TEST_CASE("a process that is killed anywhere in the recording leaves no half-wri
   }
 }
 
-TEST_CASE("a phase that is read while it changes is one of the two", "[flight]") {
+TEST_CASE("reading a phase while it changes gives the old one or the new one", "[flight]") {
   const test::TemporaryFolder folder;
   FlightRecorder recorder(folder.path() / "record", 0);
   recorder.set_phase("comparing replicas", 0);
@@ -206,7 +206,7 @@ TEST_CASE("a rank that has started an operation but is still in one before is wa
         std::vector<std::string>{"ranks 0 and 1 wait for rank 2 in all_gather of W (operation 9 over data)"});
 }
 
-TEST_CASE("an operation that all have started and none has ended is told as one", "[flight]") {
+TEST_CASE("an operation that all ranks have started and none has ended is reported once", "[flight]") {
   CHECK(runtime::waits_among({waiting(0, 9), waiting(1, 9), waiting(2, 9)}) ==
         std::vector<std::string>{"ranks 0, 1 and 2 wait in all_gather of W (operation 9 over data), which all its "
                                  "members have called"});
@@ -222,7 +222,7 @@ TEST_CASE("a rank of another group with the same name is not waited for", "[flig
   CHECK(waits[0].find("rank 2") == std::string::npos);
 }
 
-TEST_CASE("what is no flight record is refused", "[flight]") {
+TEST_CASE("a file that is not a flight record is refused", "[flight]") {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "short") << "shrdfly1";
   std::ofstream(folder.path() / "zeros") << std::string(sizeof(runtime::FlightFile), '\0');

@@ -126,7 +126,7 @@ std::int64_t flops_of(const Trained& trained) {
 
 }  // namespace
 
-TEST_CASE("programs whose kernels are fused wherever they may be give the same bits", "[runtime]") {
+TEST_CASE("programs with all possible kernels fused have the same bits", "[runtime]") {
   for (const ModelCase& model : model_cases()) {
     INFO(model.name);
     const Trained expected = train(model, device::Device::find("cpu"));

@@ -179,7 +179,7 @@ TEST_CASE("heat on a rectangle is the same over any mesh", "[interpreter]") {
   }
 }
 
-TEST_CASE("a step sends its halos", "[interpreter]") {
+TEST_CASE("a step sends exactly its halos", "[interpreter]") {
   const auto sent = [](const graph::Graph& graph, const plan::Plan& plan) {
     Iterated run(graph, plan, 1);
     std::vector<std::string> texts;
@@ -226,7 +226,7 @@ TEST_CASE("every fault in a halo is seen in the temperatures", "[interpreter]") 
   }
 }
 
-TEST_CASE("elements that climb their sine send nothing, and are the same over any number of ranks", "[interpreter]") {
+TEST_CASE("model sin sends nothing, and has the same values over any number of ranks", "[interpreter]") {
   const workload::Model& model = find_model("sin");
   const graph::Graph graph =
       workload::build_iteration(model, {.options = job::make_options(model.options, {{"cells", "101"}}), .data = {}});

@@ -80,7 +80,7 @@ TEST_CASE("draws differ by seed and by name, and neighbours are not alike", "[ru
   CHECK(std::abs(product / 4096 / (0.02 * 0.02)) < 5 / std::sqrt(4096.0));
 }
 
-TEST_CASE("uniform draws fill their range evenly, and chance follows its probability", "[runtime]") {
+TEST_CASE("uniform draws fill their range evenly, and chance draws have their probability", "[runtime]") {
   const std::vector<double> draws = values<double>(state_of("u", {40000}, {Kind::uniform, 2.0}), 5);
   double sum = 0;
   for (const double draw : draws) {
@@ -94,13 +94,13 @@ TEST_CASE("uniform draws fill their range evenly, and chance follows its probabi
   CHECK(std::abs(share - 0.3) < 5 * std::sqrt(0.3 * 0.7 / 40000));
 }
 
-TEST_CASE("counting follows the whole tensor's order in a shard", "[runtime]") {
+TEST_CASE("a shard of a counting state continues the order of the whole tensor", "[runtime]") {
   const graph::State state = state_of("n", {3, 4}, {Kind::counting, 0.5});
   CHECK(values<float>(state, 0)[11] == 6.0F);
   CHECK(values<float>(state, 0, 1, {2, 2}, {1, 2}) == std::vector<float>{3.5F, 4.0F, 5.5F, 6.0F});
 }
 
-TEST_CASE("a shard draws what the whole tensor has there", "[runtime]") {
+TEST_CASE("a shard draws the same values as the whole tensor", "[runtime]") {
   const graph::State state = state_of("w", {7, 6, 5}, normal);
   const std::vector<float> whole = values<float>(state, 3);
   const std::vector<float> shard = values<float>(state, 3, 1, {3, 2, 5}, {4, 3, 0});
@@ -114,7 +114,7 @@ TEST_CASE("a shard draws what the whole tensor has there", "[runtime]") {
   }
 }
 
-TEST_CASE("the bump stands in the middle, is one high and has the width that was asked for", "[runtime]") {
+TEST_CASE("the bump has its middle, height and width", "[runtime]") {
   const std::vector<double> bump =
       values<double>(state_of("u", {101}, {graph::Initializer::Kind::gaussian_bump, 0.1}), 0);
   CHECK(bump[50] == 1.0);

@@ -197,7 +197,7 @@ bool agrees(const ModelCase& model, Ranks& ranks, const char* device) {
 
 }  // namespace
 
-TEST_CASE("a graph split over ranks computes what the whole graph does", "[interpreter]") {
+TEST_CASE("a graph split over ranks computes the same as the whole graph", "[interpreter]") {
   std::size_t first = 0;  // of each model other plans, where it is not all
   for (const ModelCase& model : model_cases()) {
     std::vector<NamedPlan> all = plans();
@@ -261,7 +261,7 @@ bool is_visible(const partition::Transfer& transfer, runtime::Fault::Kind kind) 
 
 }  // namespace
 
-TEST_CASE("every fault in a transfer is seen in what comes out", "[interpreter]") {
+TEST_CASE("every fault in a transfer changes a result", "[interpreter]") {
   const workload::OptimizerSettings optimizer{.weight_decay = 0.1, .clip = 0.5};
   const ModelCase gpt = training_case(
       "gpt", "gpt",

@@ -276,7 +276,7 @@ TEST_CASE("kernels wait for what a transfer brings, in both memories", "[runtime
   CHECK(trained(true, true) == expected);
 }
 
-TEST_CASE("whoever reads what a device has computed gets the error of a transfer", "[runtime]") {
+TEST_CASE("reading a device's results throws the error of a failed transfer", "[runtime]") {
   for (const bool by_queue : {false, true}) {
     Late late(true);
     late.micro(1);
@@ -291,7 +291,7 @@ TEST_CASE("whoever reads what a device has computed gets the error of a transfer
   }
 }
 
-TEST_CASE("what ranks agree on later is what a rank wants once its device has done the work before", "[runtime]") {
+TEST_CASE("a later agreement uses what the rank wants once the device has done the work before it", "[runtime]") {
   for (const bool direct : {false, true}) {
     Late late(true, direct);
     std::int32_t wish = 0;
@@ -305,7 +305,7 @@ TEST_CASE("what ranks agree on later is what a rank wants once its device has do
   }
 }
 
-TEST_CASE("a transfer that fails names the step that started it, though the host has begun the next", "[runtime]") {
+TEST_CASE("a failed transfer names the step that started it, though the host has begun the next", "[runtime]") {
   const auto failed = [](const auto& act) -> std::optional<std::int64_t> {
     try {
       act();
@@ -339,7 +339,7 @@ TEST_CASE("a transfer that fails names the step that started it, though the host
   }
 }
 
-TEST_CASE("the times of transfers are without those of agreements", "[runtime]") {
+TEST_CASE("the times of transfers do not include agreements", "[runtime]") {
   Late late(true);
   std::int32_t wish = 0;
   late.micro(1);
@@ -354,7 +354,7 @@ TEST_CASE("the times of transfers are without those of agreements", "[runtime]")
   CHECK(late.executor.hidden_seconds() == 2 * of_program);
 }
 
-TEST_CASE("an executor that is given up ends its transfers without running them", "[runtime]") {
+TEST_CASE("an executor that is destroyed ends its transfers without running them", "[runtime]") {
   const ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
   const partition::Programs programs = programs_of(model, device, true);
@@ -369,7 +369,7 @@ TEST_CASE("an executor that is given up ends its transfers without running them"
   CHECK(communicator.aborted.empty());
 }
 
-TEST_CASE("a rank that fails aborts its transfers in queues before they are freed", "[runtime]") {
+TEST_CASE("a failing rank aborts its queued transfers before they are freed", "[runtime]") {
   const ModelCase model = mlp();
   const device::Device& device = device::Device::find("unmapped");
   const partition::Programs programs = programs_of(model, device, true);
@@ -389,7 +389,7 @@ TEST_CASE("a rank that fails aborts its transfers in queues before they are free
   }
 }
 
-TEST_CASE("the time that transfers are hidden is without that of waits", "[runtime]") {
+TEST_CASE("the hidden time of transfers does not include waits", "[runtime]") {
   runtime::Waits waits;
   CHECK(waits.outside({10, 30}) == 20);
   waits.add({0, 5});

@@ -20,7 +20,7 @@ std::vector<std::uint64_t> passed(const Transfer& transfer, const std::vector<Ri
 
 }  // namespace
 
-TEST_CASE("bytes in a ring are counted from the memory that is sent and received", "[runtime]") {
+TEST_CASE("a ring's bytes are counted from the memory it sends and receives", "[runtime]") {
   // Blocks of 2, 2 and 1 elements: 10 less a member's own and less its neighbour's.
   CHECK(passed({.collective = Collective::all_reduce}, {{.send_bytes = 20, .recv_bytes = 20}}) ==
         std::vector<std::uint64_t>{24, 28, 28});
@@ -38,7 +38,7 @@ TEST_CASE("bytes in a ring are counted from the memory that is sent and received
   CHECK(passed(exchange, {{.send_bytes = 24, .recv_bytes = 24}}) == std::vector<std::uint64_t>{20, 16, 12});
 }
 
-TEST_CASE("blocks that do not fill the memory of a transfer are refused", "[runtime]") {
+TEST_CASE("blocks that do not fill a transfer's memory are refused", "[runtime]") {
   const auto error = [](const Transfer& transfer, const RingMemory& memory) {
     return error_of([&] { (void)Ring(transfer, memory, 2).passed_by(0); });
   };

@@ -90,7 +90,7 @@ TEST_CASE("healthy states are never taken for damaged ones", "[runtime]") {
   }
 }
 
-TEST_CASE("a bit that flips between two steps is found by the next step, and by a pass of its own", "[runtime]") {
+TEST_CASE("a bit flipped between two steps is found by the next step, and by verify_states()", "[runtime]") {
   for (const char* device : {"cpu", "reference"}) {
     for (const ModelCase& model : training_cases(graph::Remat::none)) {
       for (const graph::StateId state : model.graph.states.ids()) {
@@ -153,7 +153,7 @@ struct Growing final : device::AddedKernel {
 
 }  // namespace
 
-TEST_CASE("a program that is run twice tells the first state that has other bits the second time", "[runtime]") {
+TEST_CASE("a program run twice reports the first state whose bits differ", "[runtime]") {
   static float error = 0;
   graph::add_op({.name = "test.faulty", .rule = [](const graph::Attributes&, const std::vector<graph::TensorType>&) {
                    return graph::parse_rule("a b -> a b");

@@ -90,7 +90,7 @@ TEST_CASE("a line never reaches the terminal's last column", "[screen]") {
   }
 }
 
-TEST_CASE("what does not fit is left off at the end", "[screen]") {
+TEST_CASE("a line that is too long loses its end", "[screen]") {
   FakeScreen screen;
   screen.columns = 30;
   Progress progress(screen.sink(true), 200, 0);
@@ -100,7 +100,7 @@ TEST_CASE("what does not fit is left off at the end", "[screen]") {
   CHECK(screen.all() == "\rstep 1/200 0%  loss 2.5000");
 }
 
-TEST_CASE("a shrunken terminal is not wrapped by the padding", "[screen]") {
+TEST_CASE("padding does not wrap a line on a terminal that shrank", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(true), 200, 0);
   progress.update(at(1));
@@ -112,7 +112,7 @@ TEST_CASE("a shrunken terminal is not wrapped by the padding", "[screen]") {
   CHECK(screen.writes.back() == "\rstep 2/200 1%      ");
 }
 
-TEST_CASE("a rate is that of all steps since the line before, at the end of all", "[screen]") {
+TEST_CASE("a line's rate covers the steps since the line before, and the last line's covers all", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 4, 2);
   progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 100});
@@ -127,7 +127,7 @@ TEST_CASE("a rate is that of all steps since the line before, at the end of all"
   CHECK_THAT(screen.writes[2], Catch::EndsWith("  150 tok/s\n"));
 }
 
-TEST_CASE("a line of its own goes above the live one", "[screen]") {
+TEST_CASE("a printed line goes above the live line", "[screen]") {
   FakeScreen screen;
   screen.columns = 30;
   Progress progress(screen.sink(true), 200, 0);
@@ -141,7 +141,7 @@ TEST_CASE("a line of its own goes above the live one", "[screen]") {
         "\rstep 1/200 0%  loss 2.5000");
 }
 
-TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[screen]") {
+TEST_CASE("off a terminal the first step, every tenth of all and the last have a line", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 20, 0);
 
@@ -159,7 +159,7 @@ TEST_CASE("elsewhere lines are plain: first, each tenth, last", "[screen]") {
   CHECK(screen.all().find('\r') == std::string::npos);
 }
 
-TEST_CASE("elsewhere a slow run is heard of every ten seconds", "[screen]") {
+TEST_CASE("off a terminal a slow run has a line every ten seconds", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 1000000, 0);
 
@@ -171,7 +171,7 @@ TEST_CASE("elsewhere a slow run is heard of every ten seconds", "[screen]") {
   CHECK(screen.writes.size() == 3);
 }
 
-TEST_CASE("log_every and validations make lines due", "[screen]") {
+TEST_CASE("log_every and validations add lines", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 100, 7);
 
@@ -186,7 +186,7 @@ TEST_CASE("log_every and validations make lines due", "[screen]") {
   CHECK(screen.writes[3].find("step 14/100") == 0);
 }
 
-TEST_CASE("a run without steps shows nothing, one without an end no share", "[screen]") {
+TEST_CASE("a run without steps shows nothing, and a run without an end shows no percentage", "[screen]") {
   FakeScreen screen;
   Progress(screen.sink(true), 10, 0).finish();
   CHECK(screen.writes.empty());
@@ -196,7 +196,7 @@ TEST_CASE("a run without steps shows nothing, one without an end no share", "[sc
   CHECK(screen.all() == "step 5  loss 1.235e+05  - samples/s\n");
 }
 
-TEST_CASE("a descriptor that is no terminal, or a dumb one, gets plain lines", "[screen]") {
+TEST_CASE("a descriptor that is not a terminal, or a dumb one, gets plain lines", "[screen]") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
   const shardrun::files::FileDescriptor read_end(ends[0]);
@@ -223,7 +223,7 @@ TEST_CASE("a pseudo-terminal counts as one unless TERM says otherwise", "[screen
   CHECK_FALSE(descriptor_sink(terminal.get(), nullptr).is_terminal);
 }
 
-TEST_CASE("a screen that cannot be written is no error", "[screen]") {
+TEST_CASE("a screen that cannot be written is not an error", "[screen]") {
   const shardrun::files::FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   CHECK_NOTHROW(descriptor_sink(full.get(), nullptr).write("text"));
 }
@@ -235,7 +235,7 @@ TEST_CASE("a task without a loss shows none", "[screen]") {
   CHECK(screen.all() == "step 1/10 10%  250 it/s\n");
 }
 
-TEST_CASE("a line that stays shows a validation where it was measured, and nowhere else", "[screen]") {
+TEST_CASE("a validation is shown only in the line of its step", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 4, 1);
   for (std::int64_t step = 1; step <= 4; ++step) {
@@ -249,7 +249,7 @@ TEST_CASE("a line that stays shows a validation where it was measured, and nowhe
   }
 }
 
-TEST_CASE("a terminal shows at once what goes on before the first step, and how long it lasts", "[screen]") {
+TEST_CASE("a terminal shows the activity before the first step at once, with its duration", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
 
@@ -266,7 +266,7 @@ TEST_CASE("a terminal shows at once what goes on before the first step, and how 
         "\rcompiling\rcompiling, 2s\rfirst step   \r          \ra line\n\rfirst step\rstep 1/10 10%  1 tok/s");
 }
 
-TEST_CASE("a long validation shows how far it is, a short one nothing", "[screen]") {
+TEST_CASE("a long validation shows its progress, and a short one does not", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
   progress.update(at(1));
@@ -279,7 +279,7 @@ TEST_CASE("a long validation shows how far it is, a short one nothing", "[screen
   CHECK_THAT(screen.writes[10], Catch::StartsWith("\rstep 1/10 10%  validating batch 30/30, 1s  loss 2.5000"));
 }
 
-TEST_CASE("elsewhere what lasts is told after 10, 20 and 40 seconds", "[screen]") {
+TEST_CASE("off a terminal a long activity has a line after 10, 20 and 40 seconds", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 10, 0);
   progress.now_at("reading data");
@@ -293,7 +293,7 @@ TEST_CASE("elsewhere what lasts is told after 10, 20 and 40 seconds", "[screen]"
   CHECK(screen.writes == std::vector<std::string>{"compiling, 10s\n", "compiling, 20s\n", "compiling, 40s\n"});
 }
 
-TEST_CASE("a step is told of while it lasts, where it is longer than steps were", "[screen]") {
+TEST_CASE("a step that takes longer than those before is shown while it runs", "[screen]") {
   FakeScreen terminal;
   Progress live(terminal.sink(true), 10, 0);
   live.update(at(1));
@@ -314,7 +314,7 @@ TEST_CASE("a step is told of while it lasts, where it is longer than steps were"
   CHECK_THAT(pipe.writes[2], Catch::EndsWith("  step 3, 30s\n"));
 }
 
-TEST_CASE("time during which the process was stopped is in no estimate", "[screen]") {
+TEST_CASE("time in which the process was stopped does not change the estimate", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   const auto step = [&](std::int64_t number) {
@@ -333,7 +333,7 @@ TEST_CASE("time during which the process was stopped is in no estimate", "[scree
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 1m29s"));
 }
 
-TEST_CASE("a step that ends before the tick that notices a standstill is in no estimate either", "[screen]") {
+TEST_CASE("a stop that ends within a step, before a tick notices it, does not change the estimate", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.update(at(1));
@@ -355,7 +355,7 @@ TEST_CASE("a step that ends before the tick that notices a standstill is in no e
   CHECK_THAT(screen.writes.back(), Catch::EndsWith("  step 4, 10s\n"));
 }
 
-TEST_CASE("without ticks a long gap is a long step", "[screen]") {
+TEST_CASE("without ticks a long gap counts as a long step", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.update(at(1));
@@ -364,7 +364,7 @@ TEST_CASE("without ticks a long gap is a long step", "[screen]") {
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 4d02h"));
 }
 
-TEST_CASE("once ticks have ended every long gap is a long step", "[screen]") {
+TEST_CASE("after ticks have ended, every long gap counts as a long step", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(false), 100, 1);
   progress.tick();
@@ -377,7 +377,7 @@ TEST_CASE("once ticks have ended every long gap is a long step", "[screen]") {
   CHECK_THAT(screen.writes.back(), Catch::Contains("ETA 15m00s"));
 }
 
-TEST_CASE("what others write stands below the live line, not behind it", "[screen]") {
+TEST_CASE("text of others stands below the live line, not behind it", "[screen]") {
   FakeScreen screen;
   {
     Progress progress(screen.sink(true), 10, 0);
@@ -399,7 +399,7 @@ TEST_CASE("what others write stands below the live line, not behind it", "[scree
   CHECK(plain.all() == "step 1/10 10%  loss 2.5000  12.3k tok/s\n");
 }
 
-TEST_CASE("nothing is drawn into what others write until there is something new", "[screen]") {
+TEST_CASE("nothing is drawn into text of others until there is something new", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(true), 10, 0);
   const auto tick_for_a_while = [&] {
@@ -426,7 +426,7 @@ TEST_CASE("nothing is drawn into what others write until there is something new"
   CHECK(screen.writes.size() == after_step + 10);
 }
 
-TEST_CASE("what follows the last step is shown below it and leaves nothing", "[screen]") {
+TEST_CASE("an activity after the last step is shown below it and then erased", "[screen]") {
   FakeScreen screen;
   Progress progress(screen.sink(true), 1, 0);
   progress.update({.step = 1, .loss = {}, .val_loss = {}, .rate = 1});
@@ -439,7 +439,7 @@ TEST_CASE("what follows the last step is shown below it and leaves nothing", "[s
   CHECK(screen.all().substr(before) == "\rsampling token 7/20, 1s\r                       \r");
 }
 
-TEST_CASE("a ticker's end waits for the call under way", "[screen]") {
+TEST_CASE("a ticker's destructor waits for the running call", "[screen]") {
   std::atomic<bool> is_under_way = false;
   std::atomic<bool> is_ending = false;
   std::atomic<bool> has_returned = false;

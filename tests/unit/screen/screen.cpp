@@ -34,7 +34,7 @@ struct StoppedWriter {
 
 }  // namespace
 
-TEST_CASE("a screen that takes nothing holds up nobody, and shows all once it does", "[screen]") {
+TEST_CASE("a blocked screen delays nobody, and shows everything once it is unblocked", "[screen]") {
   StoppedWriter stopped;
   Screen screen(stopped.writer());
   std::string expected;
@@ -70,7 +70,7 @@ TEST_CASE("a screen can be asked how much waits while it writes", "[screen]") {
   CHECK(taken == 1'000'000);
 }
 
-TEST_CASE("a screen that takes nothing is given up, one that takes something is waited for", "[screen]") {
+TEST_CASE("a screen that takes nothing is given up, and a slow one is waited for", "[screen]") {
   StoppedWriter stopped;
   Screen given_up(stopped.writer());
   given_up.write("the end");
@@ -87,7 +87,7 @@ TEST_CASE("a screen that takes nothing is given up, one that takes something is 
   CHECK(taken.size() == 1'000'000);
 }
 
-TEST_CASE("the thread of a screen that was given up needs nothing of it", "[screen]") {
+TEST_CASE("the thread of an abandoned screen does not use the screen", "[screen]") {
   StoppedWriter stopped;
   std::promise<void> ended;
   {
@@ -101,7 +101,7 @@ TEST_CASE("the thread of a screen that was given up needs nothing of it", "[scre
   CHECK(ended.get_future().wait_for(60s) == std::future_status::ready);
 }
 
-TEST_CASE("updates are left out where the screen is behind, lines and the end are not", "[screen]") {
+TEST_CASE("updates are dropped while the screen is behind, but lines and the end are not", "[screen]") {
   std::string shown;
   bool is_behind = false;
   Progress progress({.write = [&](std::string_view text) { shown += text; },

@@ -97,7 +97,7 @@ struct Stage {
 }  // namespace
 
 // Parameters, gradients and Adam's two moments, four bytes each: section 5.
-TEST_CASE("each stage of ZeRO keeps what its formula says, within an element of each tensor", "[strategies]") {
+TEST_CASE("each stage of ZeRO keeps the bytes of its formula, within an element for each tensor", "[strategies]") {
   for (const bool tied : {true, false}) {
     const ModelCase model = gpt(tied);
     const auto tensors = static_cast<double>(parameters_of(model.graph).size());
@@ -121,7 +121,7 @@ TEST_CASE("each stage of ZeRO keeps what its formula says, within an element of 
 }
 
 // Section 7: 2Ψ, 2Ψ, 2Ψ and 3Ψ elements at the most, times (N−1)/N.
-TEST_CASE("each stage of ZeRO sends each tensor as often as it must", "[strategies]") {
+TEST_CASE("each stage of ZeRO sends each tensor as often as its formula says", "[strategies]") {
   for (const bool tied : {true, false}) {
     const ModelCase model = gpt(tied);
     for (const char* strategy : {"dp", "zero1", "zero2", "zero3"}) {

@@ -15,7 +15,7 @@ Choice combined(std::vector<plan::MeshAxis> mesh, std::int64_t zero, const std::
 
 }  // namespace
 
-TEST_CASE("data, tensor and pipeline parallelism together compute what the reference does", "[strategies]") {
+TEST_CASE("data, tensor and pipeline parallelism together agree with the reference", "[strategies]") {
   const std::vector<plan::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
   std::vector<Choice> whole;
   std::vector<Choice> split;
@@ -29,7 +29,7 @@ TEST_CASE("data, tensor and pipeline parallelism together compute what the refer
   check_all_agree({full_gpt()}, split);
 }
 
-TEST_CASE("so do meshes whose sizes divide by nothing", "[strategies]") {
+TEST_CASE("meshes whose sizes divide nothing evenly agree with the reference", "[strategies]") {
   std::vector<Choice> choices;
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
     choices.push_back(combined({{"data", 3}, {"model", 2}}, zero, "1f1b", zero % 2 == 1));
@@ -43,7 +43,7 @@ TEST_CASE("so do meshes whose sizes divide by nothing", "[strategies]") {
   check_all_agree({five_layers()}, choices);
 }
 
-TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strategies]") {
+TEST_CASE("an mlp and a model with recomputation agree with the reference on three mesh axes", "[strategies]") {
   const std::vector<plan::MeshAxis> cube = {{"data", 2}, {"model", 2}, {"pipe", 2}};
   for (std::int64_t zero = 0; zero <= 3; ++zero) {
     check_agrees(mlp_of_numbers(), combined(cube, zero, "zb-h1"));
@@ -55,7 +55,7 @@ TEST_CASE("so does an mlp, and a model whose layers are computed again", "[strat
   }
 }
 
-TEST_CASE("parameters that are split are brought together on every stage of a pipeline", "[strategies]") {
+TEST_CASE("split parameters are gathered on every stage of a pipeline", "[strategies]") {
   check_agrees(plain_gpt(), combined({{"data", 2}, {"pipe", 2}}, 3, "gpipe"));
   Choice each = combined({{"data", 2}, {"pipe", 2}}, 3, "zb-h1");
   each.options.set("unit", "tensor");

@@ -44,7 +44,7 @@ const workload::OptimizerSettings plain_sgd{.kind = workload::OptimizerSettings:
 
 }  // namespace
 
-TEST_CASE("hooks that sum gradients in ways of their own agree with the reference", "[strategies]") {
+TEST_CASE("hooks that sum gradients in other ways agree with the reference", "[strategies]") {
   for (const char* mode : {"sum", "scatter", "swap"}) {
     for (const VerifyCase& model : {plain_gpt(), mlp_of_numbers()}) {
       for (const std::uint32_t data : {1U, 2U, 3U, 8U}) {
@@ -58,14 +58,14 @@ TEST_CASE("hooks that sum gradients in ways of their own agree with the referenc
   }
 }
 
-TEST_CASE("top-k that sends everything agrees with the reference", "[strategies]") {
+TEST_CASE("top-k with ratio 1 agrees with the reference", "[strategies]") {
   for (const VerifyCase& model : {plain_gpt(), full_gpt(), mlp_of_labels()}) {
     check_agrees(model, {"topk", ranks(1), {{"ratio", 1.0}}});
     check_agrees(model, {"topk", ranks(3), {{"ratio", 1.0}}});
   }
 }
 
-TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
+TEST_CASE("top-k sends its share of the elements and keeps the rest", "[strategies]") {
   const Split whole(plain_gpt(), {"topk", ranks(3), {{"ratio", 1.0}}});
   const Split split(plain_gpt(), {"topk", ranks(3), {{"ratio", 0.05}}});
   std::map<std::string, std::vector<float>> gradients;
@@ -110,7 +110,7 @@ TEST_CASE("top-k sends so many elements and keeps the others", "[strategies]") {
   });
 }
 
-TEST_CASE("what top-k has not sent goes out later, also on one rank", "[strategies]") {
+TEST_CASE("elements that top-k has not sent are sent later, also on one rank", "[strategies]") {
   const std::uint32_t members = GENERATE(1U, 2U);
   const Split split(sgd_case(6, 1, plain_sgd), {"topk", ranks(members), {{"ratio", 0.01}}});
   CHECK(states_of(split, StateKind::hook_state).size() == states_of(split, StateKind::parameter).size());
@@ -197,7 +197,7 @@ class Replicas {
 
 }  // namespace
 
-TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[strategies]") {
+TEST_CASE("local SGD is replicas that train alone and average every few steps", "[strategies]") {
   const workload::OptimizerSettings momentum{
       .kind = workload::OptimizerSettings::Kind::sgd, .momentum = 0.9, .weight_decay = 0.1, .clip = 0.5};
   for (const workload::OptimizerSettings& optimizer : {plain_sgd, momentum, workload::OptimizerSettings{.clip = 0.1}}) {
@@ -220,8 +220,7 @@ TEST_CASE("local SGD is replicas that train alone and meet every few steps", "[s
   }
 }
 
-TEST_CASE("hooks of an earlier interface are left out along an axis of one rank, and a person is told",
-          "[strategies]") {
+TEST_CASE("hooks of the earlier interface are left out along an axis of one rank, with a notice", "[strategies]") {
   const plugins::Strategy earlier = plugins::Strategy::open({SHARDRUN_HOOKED_PLUGINS "/earlier"}, "hooked");
   const VerifyCase model = plain_gpt();
   plugins::StrategyRequest request = compile::describe(model.model.graph, model.model.microbatch_rows);
@@ -238,7 +237,7 @@ TEST_CASE("hooks of an earlier interface are left out along an axis of one rank,
              Contains("was built for plugin interface 1.7: its hook sync_gradients is left out"));
 }
 
-TEST_CASE("what varies says so", "[strategies]") {
+TEST_CASE("the placement of a varying state says that it varies", "[strategies]") {
   const Split split(plain_gpt(), {"local_sgd", ranks(2), {{"every", std::int64_t{1}}}});
   for (const StateId state : states_of(split, StateKind::gradient)) {
     CHECK(to_string(split.partition.placements.states[state], split.partition.placements.mesh)
@@ -246,7 +245,7 @@ TEST_CASE("what varies says so", "[strategies]") {
   }
 }
 
-TEST_CASE("a hook after a step is called every so many, with what it keeps, also on one rank", "[strategies]") {
+TEST_CASE("a hook after a step is called every so many steps, with its states, also on one rank", "[strategies]") {
   const std::uint32_t data = GENERATE(1U, 2U);
   const Split split(plain_gpt(), hooked({{"data", data}, {"model", 2}}, "count"));
   const std::vector<StateId> kept = states_of(split, StateKind::hook_state);
@@ -287,14 +286,14 @@ std::vector<std::string> parted(const VerifyCase& model, const Choice& choice) {
 
 }  // namespace
 
-TEST_CASE("a hook that looks at all of a group does the same wherever the same is held", "[strategies]") {
+TEST_CASE("a hook that decides over a whole group decides the same on all copies", "[strategies]") {
   CHECK(parted(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "choose")) == std::vector<std::string>{});
   CHECK(parted(full_gpt(), hooked({{"data", 2}, {"model", 3}}, "choose")) == std::vector<std::string>{});
   CHECK(parted(five_layers(), hooked({{"pipe", 2}, {"data", 2}}, "choose")) == std::vector<std::string>{});
   CHECK(parted(plain_gpt(), hooked({{"pipe", 2}, {"data", 2}, {"model", 2}}, "choose")) == std::vector<std::string>{});
 }
 
-TEST_CASE("a hook is told the samples of the gradients that it is given", "[strategies]") {
+TEST_CASE("a hook is told the number of samples behind its gradients", "[strategies]") {
   // 3, 2 and 2 samples, over replica 2 × data 2: of the three 2 and 1, of the two 1 and 1; and of these 1 and 1, 1 and
   // 0.
   const Split split(plain_gpt(),
@@ -309,7 +308,7 @@ TEST_CASE("a hook is told the samples of the gradients that it is given", "[stra
   });
 }
 
-TEST_CASE("what a hook keeps may begin as its tensors", "[strategies]") {
+TEST_CASE("a hook's states may begin with the values of its tensors", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}, {"model", 2}}, "count"));
   const auto& states = split.checked.model.graph.states;
   split.interpret(2, [&](std::int64_t step, verify::Moment moment, runtime::Interpreter& ranks) {
@@ -323,7 +322,7 @@ TEST_CASE("what a hook keeps may begin as its tensors", "[strategies]") {
   });
 }
 
-TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "[strategies]") {
+TEST_CASE("some tensors may vary if no gradients are clipped by the norm of all", "[strategies]") {
   const auto model = [](double clip) {
     return VerifyCase(training_case("gpt", "gpt", {{"layers", "2"}, {"heads", "2"}, {"width", "8"}, {"context", "6"}},
                                     {.vocab = 11}, {.batch = 4, .microbatches = 1, .optimizer = {.clip = clip}}));
@@ -342,7 +341,7 @@ TEST_CASE("some tensors may vary where nothing is clipped by the norm of all", "
                  Contains("[train] clip"));
 }
 
-TEST_CASE("what no hook can do is refused before anything runs", "[strategies]") {
+TEST_CASE("an invalid exchange of a hook is refused before anything runs", "[strategies]") {
   const VerifyCase model = plain_gpt();
   const auto refused = [&](const char* mode) { return refusal(model, hooked({{"data", 2}}, mode)); };
   CHECK_THAT(refused("unknown buffer"), Contains("strategy 'hooked', hook sync_gradients of ") &&
@@ -369,14 +368,14 @@ TEST_CASE("what no hook can do is refused before anything runs", "[strategies]")
   CHECK_THAT(refused("varies split"), Contains("varies over mesh axis 'data', which splits it too"));
 }
 
-TEST_CASE("a hook that fails says why", "[strategies]") {
+TEST_CASE("a failing hook gives the reason", "[strategies]") {
   const Split split(plain_gpt(), hooked({{"data", 2}}, "fails"));
   CHECK_THAT(
       error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),
       Contains("hook sync_gradients of ") && Contains("call 3: strategy 'hooked': these gradients are not to my"));
 }
 
-TEST_CASE("hooks over an axis of one rank are asked and called as others", "[strategies]") {
+TEST_CASE("hooks over an axis of one rank are called like others", "[strategies]") {
   CHECK_THAT(refusal(plain_gpt(), hooked({{"data", 1}, {"model", 2}}, "throws")), Contains("no hook today"));
   const Split split(plain_gpt(), hooked({{"data", 1}}, "fails"));
   CHECK_THAT(error_of([&] { split.interpret(1, [](std::int64_t, verify::Moment, runtime::Interpreter&) {}); }),

@@ -86,7 +86,7 @@ Step step_of(const Choice& choice, std::optional<DType> mixed) {
 
 }  // namespace
 
-TEST_CASE("a parameter takes the bytes that its precision says, on every rank", "[strategies]") {
+TEST_CASE("a parameter takes the bytes of its precision on every rank", "[strategies]") {
   const auto all = static_cast<double>(graph::parameter_count(gpt(std::nullopt).graph));
   for (const Division& division : divisions()) {
     std::vector<double> held;  // parameters that each rank has a part of, by float32's plan
@@ -118,7 +118,7 @@ TEST_CASE("a parameter takes the bytes that its precision says, on every rank", 
   }
 }
 
-TEST_CASE("what data parallelism sends is half with bfloat16 gradients", "[strategies]") {
+TEST_CASE("data parallelism sends half the bytes with bfloat16 gradients", "[strategies]") {
   const Step wide = step_of({"dp", ranks(4)}, std::nullopt);
   CHECK(step_of({"dp", ranks(4)}, DType::f32).sent == wide.sent);
   const Step half = step_of({"dp", ranks(4)}, DType::bf16);
@@ -128,7 +128,7 @@ TEST_CASE("what data parallelism sends is half with bfloat16 gradients", "[strat
   CHECK(2 * half.sent.at(gradients) + half.sent.at(rest) == wide.sent.at(rest));
 }
 
-TEST_CASE("zero3 gathers half in mixed precision, and reduces the gradients' type", "[strategies]") {
+TEST_CASE("in mixed precision zero3 gathers half the bytes, and reduces gradients in their type", "[strategies]") {
   const Choice zero3{"zero3", ranks(4)};
   const Step wide = step_of(zero3, std::nullopt);
   for (const DType gradients : {DType::f32, DType::bf16}) {
@@ -142,7 +142,7 @@ TEST_CASE("zero3 gathers half in mixed precision, and reduces the gradients' typ
   }
 }
 
-TEST_CASE("tensor parallelism and pipelines send half of the activations' bytes", "[strategies]") {
+TEST_CASE("in mixed precision tensor parallelism and pipelines send half the bytes of activations", "[strategies]") {
   for (const bool sequence : {false, true}) {
     const Choice tp{"tp", ranks(4), {{"sequence", sequence}}};
     const Step wide = step_of(tp, std::nullopt);

@@ -67,7 +67,7 @@ TEST_CASE("in mixed precision hooks that sum gradients agree with the reference"
   check_agrees(model, {"topk", ranks(3), {{"ratio", 1.0}}});
 }
 
-TEST_CASE("in mixed precision replicas take the mean of their master weights", "[strategies]") {
+TEST_CASE("in mixed precision replicas average their master weights", "[strategies]") {
   const Split split(mixed_gpt(graph::DType::f32), {"local_sgd", ranks(3), {{"every", std::int64_t{2}}}});
   check_rounded(split, [&](std::int64_t step, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(split, StateKind::parameter)) {
@@ -78,14 +78,15 @@ TEST_CASE("in mixed precision replicas take the mean of their master weights", "
   });
 }
 
-TEST_CASE("in mixed precision a hook after a step changes master weights, and parameters follow", "[strategies]") {
+TEST_CASE("in mixed precision a hook after a step changes master weights, and parameters are rounded from them",
+          "[strategies]") {
   const auto nothing = [](std::int64_t, runtime::Interpreter&) {};
   check_rounded(Split(mixed_gpt(graph::DType::f32), hooked({{"data", 2}, {"model", 2}}, "choose")), nothing);
   check_rounded(Split(mixed_gpt(graph::DType::f32, "false"), hooked({{"pipe", 2}, {"data", 2}}, "choose")), nothing);
   check_rounded(Split(mixed_gpt(graph::DType::f32), hooked({{"data", 1}, {"model", 2}}, "choose")), nothing);
 }
 
-TEST_CASE("in mixed precision gradients that hooks sum are float32, and so is what a hook keeps", "[strategies]") {
+TEST_CASE("in mixed precision gradients and states of hooks are float32", "[strategies]") {
   const Split topk(mixed_gpt(graph::DType::f32), {"topk", ranks(3), {{"ratio", 0.05}}});
   check_rounded(topk, [&](std::int64_t, runtime::Interpreter& ranks) {
     for (const StateId state : states_of(topk, StateKind::parameter)) {
@@ -107,7 +108,7 @@ TEST_CASE("in mixed precision gradients that hooks sum are float32, and so is wh
   });
 }
 
-TEST_CASE("in mixed precision what hooks are not given is refused, and told why", "[strategies]") {
+TEST_CASE("in mixed precision hooks for tensors that are not float32 are refused with the reason", "[strategies]") {
   const VerifyCase half = mixed_gpt(graph::DType::bf16);
   const auto gradients = [](const char* strategy) {
     return Contains(std::string("strategy ") + strategy +
@@ -130,7 +131,7 @@ TEST_CASE("in mixed precision what hooks are not given is refused, and told why"
   }
 }
 
-TEST_CASE("a refusal of mixed precision has the place of the setting that it names", "[strategies]") {
+TEST_CASE("a refusal in mixed precision has the place of the setting that it names", "[strategies]") {
   const auto refused = [](std::vector<std::string> settings) {
     settings.insert(settings.end(), {"plugins.path=" SHARDRUN_HOOKED_PLUGINS ":" SHARDRUN_PLUGINS, "job.ranks=2",
                                      "train.precision=mixed"});

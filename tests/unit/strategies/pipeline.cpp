@@ -21,15 +21,15 @@ std::vector<Choice> pipelines(const std::vector<std::uint32_t>& numbers) {
 }  // namespace
 
 // More stages than layers, and more chunks: some have none, and hand on what they are given.
-TEST_CASE("pipelines with every schedule compute what the reference does", "[strategies]") {
+TEST_CASE("pipelines with every schedule agree with the reference", "[strategies]") {
   check_all_agree({plain_gpt(), full_gpt(), mlp_of_numbers()}, pipelines({1, 2, 3, 4, 8}));
 }
 
-TEST_CASE("pipelines over more layers than stages compute what the reference does", "[strategies]") {
+TEST_CASE("pipelines over more layers than stages agree with the reference", "[strategies]") {
   check_all_agree({five_layers()}, pipelines({2, 4}));
 }
 
-TEST_CASE("pipelines whose layers are computed again compute what the reference does", "[strategies]") {
+TEST_CASE("pipelines with recomputation agree with the reference", "[strategies]") {
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     check_all_agree(
         {gpt_case("gpt, computed again", {.layers = "3", .bias = "true", .dropout = "0.2", .remat = remat})},
@@ -37,7 +37,7 @@ TEST_CASE("pipelines whose layers are computed again compute what the reference 
   }
 }
 
-TEST_CASE("a pipeline of one microbatch computes what the reference does", "[strategies]") {
+TEST_CASE("a pipeline of one microbatch agrees with the reference", "[strategies]") {
   const VerifyCase one(training_case("gpt, one microbatch", "gpt",
                                      {{"layers", "2"}, {"heads", "2"}, {"width", "4"}, {"context", "3"}}, {.vocab = 5},
                                      {.batch = 3, .eval_rows = 2, .eval_samples = 3, .optimizer = {.clip = 0.5}}));

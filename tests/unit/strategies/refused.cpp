@@ -19,7 +19,7 @@ ModelCase heat() {
 
 }  // namespace
 
-TEST_CASE("a model without what a strategy splits is refused, and told why", "[strategies]") {
+TEST_CASE("a model without the axes that a strategy splits is refused with the reason", "[strategies]") {
   for (const char* strategy : {"dp", "zero1", "zero2", "zero3", "hsdp", "3d"}) {
     CHECK_THAT(refusal(heat(), {strategy, ranks(2)}),
                Contains("2: strategy '" + std::string(strategy) + "'") &&
@@ -34,7 +34,7 @@ TEST_CASE("a model without what a strategy splits is refused, and told why", "[s
              Contains("splits cut points along the axis seq"));
 }
 
-TEST_CASE("a mesh that a strategy has no use for is refused, and told why", "[strategies]") {
+TEST_CASE("a mesh that does not suit a strategy is refused with the reason", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 2}}, {{"zero", std::int64_t{3}}, {"keep", std::string("*")}}}),
              Contains("keep would last through all microbatches"));
@@ -61,7 +61,7 @@ TEST_CASE("options that do not go together are refused", "[strategies]") {
   CHECK_THAT(refusal(gpt, {"zero3", ranks(2), {{"keep", "nothing/*"}}}), Contains("nothing/*"));
 }
 
-TEST_CASE("an option that would do nothing is refused, and told why", "[strategies]") {
+TEST_CASE("an option without an effect is refused with the reason", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   const std::vector<plan::MeshAxis> mesh = {{"data", 2}, {"pipe", 2}};
   const OptionValue three = std::int64_t{3};
@@ -83,7 +83,7 @@ TEST_CASE("an option that would do nothing is refused, and told why", "[strategi
              Contains("schedule = zb-h1 has no effect without stages, of which [mesh] pipe is the number"));
 }
 
-TEST_CASE("what has an effect in some meshes goes with an axis of size 1, and a default with all", "[strategies]") {
+TEST_CASE("an option whose mesh axis has size 1 is accepted, and defaults are accepted everywhere", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   const std::vector<plan::MeshAxis> mesh = {{"data", 2}, {"pipe", 1}};
   for (const std::string& schedule : all_schedules()) {

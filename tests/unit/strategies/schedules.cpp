@@ -114,7 +114,7 @@ std::vector<std::size_t> most_alive_of_stages(const std::string& schedule, std::
 
 }  // namespace
 
-TEST_CASE("schedules do everything once, in an order in which no stage waits for ever", "[strategies]") {
+TEST_CASE("schedules have every action once, in an order in which no stage waits forever", "[strategies]") {
   for (const Schedule& schedule : schedules) {
     for (std::uint32_t stages = 1; stages <= 6; ++stages) {
       const std::uint32_t chunks = stages == 1 ? 1 : schedule.chunks;
@@ -141,7 +141,7 @@ TEST_CASE("schedules do everything once, in an order in which no stage waits for
   }
 }
 
-TEST_CASE("one forward, one backward keeps fewer microbatches than GPipe", "[strategies]") {
+TEST_CASE("1F1B keeps fewer microbatches than GPipe", "[strategies]") {
   using Most = std::vector<std::size_t>;
   CHECK(most_alive_of_stages("gpipe", 4, 7) == Most{7, 7, 7, 7});
   CHECK(most_alive_of_stages("1f1b", 4, 7) == Most{4, 3, 2, 1});

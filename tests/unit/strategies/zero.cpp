@@ -12,7 +12,7 @@ std::vector<VerifyCase> all_models() { return {plain_gpt(), full_gpt(), mlp_of_n
 
 }  // namespace
 
-TEST_CASE("data parallelism with each stage of ZeRO computes what the reference does", "[strategies]") {
+TEST_CASE("data parallelism with each stage of ZeRO agrees with the reference", "[strategies]") {
   std::vector<Choice> choices;
   for (const char* strategy : {"dp", "zero1", "zero2", "zero3"}) {
     for (const std::uint32_t number : numbers) {
@@ -22,7 +22,7 @@ TEST_CASE("data parallelism with each stage of ZeRO computes what the reference 
   check_all_agree(all_models(), choices);
 }
 
-TEST_CASE("so it does whatever is moved at once, and whatever is kept together", "[strategies]") {
+TEST_CASE("ZeRO with other buckets, units and kept tensors agrees with the reference", "[strategies]") {
   const VerifyCase gpt = full_gpt();
   for (const char* strategy : {"zero1", "zero2", "zero3"}) {
     check_agrees(gpt, {strategy, ranks(3), {{"bucket_mb", 0.0}}});
@@ -34,7 +34,7 @@ TEST_CASE("so it does whatever is moved at once, and whatever is kept together",
   check_agrees(plain_gpt(), {"zero3", ranks(2), {{"unit", "tensor"}, {"keep", "layer.1/*"}}});
 }
 
-TEST_CASE("so it does where layers are computed again", "[strategies]") {
+TEST_CASE("ZeRO and tensor parallelism with recomputation agree with the reference", "[strategies]") {
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     const VerifyCase gpt = gpt_case(remat == graph::Remat::layer ? "gpt, layers again" : "gpt, what is cheap again",
                                     {.bias = "true", .dropout = "0.2", .remat = remat});
@@ -45,7 +45,7 @@ TEST_CASE("so it does where layers are computed again", "[strategies]") {
   }
 }
 
-TEST_CASE("tensor parallelism, with a sequence split or not, computes what the reference does", "[strategies]") {
+TEST_CASE("tensor parallelism agrees with the reference, with and without a split sequence", "[strategies]") {
   std::vector<Choice> whole;
   std::vector<Choice> split;
   for (const std::uint32_t number : numbers) {
@@ -56,7 +56,7 @@ TEST_CASE("tensor parallelism, with a sequence split or not, computes what the r
   check_all_agree({plain_gpt(), full_gpt()}, split);
 }
 
-TEST_CASE("copies of what is split within groups compute what the reference does", "[strategies]") {
+TEST_CASE("hybrid sharding with replicas agrees with the reference", "[strategies]") {
   check_all_agree({plain_gpt(), full_gpt(), mlp_of_numbers()},
                   {{"hsdp", {{"replica", 1}, {"shard", 1}}},
                    {"hsdp", ranks(3)},

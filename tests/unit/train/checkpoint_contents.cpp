@@ -45,7 +45,8 @@ std::vector<std::int64_t> written_of(const checkpoint::Contents& contents, const
 
 }  // namespace
 
-TEST_CASE("a replica is divided among as many ranks as get 64 KiB each, those that write least", "[checkpoint]") {
+TEST_CASE("a replica is written by as many ranks as get 64 KiB each, those with the least to write first",
+          "[checkpoint]") {
   const TemporaryFolder folder;
   const compile::Compiled compiled =
       compile_ready(text_job_in(folder, {"job.ranks=3", "job.strategy=dp", "model.width=128", "model.layers=1"}));
@@ -72,7 +73,7 @@ TEST_CASE("a replica is divided among as many ranks as get 64 KiB each, those th
   CHECK(most - least < (64U << 10U));
 }
 
-TEST_CASE("in mixed precision the float32 copy of a parameter is written, as the parameter", "[checkpoint]") {
+TEST_CASE("in mixed precision a checkpoint has the float32 master as the parameter", "[checkpoint]") {
   const TemporaryFolder folder;
   const checkpoint::Contents contents =
       contents_in(compile_ready(text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "train.precision=mixed"})));
@@ -86,7 +87,7 @@ TEST_CASE("in mixed precision the float32 copy of a parameter is written, as the
   CHECK(static_cast<std::size_t>(parameters) * 3 == contents.tensors.size());
 }
 
-TEST_CASE("a state that varies between ranks is a tensor for each of them", "[checkpoint]") {
+TEST_CASE("a state that varies between ranks is saved as a tensor for each rank", "[checkpoint]") {
   const TemporaryFolder folder;
   compile::Compiled compiled = compile_ready(text_job_in(folder, {"job.ranks=2", "job.strategy=dp"}));
   const auto& states = compiled.graph.states;

@@ -66,7 +66,7 @@ struct Importing {
 
 }  // namespace
 
-TEST_CASE("imported weights are a checkpoint that the job goes on from", "[checkpoint]") {
+TEST_CASE("a job continues from a checkpoint of imported weights", "[checkpoint]") {
   for (const std::vector<std::string>& settings :
        std::vector<std::vector<std::string>>{{}, {"train.precision=mixed"}, {"job.ranks=2", "job.strategy=zero3"}}) {
     const Importing importing(settings);
@@ -89,7 +89,7 @@ TEST_CASE("imported weights are a checkpoint that the job goes on from", "[check
   }
 }
 
-TEST_CASE("an import keeps what a later checkpoint would hide", "[checkpoint]") {
+TEST_CASE("an import is refused if the folder has a checkpoint of the same or a later step", "[checkpoint]") {
   const Importing importing;
   static_cast<void>(importing.run(3));
   CHECK_THAT(importing.error(3), Contains("made' has a checkpoint of step 3 already"));
@@ -112,7 +112,7 @@ TEST_CASE("every difference between weights and a job is named", "[checkpoint]")
   CHECK(checkpoint::list_checkpoints(importing.folder / "made").empty());
 }
 
-TEST_CASE("an import does not remove the unfinished checkpoint that it reads", "[checkpoint]") {
+TEST_CASE("an import refuses weights in an unfinished checkpoint and does not remove it", "[checkpoint]") {
   Importing importing;
   const std::filesystem::path unfinished = checkpoint::unfinished_path(importing.folder / "made", 7);
   std::filesystem::create_directories(unfinished);

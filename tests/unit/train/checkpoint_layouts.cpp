@@ -190,7 +190,7 @@ TEST_CASE("a checkpoint of any layout is read in any other, bit for bit", "[chec
   }
 }
 
-TEST_CASE("what may not change is refused with both values", "[checkpoint]") {
+TEST_CASE("a change of model or optimizer is refused with both values", "[checkpoint]") {
   const TemporaryFolder folder;
   const SavedLayout& single = saved_layouts().front();
   const Ranks ranks(folder, single);

@@ -62,7 +62,7 @@ std::vector<std::string> four_stages(const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("of a job with ranks elsewhere, each rank may be on any GPU of this machine", "[train][cuda]") {
+TEST_CASE("if a job has ranks on other machines, any of its ranks may be on a GPU of this one", "[train][cuda]") {
   const Planned four(four_stages("cuda"));
   REQUIRE(four.least() < four.most());
 
@@ -79,7 +79,8 @@ TEST_CASE("of a job with ranks elsewhere, each rank may be on any GPU of this ma
   CHECK(of_plan.ranks == lacking.ranks);
 }
 
-TEST_CASE("ranks that share a GPU, of a job with ranks elsewhere, may all be the fullest", "[train][cuda]") {
+TEST_CASE("ranks that share a GPU are counted as the fullest ones if a job has ranks on other machines",
+          "[train][cuda]") {
   Planned four(four_stages("cuda:0,0"));
   const std::uint64_t fullest_two = 2 * four.most();
 
@@ -95,7 +96,7 @@ TEST_CASE("ranks that share a GPU, of a job with ranks elsewhere, may all be the
   CHECK(four.fit_of_cluster(fullest_two).fits());
 }
 
-TEST_CASE("ranks that have met are refused together where their GPU has less than they need", "[train][cuda]") {
+TEST_CASE("ranks that know each other are refused together if their GPU has too little memory", "[train][cuda]") {
   const Planned two({"job.device=cuda:0,0", "job.ranks=2", "job.strategy=dp"});
   const std::uint64_t needed = two.needs[0] + two.needs[1];
   const auto require = [&](std::uint64_t memory) {

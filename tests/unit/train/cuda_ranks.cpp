@@ -135,8 +135,7 @@ struct TwoRanks {
 
 }  // namespace
 
-TEST_CASE("a rank on a GPU is asked whether it wants to stop after a step when the GPU has done the step",
-          "[train][cuda]") {
+TEST_CASE("a rank on a GPU is asked whether to stop after the GPU has done the step", "[train][cuda]") {
   for (const std::string_view transport : transports) {
     INFO(transport);
     const TwoRanks two(transport);
@@ -186,7 +185,7 @@ TEST_CASE("a step with staged transfers allocates nothing in the rank's thread",
   device::cuda::emulated::set_enqueue(fake_cuda::enqueue);
 }
 
-TEST_CASE("ranks on GPUs of which one is asked to stop within a step do one step more", "[train][cuda]") {
+TEST_CASE("if a rank on a GPU is asked to stop within a step, all ranks do one step more", "[train][cuda]") {
   constexpr std::int64_t within = 5;  // counted from 0
   for (const int asked : {0, 1}) {
     INFO(asked);

@@ -86,7 +86,7 @@ std::vector<train::StepResult> late(OnGpu& at, std::int64_t steps) {
 
 }  // namespace
 
-TEST_CASE("steps that are read late have the bits of those that are read at once", "[train][cuda]") {
+TEST_CASE("steps read late have the same bits as steps read at once", "[train][cuda]") {
   for (const char* microbatches : {"data.microbatches=1", "data.microbatches=3"}) {
     INFO(microbatches);
     OnGpu first({microbatches, "model.dropout=0.1"});
@@ -106,7 +106,7 @@ TEST_CASE("steps that are read late have the bits of those that are read at once
   }
 }
 
-TEST_CASE("in a step the host waits once, for the step before, while the GPU has all of the next", "[train][cuda]") {
+TEST_CASE("the host waits once a step, for the step before, while the GPU has the whole next step", "[train][cuda]") {
   OnGpu at;
   static_cast<void>(late(at, 4));
   constexpr std::int64_t steps = 10;
@@ -124,7 +124,7 @@ TEST_CASE("in a step the host waits once, for the step before, while the GPU has
   CHECK(after.behind - before.behind == after.given - before.given);
 }
 
-TEST_CASE("a step makes nothing of CUDA's and allocates nothing", "[train][cuda]") {
+TEST_CASE("a step creates no CUDA objects and allocates nothing", "[train][cuda]") {
   constexpr std::int64_t of_emulator = 2;  // allocations for the arguments of each kernel that is launched
   for (const char* microbatches : {"data.microbatches=1", "data.microbatches=3"}) {
     INFO(microbatches);
@@ -147,7 +147,7 @@ TEST_CASE("a step makes nothing of CUDA's and allocates nothing", "[train][cuda]
   }
 }
 
-TEST_CASE("a kernel that fails is told with its step, though the host has begun the next", "[train][cuda]") {
+TEST_CASE("a failing kernel is reported with its step, though the host has begun the next", "[train][cuda]") {
   std::vector<std::int64_t> begins;  // works given before each step
   const auto train = [&](std::int64_t fail_at) {
     fake_cuda::set({.fail_at = fail_at});
@@ -175,7 +175,7 @@ TEST_CASE("a kernel that fails is told with its step, though the host has begun 
   }
 }
 
-TEST_CASE("a loss that is not finite is found one step later with the same words, and spares the parameters",
+TEST_CASE("a loss that is not finite is found one step later with the same words, and parameters are unchanged",
           "[train][cuda]") {
   OnGpu first;
   OnGpu second;
@@ -295,8 +295,7 @@ std::optional<std::int64_t> step_of_failure(const Act& act) {
 
 }  // namespace
 
-TEST_CASE("a transfer that fails in a step that is run again names this step, though the next has begun",
-          "[train][cuda]") {
+TEST_CASE("a transfer that fails when a step runs again names that step, though the next has begun", "[train][cuda]") {
   // A loss that is not finite, and gradients whose norm overflows.
   for (const float number : {std::numeric_limits<float>::quiet_NaN(), 1e30F}) {
     INFO(number);

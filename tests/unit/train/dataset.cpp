@@ -30,7 +30,7 @@ std::string refusal(const job::Job& job) {
 
 }  // namespace
 
-TEST_CASE("text says how many tokens, windows and characters there are", "[data]") {
+TEST_CASE("a text data set reports its tokens, windows and characters", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcd");
   const auto dataset = data::open_dataset(job_in(folder, text_job, {"model.context=3", "data.split=0.75"}));
@@ -43,14 +43,14 @@ TEST_CASE("text says how many tokens, windows and characters there are", "[data]
   CHECK(dataset->describe() == (folder / "corpus.txt").string() + ": 30 training and 10 validation tokens, 4 distinct");
 }
 
-TEST_CASE("everything is trained on with split = 1", "[data]") {
+TEST_CASE("split = 1 trains on all data", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(300));
   const std::string_view without_evaluation = text_job.substr(0, text_job.find("eval_every"));
   CHECK(data::open_dataset(job_in(folder, without_evaluation, {"data.split=1"}))->evaluation_samples() == 0);
 }
 
-TEST_CASE("arrays say how many features, targets and classes there are", "[data]") {
+TEST_CASE("an array data set reports its features, targets and classes", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, 5, 6, 7}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 3)", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
@@ -71,7 +71,7 @@ TEST_CASE("arrays say how many features, targets and classes there are", "[data]
   CHECK(labels->shape().vocab == 6);
 }
 
-TEST_CASE("both devices are given the same rows, however many at once", "[data]") {
+TEST_CASE("both devices get the same rows, any number at once", "[data]") {
   const TemporaryFolder folder;
   std::string x;
   std::string y;
@@ -112,7 +112,7 @@ TEST_CASE("both devices are given the same rows, however many at once", "[data]"
   CHECK(narrow_targets[39] == 1940);
 }
 
-TEST_CASE("data and model that do not go together are refused in words", "[data]") {
+TEST_CASE("data that does not suit the model is refused", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(300));
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
@@ -255,7 +255,7 @@ TEST_CASE("validation arrays are evaluated from their first row", "[data]") {
              Contains(":7: [data] validation_arrays: a row of '") && Contains("has 2 features and labels, one of '"));
 }
 
-TEST_CASE("a run that is asked to stop while it compiles reads no data, and speaks of no step", "[data]") {
+TEST_CASE("a run asked to stop while it compiles reads no data", "[data]") {
   const TemporaryFolder folder;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
@@ -283,7 +283,7 @@ TEST_CASE("a run that is asked to stop while it compiles reads no data, and spea
   CHECK(screen == "stopping (Ctrl-C again ends it now)\n");
 }
 
-TEST_CASE("what cannot be trained on is found when the data is read through", "[data]") {
+TEST_CASE("NaN in the data is found when the data is read through", "[data]") {
   const TemporaryFolder folder;
   const float bad = std::numeric_limits<float>::quiet_NaN();
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 2)", {0, 1, 2, 3, 4, bad, 6, 7}));
@@ -306,7 +306,7 @@ TEST_CASE("what cannot be trained on is found when the data is read through", "[
              StartsWith(at + "/y.npy' has -Inf in row 3, column 0"));
 }
 
-TEST_CASE("data that cannot be read is the user's to mend, however it cannot", "[data]") {
+TEST_CASE("data that cannot be read is reported as the user's error, whatever the reason", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "file", "x");
   std::filesystem::create_symlink(folder / "loop", folder / "loop");
@@ -338,7 +338,7 @@ std::string filled(const data::Dataset& dataset, std::int64_t context) {
 
 }  // namespace
 
-TEST_CASE("a token file that changes is refused when a batch is filled, with the setting that names it", "[data]") {
+TEST_CASE("a token file that changes is refused at the next batch, with the setting that names it", "[data]") {
   const TemporaryFolder folder;
   const std::string text =
       "[model]\nname = gpt\nlayers = 1\nheads = 1\nwidth = 2\ncontext = 2\nvocab = 9\n"
@@ -354,7 +354,7 @@ TEST_CASE("a token file that changes is refused when a batch is filled, with the
   CHECK_THAT(filled(*dataset, 2), Contains("it had 16 bytes and has 0 now"));
 }
 
-TEST_CASE("another process has the same tokens of a text, whatever becomes of the file", "[data]") {
+TEST_CASE("another process gets the same tokens of a text, even if the file changes", "[data]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const auto dataset = data::open_dataset(job);
@@ -377,7 +377,7 @@ TEST_CASE("another process has the same tokens of a text, whatever becomes of th
   CHECK(data::attach_dataset(job, {gone}) == nullptr);
 }
 
-TEST_CASE("arrays are the same files for other processes, by their descriptors", "[data]") {
+TEST_CASE("another process gets the same array files by their descriptors", "[data]") {
   const TemporaryFolder folder;
   write_file(folder / "x.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));
   write_file(folder / "y.npy", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3}));

@@ -10,7 +10,8 @@ train::LeadTime::Time at(int seconds) { return train::LeadTime::Time() + std::ch
 
 }  // namespace
 
-TEST_CASE("the time to keep before a limit counts no wait before the first step, and each step once", "[train]") {
+TEST_CASE("the time reserved before a limit leaves out the wait before the first step, and counts each step once",
+          "[train]") {
   train::LeadTime lead;
   lead.begin(at(1000));
   CHECK(lead.look(at(1002), 4, false, 3) == 1.5 * (4 + 2) + 1);  // no step has ended yet
@@ -20,7 +21,7 @@ TEST_CASE("the time to keep before a limit counts no wait before the first step,
   CHECK(lead.look(at(1004), 4, false, 0) == 1.5 * (4 + 2) + 1);
 }
 
-TEST_CASE("an evaluation counts once in the time to keep before a limit, not for each step to come", "[train]") {
+TEST_CASE("the time reserved before a limit has one evaluation, however many steps are to come", "[train]") {
   train::LeadTime lead;
   lead.begin(at(0));
   lead.step_took(1);

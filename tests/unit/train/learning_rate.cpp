@@ -29,7 +29,7 @@ TEST_CASE("the learning rate rises in equal parts to the full one", "[train]") {
   CHECK(learning_rate(train, 10) == 1.0);
 }
 
-TEST_CASE("the cosine is half-way at half the steps and ends at the smallest", "[train]") {
+TEST_CASE("the cosine is half-way at half the steps and ends at the smallest rate", "[train]") {
   const job::TrainSettings train = settings(job::Schedule::cosine, 10);
   CHECK(learning_rate(train, 35) == Approx(0.2 + 0.4 * (1 + std::sqrt(0.5))));
   CHECK(learning_rate(train, 60) == Approx(0.6));
@@ -39,7 +39,7 @@ TEST_CASE("the cosine is half-way at half the steps and ends at the smallest", "
   CHECK(learning_rate(train, 1000) == Approx(0.2));
 }
 
-TEST_CASE("the straight line falls by the same amount each step", "[train]") {
+TEST_CASE("the linear schedule falls by the same amount each step", "[train]") {
   const job::TrainSettings train = settings(job::Schedule::linear, 10);
   CHECK(learning_rate(train, 10) == 1.0);
   CHECK(learning_rate(train, 11) == Approx(1.0 - 0.008));
@@ -60,7 +60,7 @@ TEST_CASE("without warm-up the first step has the full rate", "[train]") {
   }
 }
 
-TEST_CASE("a job that is all warm-up has a rate in each step", "[train]") {
+TEST_CASE("a job with only warm-up steps has a rate in each step", "[train]") {
   const job::TrainSettings train = settings(job::Schedule::cosine, 110);
   CHECK(learning_rate(train, 109) == Approx(110.0 / 111));
   CHECK(learning_rate(train, 110) == 1.0);

@@ -66,7 +66,7 @@ struct OverWitness {
 
 }  // namespace
 
-TEST_CASE("memory that transports know stays until they are closed, however early its executor goes", "[train]") {
+TEST_CASE("registered memory outlives its executor until the transports are closed", "[train]") {
   OverWitness over;
   Rank first(over.store.context(0), Store::job, Rank::no_deadline);
   {
@@ -77,7 +77,7 @@ TEST_CASE("memory that transports know stays until they are closed, however earl
   CHECK(over.end() == "op; group; memory; closed");
 }
 
-TEST_CASE("the launcher hears of a failure while all connections are there", "[train]") {
+TEST_CASE("the launcher hears of a failure before any connection is closed", "[train]") {
   const OverWitness over;
   const std::string text = job::canonical_text(over.job);
   std::mutex mutex;
@@ -108,7 +108,7 @@ TEST_CASE("the launcher hears of a failure while all connections are there", "[t
   CHECK(memory.expired());
 }
 
-TEST_CASE("a rank with other data than the first is told which, and both files' sizes and hashes", "[train]") {
+TEST_CASE("a rank whose data differs from the first's is told so, with sizes and hashes of both files", "[train]") {
   Pair pair;
   job::Job other = pair.job;
   other.data.text = pair.folder / "other.txt";
@@ -143,25 +143,25 @@ TEST_CASE("a rank with another saved state than the first is refused", "[train]"
                       "(8 bytes, hash 1)"));
 }
 
-TEST_CASE("a rank whose data takes longer than the timeout is waited for", "[train]") {
+TEST_CASE("a rank whose data takes longer to read than the timeout is waited for", "[train]") {
   CHECK(Pair().outcome([](train::RankLink& link) { link.check_plan(); }) == "nothing");
 }
 
-TEST_CASE("no rank goes on from a barrier before each is there, however long that takes", "[train]") {
+TEST_CASE("a barrier waits for every rank, without a deadline", "[train]") {
   CHECK(Pair().outcome([](train::RankLink& link) {
     link.barrier();
     link.barrier();
   }) == "nothing");
 }
 
-TEST_CASE("a wait for other ranks ends with the job", "[train]") {
+TEST_CASE("a wait for other ranks ends when the job is aborted", "[train]") {
   Pair pair;
   pair.store.abort("rank 0 is gone");
   train::RankLink link(pair.job, pair.compiled, &pair.second);
   CHECK(error_of([&] { link.barrier(); }).find("the job is aborted: rank 0 is gone") != std::string::npos);
 }
 
-TEST_CASE("a rank that never learns the folder of all writes no log", "[train]") {
+TEST_CASE("a rank that never learns the run's folder writes no log", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"job.ranks=2", "job.strategy=dp", "job.output={time}"});
   const std::string text = job::canonical_text(job);
@@ -181,7 +181,7 @@ TEST_CASE("a rank that never learns the folder of all writes no log", "[train]")
   CHECK_FALSE(std::filesystem::exists(folder / "{time}"));
 }
 
-TEST_CASE("a rank tells of the rank that it waited for, where the failure follows from another's", "[train]") {
+TEST_CASE("a rank reports the rank it waited for if its failure follows from another's", "[train]") {
   const auto told = [](const Error& error) {
     std::optional<int> told_of;
     CHECK(run::exit_code_of(
@@ -195,7 +195,7 @@ TEST_CASE("a rank tells of the rank that it waited for, where the failure follow
   CHECK_FALSE(told({ErrorCode::numerics, "NaN", 3}));
 }
 
-TEST_CASE("a transfer's failure names the step that started it, not the one in which it is heard of", "[train]") {
+TEST_CASE("a failed transfer names the step that started it, not the step that noticed", "[train]") {
   const auto told = [](std::optional<std::int64_t> started) {
     return error_of([&] {
       train::naming_step(7,
@@ -206,7 +206,7 @@ TEST_CASE("a transfer's failure names the step that started it, not the one in w
   CHECK_THAT(told(std::nullopt), Contains("step 8: rank 1 is gone"));
 }
 
-TEST_CASE("a rank tells whether it would fail again", "[train]") {
+TEST_CASE("a rank reports whether its failure would repeat", "[train]") {
   const auto kind_of = [](shardrun::ErrorCode code) {
     shardrun::launch::FailureKind kind = {};
     static_cast<void>(run::exit_code_of([&]() -> int { throw Error(code, ""); },

@@ -41,7 +41,7 @@ using Axes = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("what ranks hold copies of follows from the plan", "[train]") {
+TEST_CASE("the states that ranks hold copies of follow from the plan", "[train]") {
   CHECK(sets_of({}).empty());
 
   const std::vector<Set> dp = sets_of({"job.strategy=dp", "job.ranks=3"});
@@ -65,7 +65,7 @@ TEST_CASE("what ranks hold copies of follows from the plan", "[train]") {
   CHECK(tied[0].kinds == std::set{StateKind::parameter, StateKind::metric});
 }
 
-TEST_CASE("what several axes split has copies along the others alone", "[train]") {
+TEST_CASE("a state split over some axes has copies along the other axes only", "[train]") {
   const std::vector<Set> sets =
       sets_of({"job.strategy=3d", "job.ranks=8", "mesh.data=2", "mesh.model=2", "mesh.pipe=2", "model.tied=false"});
   const auto has = [&](const Axes& axes, std::int64_t stages, StateKind kind) {
@@ -82,7 +82,7 @@ TEST_CASE("what several axes split has copies along the others alone", "[train]"
   }));
 }
 
-TEST_CASE("the ranks without the majority's bits are named", "[train]") {
+TEST_CASE("ranks whose bits differ from the majority's are named", "[train]") {
   CHECK(train::dissent_of({0, 1, 2, 3}, {7, 7, 8, 7}).text == "rank 2 has other bits than ranks 0, 1 and 3");
   CHECK(train::dissent_of({1, 3, 5, 7, 9}, {7, 8, 7, 9, 7}).text ==
         "ranks 3 and 7 have other bits than ranks 1, 5 and 9");
@@ -94,7 +94,7 @@ TEST_CASE("the ranks without the majority's bits are named", "[train]") {
   CHECK_FALSE(train::dissent_of({0, 1, 2}, {6, 7, 8}).has_majority);
 }
 
-TEST_CASE("replicas that differ because kernels do are told apart from changed data", "[train]") {
+TEST_CASE("replicas that differ because of other kernels are told apart from changed data", "[train]") {
   device::DeviceFacts narrow{.vectors = "AVX-512", .bf16_products = "widened to float32"};
   device::DeviceFacts wide{.vectors = "AVX-512", .bf16_products = "oneDNN with AMX"};
   const auto cause = [&](bool mixed) {

@@ -50,12 +50,12 @@ struct Predictor {
 
 }  // namespace
 
-TEST_CASE("temperature zero draws the likeliest, the first of several", "[train]") {
+TEST_CASE("temperature 0 draws the likeliest token, and the first of equals", "[train]") {
   CHECK(counts({.temperature = 0}) == std::map<std::int32_t, int>{{3, 1000}});
   CHECK(draw_token(std::vector<float>{1, 2, 2, 0}, {.temperature = 0}, 0.9) == 1);
 }
 
-TEST_CASE("tokens are drawn as often as the softmax says", "[train]") {
+TEST_CASE("tokens are drawn with the softmax's probabilities", "[train]") {
   CHECK(counts({.temperature = 1}) == std::map<std::int32_t, int>{{0, 111}, {1, 334}, {3, 444}, {4, 111}});
 }
 
@@ -65,13 +65,13 @@ TEST_CASE("temperature sharpens and flattens", "[train]") {
   CHECK(counts({.temperature = 2})[3] == Approx(1000 * 2 / (2 + std::sqrt(3.0) + 2)).margin(1));
 }
 
-TEST_CASE("top k draws from the likeliest k alone", "[train]") {
+TEST_CASE("top k draws only from the k likeliest tokens", "[train]") {
   CHECK(counts({.temperature = 1, .top_k = 1}) == std::map<std::int32_t, int>{{3, 1000}});
   CHECK(counts({.temperature = 1, .top_k = 2}) == std::map<std::int32_t, int>{{1, 429}, {3, 571}});
   CHECK(counts({.temperature = 1, .top_k = 99}) == counts({.temperature = 1}));
 }
 
-TEST_CASE("samples are the same for a seed and others for another", "[train]") {
+TEST_CASE("a seed gives the same samples again, and another seed gives others", "[train]") {
   Predictor predictor;
   const std::vector<std::int32_t> first = predictor.sample({1}, {.tokens = 40, .seed = 3});
   CHECK(first.size() == 40);
@@ -79,7 +79,7 @@ TEST_CASE("samples are the same for a seed and others for another", "[train]") {
   CHECK(predictor.sample({1}, {.tokens = 40, .seed = 4}) != first);
 }
 
-TEST_CASE("the likeliest continuation follows from the last tokens that fit the context", "[train]") {
+TEST_CASE("greedy sampling uses the last tokens that fit into the context", "[train]") {
   Predictor predictor;
   const train::SamplingSettings greedy{.tokens = 1, .temperature = 0};
   // Step by step is the same as at once, also past the context of five.
@@ -93,7 +93,7 @@ TEST_CASE("the likeliest continuation follows from the last tokens that fit the 
   CHECK(predictor.sample(tokens, greedy) == predictor.sample(last_five, greedy));
 }
 
-TEST_CASE("what stands behind the last token has no say", "[train]") {
+TEST_CASE("padding after the last token does not change what is drawn", "[train]") {
   Predictor predictor;
   States states = first_states(predictor.graph);
   for (const std::vector<double>& padded : {std::vector<double>{7, 2, 9, 10, 3}, std::vector<double>{7, 2, 1, 1, 1}}) {

@@ -162,7 +162,7 @@ const std::vector<Slip> slips = {
 
 }  // namespace
 
-TEST_CASE("what other programs call things leads to what they are called here", "[train][slips]") {
+TEST_CASE("names from other programs are answered with the names used here", "[train][slips]") {
   const TemporaryFolder folder;
   write_file(folder / "corpus.txt", sentences(4000));
   CHECK(slips.size() >= 60);

@@ -37,7 +37,7 @@ double worst_relative(const std::vector<double>& found, const std::vector<double
 
 }  // namespace
 
-TEST_CASE("the loss begins where nothing is known and falls", "[train]") {
+TEST_CASE("the loss begins at the logarithm of the vocabulary and falls", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile_ready(job);
@@ -59,7 +59,7 @@ TEST_CASE("the cpu trains as the float64 reference does", "[train]") {
   CHECK(worst_relative(losses(job, 6), losses(job, 6, "reference")) < 1e-5);
 }
 
-TEST_CASE("neither microbatches nor evaluation rows change what is computed", "[train]") {
+TEST_CASE("microbatches and evaluation rows do not change the losses", "[train]") {
   const TemporaryFolder folder;
   const std::vector<double> whole = losses(text_job_in(folder, {"model.dropout=0.2"}), 8);
   for (const char* parts : {"data.microbatches=2", "data.microbatches=3", "data.microbatches=7"}) {
@@ -70,7 +70,7 @@ TEST_CASE("neither microbatches nor evaluation rows change what is computed", "[
   }
 }
 
-TEST_CASE("each step takes the samples that follow those of the step before", "[train]") {
+TEST_CASE("each step takes the samples after those of the step before", "[train]") {
   const TemporaryFolder folder;
   const std::vector<std::string> standing_still = {"train.learning_rate=1e-30", "train.weight_decay=0"};
   const std::vector<double> of_seven = losses(text_job_in(folder, standing_still), 4);
@@ -97,7 +97,7 @@ TEST_CASE("evaluation changes no state but the loss, and may be repeated", "[tra
   }
 }
 
-TEST_CASE("the gradient's norm is that before clipping", "[train]") {
+TEST_CASE("the reported gradient norm is the norm before clipping", "[train]") {
   const TemporaryFolder folder;
   const auto first_norm = [&](const char* clip) {
     const job::Job job = text_job_in(folder, {clip});
@@ -111,7 +111,7 @@ TEST_CASE("the gradient's norm is that before clipping", "[train]") {
   CHECK(first_norm("train.clip=0.001") == norm);
 }
 
-TEST_CASE("a step's heap is that of the step before", "[train]") {
+TEST_CASE("the heap does not grow from step to step", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"data.microbatches=2"});
   const compile::Compiled compiled = compile_ready(job);
@@ -128,7 +128,7 @@ TEST_CASE("a step's heap is that of the step before", "[train]") {
   CHECK(run_to(2, 20) == after_two);
 }
 
-TEST_CASE("a loss that is not finite ends training with the tensor's name, and spares the parameters", "[train]") {
+TEST_CASE("a loss that is not finite ends training with the tensor's name, and parameters are unchanged", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder, {"train.learning_rate=1e30"});
   const compile::Compiled compiled = compile_ready(job);
@@ -148,7 +148,7 @@ TEST_CASE("a loss that is not finite ends training with the tensor's name, and s
   CHECK(read_view(type, training.executor().state(weights)).values == before.values);
 }
 
-TEST_CASE("a parameter that is not finite is named itself", "[train]") {
+TEST_CASE("a parameter that is not finite is named", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile_ready(job);
@@ -241,7 +241,7 @@ struct FirstOfTwo {
 
 }  // namespace
 
-TEST_CASE("ranks agree on the first bad parameter, whichever of them has it, and run nothing again", "[train]") {
+TEST_CASE("ranks agree on the first bad parameter of any rank, and run nothing again", "[train]") {
   const char* early = "layer.0/mlp/up/weights";
   const char* late = "layer.1/mlp/up/weights";
   struct Case {
@@ -259,7 +259,7 @@ TEST_CASE("ranks agree on the first bad parameter, whichever of them has it, and
   }
 }
 
-TEST_CASE("a step that is run again ends on all ranks with the microbatch that one finds bad", "[train]") {
+TEST_CASE("a step that runs again ends on all ranks with the bad microbatch of one", "[train]") {
   FirstOfTwo first;
   Other other(1);
   const std::string error = first.step(other, {}, nullptr, {"", "0 0 0 0 9 gelu (op gelu, function micro)"});
@@ -275,7 +275,7 @@ TEST_CASE("a step that is run again ends on all ranks with the microbatch that o
   CHECK(again.found[0].find(" over model, function micro)") != std::string::npos);
 }
 
-TEST_CASE("of two ranks that find something the one that finds it earlier in the microbatch is heard", "[train]") {
+TEST_CASE("if two ranks find bad tensors, the earlier one in the microbatch is reported", "[train]") {
   // What the other rank has found: call, phase (0: forward), layer, whether received, instruction, name.
   const auto is_heard = [&](const std::string& others_found) {
     FirstOfTwo first;
@@ -291,7 +291,7 @@ TEST_CASE("of two ranks that find something the one that finds it earlier in the
   CHECK_FALSE(is_heard("1 0 -1 0 0 sum"));
 }
 
-TEST_CASE("ranks agree on the first bad gradient, whichever of them has it", "[train]") {
+TEST_CASE("ranks agree on the first bad gradient of any rank", "[train]") {
   FirstOfTwo first;
   Other other(1000, first.transfers(3));
   const std::string error = first.step(other, {first.from_end("gradients/final_norm/gain")});
@@ -303,7 +303,7 @@ TEST_CASE("ranks agree on the first bad gradient, whichever of them has it", "[t
   CHECK(none.step(same, {}).find("the norm itself, which overflowed") != std::string::npos);
 }
 
-TEST_CASE("a compiled job knows its work before it runs", "[train]") {
+TEST_CASE("a compiled job knows its microbatches, memory and FLOPs before it runs", "[train]") {
   const TemporaryFolder folder;
   const compile::Compiled one = compile_ready(text_job_in(folder));
   const compile::Compiled three = compile_ready(text_job_in(folder, {"data.microbatches=3"}));
@@ -316,7 +316,7 @@ TEST_CASE("a compiled job knows its work before it runs", "[train]") {
   CHECK(compile::flops_per_step(one) < 3 * products);
 }
 
-TEST_CASE("a loss below zero is impossible where its op cannot give one, but for rounding", "[train]") {
+TEST_CASE("a negative loss is impossible if its op cannot give one, except for rounding", "[train]") {
   const TemporaryFolder folder;
   const job::Job job = text_job_in(folder);
   const compile::Compiled compiled = compile_ready(job);

@@ -201,11 +201,11 @@ constexpr float huge = 3e38F;
 
 }  // namespace
 
-TEST_CASE("stages whose numbers are finite have nothing to say", "[train]") {
+TEST_CASE("two stages with finite numbers report nothing", "[train]") {
   CHECK(errors({}) == std::array<std::string, 2>{"nothing", "nothing"});
 }
 
-TEST_CASE("both stages of a pipeline name the first bad tensor of the stage that made it", "[train]") {
+TEST_CASE("both stages of a pipeline name the first bad tensor, and the rank that made it", "[train]") {
   struct Case {
     std::vector<Planted> planted;
     const char* begin;

@@ -48,7 +48,7 @@ std::string read_error(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("a trained model is read back whole: options, tokenizer and every bit of its parameters", "[checkpoint]") {
+TEST_CASE("a trained model is read back with its options, tokenizer and every bit of its parameters", "[checkpoint]") {
   Saved saved({"model.tied=false", "model.bias=true", "model.gelu=erf"});
   const checkpoint::SafetensorsFile file(saved.path);
 
@@ -84,7 +84,7 @@ TEST_CASE("a model without text has no tokenizer", "[checkpoint]") {
   CHECK(trained.settings.options.integer("hidden") == 3);
 }
 
-TEST_CASE("files that are no trained model are refused in words", "[checkpoint]") {
+TEST_CASE("files that are not trained models are refused", "[checkpoint]") {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "w.safetensors";
   checkpoint::write_safetensors(path, {}, {});
@@ -121,7 +121,7 @@ TEST_CASE("parameters that are missing or of another shape are named", "[checkpo
                                     ", 8], found F32 [" + vocab + ", 16]");
 }
 
-TEST_CASE("weights that are no numbers are named, with their place", "[checkpoint]") {
+TEST_CASE("weights that are not numbers are named with their place", "[checkpoint]") {
   const Saved saved;
   const graph::Graph graph = workload::build_prediction(
       find_model("gpt"), model_settings("gpt", {{"layers", "1"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}},

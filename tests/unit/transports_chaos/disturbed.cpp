@@ -53,7 +53,7 @@ TEST_CASE("chaos: faults that make no sense are refused before anything is opene
   CHECK_THAT(refusal({{"delay_ms", -1.0}}), Contains("delay_ms"));
 }
 
-TEST_CASE("chaos: what the transport below says of itself passes through, before anything is opened") {
+TEST_CASE("chaos: properties of the transport below pass through before it is opened") {
   for (const char* over : {"shm", "gloo"}) {
     Transport inner = Transport::load({SHARDRUN_BUILT_PLUGINS}, over);
     Transport chaos = Transport::load({SHARDRUN_BUILT_PLUGINS}, "chaos");
@@ -92,7 +92,7 @@ OpRequest message(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, st
 
 }  // namespace
 
-TEST_CASE("chaos: ops that start late end as they would, and the caller goes on meanwhile") {
+TEST_CASE("chaos: ops that start late end right, and the caller goes on meanwhile") {
   run_over({{"delay_ms", 2.0}, {"rank", victim}}, 3, [](Rank& rank) {
     TransportGroup group = rank.group();
     TransportGroup other = rank.group(2);
@@ -116,7 +116,7 @@ TEST_CASE("chaos: ops that start late end as they would, and the caller goes on 
   });
 }
 
-TEST_CASE("chaos: an op that is to start after its own deadline fails by it, whether it is looked at or not") {
+TEST_CASE("chaos: an op delayed past its deadline fails at its deadline, whether it is polled or not") {
   const bool looked_at = GENERATE(false, true);
   run_over({{"delay_ms", 3'600'000.0}, {"rank", victim}}, 2, [looked_at](Rank& rank) {
     TransportGroup group = rank.group();
@@ -156,7 +156,7 @@ TEST_CASE("chaos: one bit is flipped, on one rank, by one op") {
   });
 }
 
-TEST_CASE("chaos: a flipped bit lies in what another member sent, and not in a zero") {
+TEST_CASE("chaos: a flipped bit lies in data of another member, in an element that is not zero") {
   run_over({{"corrupt", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
     TransportGroup group = rank.group();
     std::vector<float> mine(8, 1.0F);
@@ -175,7 +175,7 @@ TEST_CASE("chaos: a flipped bit lies in what another member sent, and not in a z
   });
 }
 
-TEST_CASE("chaos: a rank that stalls says nothing until it is aborted, and its peers name it") {
+TEST_CASE("chaos: a stalled rank reports nothing until it is aborted, and its peers name it") {
   run_over({{"stall", true}, {"rank", victim}, {"at_op", std::int64_t{2}}}, 2, [](Rank& rank) {
     TransportGroup group = rank.group();
     std::vector<float> data(10, 1.0F);
@@ -197,7 +197,7 @@ TEST_CASE("chaos: a rank that stalls says nothing until it is aborted, and its p
   });
 }
 
-TEST_CASE("chaos: a rank that stalls ends where the job does") {
+TEST_CASE("chaos: a stalled rank ends with the job") {
   SharedHost host;
   run_ranks(host, "chaos", 2,
             [&host](Rank& rank) {
@@ -214,7 +214,7 @@ TEST_CASE("chaos: a rank that stalls ends where the job does") {
             {.options = {{"stall", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}});
 }
 
-TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing else") {
+TEST_CASE("chaos: only messages between the two dropped ranks are lost, from the given op on") {
   run_over({{"drop_peer", std::int64_t{2}}, {"rank", victim}, {"at_op", std::int64_t{2}}}, 3, [](Rank& rank) {
     TransportGroup group = rank.group();
     std::vector<float> to_first(10, static_cast<float>(rank.rank()));
@@ -260,7 +260,7 @@ TEST_CASE("chaos: what goes between two ranks is lost from an op on, and nothing
   });
 }
 
-TEST_CASE("chaos: a collective of two that have lost each other names the lost one") {
+TEST_CASE("chaos: a collective between two ranks that dropped each other names the peer") {
   run_over({{"drop_peer", std::int64_t{0}}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
     TransportGroup group = rank.group();
     std::vector<float> data(10);
@@ -273,7 +273,7 @@ TEST_CASE("chaos: a collective of two that have lost each other names the lost o
   });
 }
 
-TEST_CASE("chaos: a wait inside the other transport takes no longer than it was asked to") {
+TEST_CASE("chaos: a wait within the inner transport keeps its own deadline") {
   run_over({{"corrupt", true}, {"rank", victim}, {"at_op", std::int64_t{1}}}, 2, [](Rank& rank) {
     TransportGroup group = rank.group();
     std::vector<float> data(10, 1.0F);

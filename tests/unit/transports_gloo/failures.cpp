@@ -48,7 +48,7 @@ std::array<std::string, 2> start_across(std::array<std::uint64_t, 2> counts, dou
 
 }  // namespace
 
-TEST_CASE("gloo: members that start two short collectives in different orders are told both") {
+TEST_CASE("gloo: members that start two short collectives in different orders hear of both ops") {
   const std::array<std::string, 2> errors = start_across({10, 20}, 30);
   // Whoever finds out first leaves the other without its peer.
   const std::string& told = errors[0].find("which sent") != std::string::npos ? errors[0] : errors[1];
@@ -63,7 +63,7 @@ TEST_CASE("gloo: members that start two long collectives in different orders wai
   CHECK_THAT(errors[0] + errors[1], Contains("is past its deadline"));
 }
 
-TEST_CASE("gloo: a message longer than its receive is refused before it comes") {
+TEST_CASE("gloo: a message longer than its receive is refused") {
   std::string error;
   const std::uint64_t sent = GENERATE(as<std::uint64_t>(), 11, 100'000);
   run_ranks("gloo", 2, [&](Rank& rank) {
@@ -81,7 +81,7 @@ TEST_CASE("gloo: a message longer than its receive is refused before it comes") 
                         Contains(std::to_string(sent * 4)));
 }
 
-TEST_CASE("gloo: a member that aborts is lost to the others, by name") {
+TEST_CASE("gloo: a member that aborts is named as lost by the others") {
   ErrorCode code = ErrorCode::internal;
   std::string message;
   run_ranks("gloo", 2, [&](Rank& rank) {
@@ -134,7 +134,7 @@ class EndingHost final : public DeadPeerHost {
 
 }  // namespace
 
-TEST_CASE("gloo: connecting to a rank that stands still ends with the deadline or the job") {
+TEST_CASE("gloo: connecting to a stopped rank ends at the deadline or with the job") {
   const gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
   DeadPeerHost host(listener);
   Rank rank(host, "gloo", 1, 2);
@@ -149,7 +149,7 @@ TEST_CASE("gloo: connecting to a rank that stands still ends with the deadline o
   }
 }
 
-TEST_CASE("gloo: a rank that died after it had published its address is lost") {
+TEST_CASE("gloo: a rank that died after publishing its address is lost") {
   gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
   DeadPeerHost host(listener);
   listener = {};
@@ -158,14 +158,14 @@ TEST_CASE("gloo: a rank that died after it had published its address is lost") {
              Contains("connecting the group 'all': member 0 (rank 0) is lost: Connection refused"));
 }
 
-TEST_CASE("gloo: a connection that is begun after the job has ended is not waited for") {
+TEST_CASE("gloo: a connection begun after the end of the job is not waited for") {
   const gloo_transport::Socket listener = gloo_transport::listen_on("127.0.0.1");
   EndingHost host(listener);
   Rank rank(host, "gloo", 1, 2);
   CHECK_THAT(error_of([&] { (void)rank.group(1, 1e6); }), Contains("the job ends"));
 }
 
-TEST_CASE("gloo: no member has a group, to abort or leave it, before all have completed their connections") {
+TEST_CASE("gloo: no member has its group before all members have completed their connections") {
   HeldConnection held;
   std::atomic<int> with_group = 0;
   int before = -1;
@@ -188,7 +188,7 @@ TEST_CASE("gloo: no member has a group, to abort or leave it, before all have co
   CHECK(with_group == 2);
 }
 
-TEST_CASE("gloo: members that give up while one completes its connection have no group, and live") {
+TEST_CASE("gloo: members that give up while one still connects get no group, and live on") {
   HeldConnection held;
   std::array<std::string, 2> errors;
   run_ranks("gloo", 2, [&](Rank& rank) {
@@ -200,7 +200,7 @@ TEST_CASE("gloo: members that give up while one completes its connection have no
   CHECK(errors[1] != "nothing");
 }
 
-TEST_CASE("gloo: a deadline is kept though nobody waits") {
+TEST_CASE("gloo: an op fails at its deadline even if nobody waits for it") {
   std::optional<std::string> error;
   run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -255,7 +255,7 @@ std::string said_of_waiting(double patience, bool is_prepared, std::uint64_t cou
 
 }  // namespace
 
-TEST_CASE("gloo: who has waited too long says for whom") {
+TEST_CASE("gloo: a member past its deadline names the rank it waited for") {
   const std::uint32_t flags = GENERATE(0U, SR_OP_FLAG_BLOCKING);
   const bool is_prepared = GENERATE(true, false);
   const std::uint64_t count = GENERATE(as<std::uint64_t>(), 10, 100'000);
@@ -272,7 +272,7 @@ TEST_CASE("gloo: who has waited too long says for whom") {
   CHECK(error.find("all_reduce") == error.rfind("all_reduce"));
 }
 
-TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
+TEST_CASE("gloo: a group is not affected by an earlier failed group of the same id") {
   std::array<float, 2> sums = {};
   run_ranks("gloo", 2, [&](Rank& rank) {
     std::vector<float> data(10, 1.0F);
@@ -290,7 +290,7 @@ TEST_CASE("gloo: a group fails, and the next one of that id does not notice") {
   CHECK(sums == std::array<float, 2>{2, 2});
 }
 
-TEST_CASE("gloo: an address that is not this machine's is refused") {
+TEST_CASE("gloo: an address of another machine is refused") {
   SharedHost host;
   const std::string error = error_of([&] {
     Rank rank(host, "gloo", 0, 2, "192.0.2.1");

@@ -102,7 +102,7 @@ class Between {
 
 }  // namespace
 
-TEST_CASE("gloo: members of one run prove themselves and have the same keys, one for each direction") {
+TEST_CASE("gloo: members of one run prove themselves and agree on a key for each direction") {
   Between between;
   Handshake one = connector(std::move(between.of_connector));
   Handshake other = acceptor(std::move(between.of_acceptor));
@@ -125,7 +125,7 @@ TEST_CASE("gloo: each connection has keys of its own") {
   CHECK(keys[0] != keys[1]);
 }
 
-TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
+TEST_CASE("gloo: ends with different descriptions of their connection refuse each other") {
   ChannelBinding meant = binding();
   Key key = run_secret;
   SECTION("secret") { key[31] = 1; }
@@ -147,7 +147,7 @@ TEST_CASE("gloo: ends that do not mean the same connection refuse each other") {
   CHECK_THAT(other.why(), Contains("does not know the secret of this run"));
 }
 
-TEST_CASE("gloo: a handshake with any byte altered proves nothing to at least one side") {
+TEST_CASE("gloo: a handshake with an altered byte fails on at least one side") {
   for (std::size_t place = 0; place < all_bytes; ++place) {
     INFO("byte " << place);
     Between between(
@@ -162,7 +162,7 @@ TEST_CASE("gloo: a handshake with any byte altered proves nothing to at least on
   }
 }
 
-TEST_CASE("gloo: a handshake that ends early, at any byte, proves nothing to the side that connects") {
+TEST_CASE("gloo: a handshake cut short at any byte fails on the connecting side") {
   for (std::size_t place = 0; place < all_bytes; ++place) {
     INFO("byte " << place);
     Between between([&](std::size_t at, std::uint8_t byte) { return at < place ? std::optional(byte) : std::nullopt; });
@@ -201,7 +201,7 @@ TEST_CASE("gloo: bytes of an earlier handshake prove nothing") {
   }
 }
 
-TEST_CASE("gloo: what a member says proves nothing when it is said back to it") {
+TEST_CASE("gloo: a member's own bytes sent back to it prove nothing") {
   std::array<Socket, 2> ends = pair_of_sockets();
   Handshake one = connector(std::move(ends[1]));
   State state = one.advance();
@@ -215,7 +215,7 @@ TEST_CASE("gloo: what a member says proves nothing when it is said back to it") 
   CHECK(state == State::refused);
 }
 
-TEST_CASE("gloo: two that connect to each other refuse each other") {
+TEST_CASE("gloo: two ends that both connect refuse each other") {
   Between between;
   Handshake one = connector(std::move(between.of_connector));
   Handshake other = connector(std::move(between.of_acceptor));
@@ -224,7 +224,7 @@ TEST_CASE("gloo: two that connect to each other refuse each other") {
   CHECK(second == State::refused);
 }
 
-TEST_CASE("gloo: one who does not speak as a member does is refused at once") {
+TEST_CASE("gloo: a peer with another protocol is refused at once") {
   std::array<Socket, 2> ends = pair_of_sockets();
   Handshake other = acceptor(std::move(ends[1]));
   const std::array<std::uint8_t, 64> words = {48, 0, 0, 0, 0, 0, 0, 0, 3};

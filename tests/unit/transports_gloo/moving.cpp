@@ -55,7 +55,7 @@ TEST_CASE("gloo: short all_reduces add in the order of the members") {
   CHECK(same == std::array<bool, n>{true, true, true, true, true});
 }
 
-TEST_CASE("gloo: what is too long or goes to too many is not done in one shot") {
+TEST_CASE("gloo: long all_reduces and those of many members are not done in one shot") {
   CHECK((flags_of(2048, 2) & SR_OP_INFO_ORDERED) != 0);
   CHECK((flags_of(2049, 2) & SR_OP_INFO_ORDERED) == 0);
   CHECK((flags_of(2048, 9) & SR_OP_INFO_ORDERED) != 0);
@@ -65,7 +65,7 @@ TEST_CASE("gloo: what is too long or goes to too many is not done in one shot") 
   CHECK((flags_of(1, 2, SR_OP_BROADCAST) & SR_OP_INFO_ORDERED) == 0);
 }
 
-TEST_CASE("gloo: messages around the size of an eager one arrive whole") {
+TEST_CASE("gloo: messages around the eager limit arrive whole") {
   const std::size_t count = GENERATE(as<std::size_t>(), 2047, 2048, 2049, 4096, 4097);
   constexpr std::uint32_t n = 3;
   std::array<bool, n> right = {};
@@ -84,7 +84,7 @@ TEST_CASE("gloo: messages around the size of an eager one arrive whole") {
   CHECK(right == std::array<bool, n>{true, true, true});
 }
 
-TEST_CASE("gloo: what was sent arrives though its sender has left") {
+TEST_CASE("gloo: messages arrive even if their sender has left") {
   const std::size_t count = GENERATE(as<std::size_t>(), 1, 100'000);
   float sum = 0;
   run_ranks("gloo", 2, [&](Rank& rank) {
@@ -103,7 +103,7 @@ TEST_CASE("gloo: what was sent arrives though its sender has left") {
   CHECK(sum == 210.0F);
 }
 
-TEST_CASE("gloo: many eager messages to each other before the first is read") {
+TEST_CASE("gloo: both members may send many eager messages before the first is read") {
   std::array<float, 2> sums = {};
   run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -128,7 +128,7 @@ TEST_CASE("gloo: many eager messages to each other before the first is read") {
   CHECK(sums == std::array<float, 2>{1, 1});
 }
 
-TEST_CASE("gloo: wire_bytes is what Gloo was given") {
+TEST_CASE("gloo: wire_bytes counts what is given to Gloo") {
   std::array<std::uint64_t, 2> bytes = {};
   run_ranks("gloo", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -146,7 +146,7 @@ TEST_CASE("gloo: wire_bytes is what Gloo was given") {
   CHECK(bytes == std::array<std::uint64_t, 2>{expected, expected});
 }
 
-TEST_CASE("gloo: long messages of sums go in pieces, those of copies whole") {
+TEST_CASE("gloo: long messages of sums are sent in pieces, and long messages of copies whole") {
   // Beside its bytes Gloo sends 96 with each message, and 48 for each that it is to receive.
   constexpr std::uint64_t sent = 96;
   constexpr std::uint64_t received = 48;

@@ -54,7 +54,7 @@ void complete_elsewhere(OpQueue& queue, Act& op) {
 
 }  // namespace
 
-TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its run before") {
+TEST_CASE("gloo: an op that fails on its caller's thread does not count as its last run") {
   OpQueue queue([] {}, nobody);
   Act op(queue);
   complete_elsewhere(queue, op);
@@ -73,7 +73,7 @@ TEST_CASE("gloo: an op that fails on its caller's thread is not taken for its ru
   CHECK(failure_of([&] { (void)queue.wait(op, never); }) == lost);
 }
 
-TEST_CASE("gloo: an op that a failed queue does not take is not taken for its run before") {
+TEST_CASE("gloo: an op dropped by a failed queue does not count as its last run") {
   OpQueue queue([] {}, nobody);
   Act op(queue);
   complete_elsewhere(queue, op);
@@ -86,7 +86,7 @@ TEST_CASE("gloo: an op that a failed queue does not take is not taken for its ru
   CHECK(failure_of([&] { (void)queue.test(op); }) == aborted);
 }
 
-TEST_CASE("gloo: an op that cannot be started is not taken for its run before") {
+TEST_CASE("gloo: an op that cannot start does not count as its last run") {
   OpQueue queue([] {}, nobody);
   Act op(queue);
   complete_elsewhere(queue, op);
@@ -97,7 +97,7 @@ TEST_CASE("gloo: an op that cannot be started is not taken for its run before") 
   CHECK(failure_of([&] { (void)queue.test(op); }) == aborted);
 }
 
-TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever finds it late") {
+TEST_CASE("gloo: an op past its deadline names the rank its thread waits for, whoever notices") {
   std::thread::id asked;
   std::atomic<bool> has_failed = false;
   OpQueue queue([&] { has_failed = true; },
@@ -142,7 +142,7 @@ TEST_CASE("gloo: an op past its deadline says for whom its thread waits, whoever
   queue.drop(op);
 }
 
-TEST_CASE("gloo: whatever is thrown beside the ops fails them") {
+TEST_CASE("gloo: an exception beside the ops fails the queue") {
   OpQueue queue([] {}, nobody);
   const std::string failure = told(SR_INTERNAL, "preparing: no memory");
 

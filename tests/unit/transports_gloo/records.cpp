@@ -46,7 +46,7 @@ TEST_CASE("gloo: AES-GCM gives the published values", "[transports]") {
   CHECK(tag == Tag{0xab, 0x6e, 0x47, 0xd4, 0x2c, 0xec, 0x13, 0xbd, 0xf5, 0x3a, 0x67, 0xb2, 0x12, 0x57, 0xbd, 0xdf});
 }
 
-TEST_CASE("gloo: AES-GCM and GMAC are OpenSSL's, whatever computes them", "[transports]") {
+TEST_CASE("gloo: AES-GCM and GMAC equal OpenSSL's on every processor", "[transports]") {
   const Key key = {9, 8, 7};
   const Nonce nonce = {5, 4, 3};
   for (const std::size_t size :
@@ -102,7 +102,7 @@ Protection either() { return GENERATE(Protection::integrity, Protection::encrypt
 
 }  // namespace
 
-TEST_CASE("gloo: records open in their order to what was sealed") {
+TEST_CASE("gloo: records open in order to what was sealed") {
   const Protection protection = either();
   Records sender(protection, key);
   Records receiver(protection, key);
@@ -130,7 +130,7 @@ TEST_CASE("gloo: a record with any bit altered does not open") {
   }
 }
 
-TEST_CASE("gloo: a record that is cut short, at any byte, does not open") {
+TEST_CASE("gloo: a record cut short at any byte does not open") {
   const Protection protection = either();
   const Bytes plain = plain_of(100);
   for (std::size_t size = 0; size < plain.size(); ++size) {
@@ -143,7 +143,7 @@ TEST_CASE("gloo: a record that is cut short, at any byte, does not open") {
   }
 }
 
-TEST_CASE("gloo: a record opens once, in its place, in its direction and under its protection") {
+TEST_CASE("gloo: a record opens only once, in its place, direction and protection") {
   const Protection protection = either();
   const Protection other = protection == Protection::integrity ? Protection::encrypt : Protection::integrity;
   Records sender(protection, key);
@@ -178,7 +178,7 @@ TEST_CASE("gloo: a record opens once, in its place, in its direction and under i
   }
 }
 
-TEST_CASE("gloo: tags on the wire are counted by records") {
+TEST_CASE("gloo: the bytes of tags are counted for each record") {
   CHECK(bytes_of_tags(Protection::none, 1000) == 0);
   CHECK(bytes_of_tags(Protection::integrity, 0) == 0);
   CHECK(bytes_of_tags(Protection::integrity, 1) == 16);

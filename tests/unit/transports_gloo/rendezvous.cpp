@@ -41,7 +41,7 @@ Protection between(const sdk::Config& config, const std::string& from, const std
 
 }  // namespace
 
-TEST_CASE("gloo: members keep no other member out, however many come at a time") {
+TEST_CASE("gloo: a hundred members that connect at once keep no member out") {
   constexpr std::uint32_t members = 100;
   sdk::GroupSpec group{.rank = 0, .name = "all", .id = 1, .deadline = test::after(60)};
   group.members.resize(members);
@@ -81,7 +81,7 @@ TEST_CASE("gloo: members keep no other member out, however many come at a time")
   CHECK(rendezvous.strangers() == 0);
 }
 
-TEST_CASE("gloo: two machines with one name protect what they tell each other") {
+TEST_CASE("gloo: two machines with the same name still protect their messages") {
   sdk::Config config = config_of("auto");
   CHECK(between(config, "10.0.0.5", "10.0.0.6") == Protection::integrity);
   CHECK(between(config, "127.0.0.1", "10.0.0.6") == Protection::integrity);

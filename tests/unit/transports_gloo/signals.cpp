@@ -14,7 +14,7 @@ using namespace shardrun::test;
 using Catch::Contains;
 
 /// Whether a peer has just died is a matter of luck; whether a thread that writes to it is ready for that is not.
-TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
+TEST_CASE("gloo: every thread that writes to a socket blocks SIGPIPE") {
   REQUIRE_FALSE(is_sigpipe_blocked());
   writes().count = writes().exposed = 0;
   run_ranks("gloo", 3, [](Rank& rank) {
@@ -31,7 +31,7 @@ TEST_CASE("gloo: nothing is written where a SIGPIPE would come through") {
   CHECK(writes().exposed == 0);
 }
 
-TEST_CASE("gloo: a connection that breaks in the middle of a message ends the other side, without a SIGPIPE") {
+TEST_CASE("gloo: a connection broken within a message fails the other side without a SIGPIPE") {
   struct sigaction action = {};
   REQUIRE(sigaction(SIGPIPE, nullptr, &action) == 0);
   const struct sigaction by_default = {};

@@ -162,7 +162,7 @@ float all_twos(Rank& rank, double seconds) {
 
 }  // namespace
 
-TEST_CASE("gloo: strangers at a listener neither end a run nor take part in it") {
+TEST_CASE("gloo: strangers at a listener neither end a run nor join it") {
   for (const char* const protection : protections) {
     int failed = 0;
     int wrong = 0;
@@ -240,7 +240,7 @@ class LateHost final : public SharedHost {
 
 }  // namespace
 
-TEST_CASE("gloo: a listener is served while the addresses of others are awaited, and its strangers are counted") {
+TEST_CASE("gloo: a listener is served while its member waits for addresses, and strangers are counted") {
   LateHost host;
   StandardError said;
   std::atomic<int> right = 0;
@@ -250,7 +250,7 @@ TEST_CASE("gloo: a listener is served while the addresses of others are awaited,
   CHECK(host.was_heard());
 }
 
-TEST_CASE("gloo: nothing is said of strangers where none came") {
+TEST_CASE("gloo: no strangers are reported if none came") {
   StandardError said;
   std::atomic<int> right = 0;
   run_ranks("gloo", 2, [&](Rank& rank) { right += all_twos(rank, 30) == 2.0F ? 1 : 0; });
@@ -398,7 +398,7 @@ TEST_CASE("gloo: nobody between two members alters what they sum") {
   }
 }
 
-TEST_CASE("gloo: who alters a byte is found out where it comes, and the error says so") {
+TEST_CASE("gloo: an altered byte is detected by its receiver, and the error says so") {
   const std::string protection = GENERATE("integrity", "encrypt");
   const std::size_t place = GENERATE(as<std::size_t>(), 100, 200'000);
   RelayedHost host(handshake_bytes + place);
@@ -426,7 +426,7 @@ TEST_CASE("gloo: where bytes are not protected, connections that somebody passes
   }
 }
 
-TEST_CASE("gloo: where bytes are protected they may be passed on, as networks do") {
+TEST_CASE("gloo: protected bytes may be relayed") {
   const Relayed told = relayed(GENERATE("integrity", "encrypt"), SIZE_MAX, 30);
   CHECK(told.error == "nothing");
   CHECK(told.sums == std::array<float, 2>{2, 2});

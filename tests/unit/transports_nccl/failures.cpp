@@ -25,7 +25,7 @@ std::string refusal() {
 
 }  // namespace
 
-TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_device]") {
+TEST_CASE("nccl: properties are known on any machine", "[no_driver][no_nccl][no_device]") {
   plugins::Transport nccl = plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, "nccl");
   CHECK_FALSE(nccl.props().moves_host_memory);
   CHECK_FALSE(nccl.props().same_host_only);
@@ -53,17 +53,17 @@ TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_de
   }
 }
 
-TEST_CASE("nccl: without a driver it says so", "[.][no_driver]") {
+TEST_CASE("nccl: a missing driver is reported", "[.][no_driver]") {
   CHECK_THAT(refusal(), Contains("transport nccl, opening") && Contains("libcuda.so.1") &&
                             Contains("there is no NVIDIA driver here") &&
                             Contains("choose a transport for host memory"));
 }
 
-TEST_CASE("nccl: without NCCL it says so", "[.][no_nccl]") {
+TEST_CASE("nccl: a missing NCCL is reported", "[.][no_nccl]") {
   CHECK_THAT(refusal(), Contains("libnccl.so.2") && Contains("install NCCL 2.14 or newer"));
 }
 
-TEST_CASE("nccl: without a device it says so", "[.][no_device]") {
+TEST_CASE("nccl: a missing device is reported", "[.][no_device]") {
   CHECK_THAT(refusal(), Contains("this machine has no CUDA device that this process may use"));
 }
 
@@ -97,7 +97,7 @@ void check_first_of_two(const Fakes& fakes, const Act& act) {
 
 }  // namespace
 
-TEST_CASE("nccl: an abort from another thread ends what is under way, and the communicator") {
+TEST_CASE("nccl: an abort from another thread ends running ops and the communicator") {
   const Fakes fakes(GENERATE(0, 2));
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
@@ -119,7 +119,7 @@ TEST_CASE("nccl: an abort from another thread ends what is under way, and the co
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked at or not") {
+TEST_CASE("nccl: an op past its deadline fails its group, whether it is polled or not") {
   const bool looked_at = GENERATE(false, true);
   const int polls = GENERATE(0, 1'000'000'000);  // with the second NCCL never hands its calls to the stream
   const Fakes fakes;
@@ -135,7 +135,7 @@ TEST_CASE("nccl: an op past its deadline fails its group, whether it is looked a
   });
 }
 
-TEST_CASE("nccl: what NCCL reports of a peer that is gone fails the group, with its words") {
+TEST_CASE("nccl: a lost peer that NCCL reports fails the group, with NCCL's words") {
   const Fakes fakes;
   check_first_of_two(fakes, [&](plugins::TransportOp& op, const auto&) {
     op.start(after(30));
@@ -152,7 +152,7 @@ TEST_CASE("nccl: what NCCL reports of a peer that is gone fails the group, with 
   });
 }
 
-TEST_CASE("nccl: members that mean different ops are told so, and go on") {
+TEST_CASE("nccl: members with different ops are told so, and can go on") {
   const Fakes fakes;
   run_ranks("nccl", 3, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
@@ -167,7 +167,7 @@ TEST_CASE("nccl: members that mean different ops are told so, and go on") {
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: a member that does not come is named where it is the first, and the connecting ends by its deadline") {
+TEST_CASE("nccl: connecting ends at its deadline, and an absent first member is named") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const std::uint32_t here = rank.rank();
@@ -184,7 +184,7 @@ TEST_CASE("nccl: a member that does not come is named where it is the first, and
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: host memory and another device are refused with what was expected") {
+TEST_CASE("nccl: memory of the host or of another device is refused with what was expected") {
   const Fakes fakes;
   run_ranks("nccl", 1, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
@@ -212,7 +212,7 @@ TEST_CASE("nccl: a rank without a device of its own is refused") {
              Contains("it needs CUDA device 4, and this process may use 4") && Contains("or set device"));
 }
 
-TEST_CASE("nccl: the only device that a rank may use is its own, whatever its number on the machine") {
+TEST_CASE("nccl: the only visible device of a rank is used, whatever its number on the machine") {
   SharedHost host;
   set_gpus(1);
   CHECK(error_of([&] {
@@ -222,7 +222,7 @@ TEST_CASE("nccl: the only device that a rank may use is its own, whatever its nu
   set_gpus(4);
 }
 
-TEST_CASE("nccl: a rank uses the device of the memory that its host registers") {
+TEST_CASE("nccl: a rank uses the device whose memory its host registers") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const std::uint32_t device = 3 - rank.rank();
@@ -245,7 +245,7 @@ TEST_CASE("nccl: a rank uses the device of the memory that its host registers") 
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
+TEST_CASE("nccl: two members on one GPU hear what NCCL needs for it") {
   const Fakes fakes;
   const bool is_allowed = GENERATE(false, true);
   setenv("FAKE_NCCL_VERSION", is_allowed ? "23000" : "22809", 1);
@@ -268,7 +268,7 @@ TEST_CASE("nccl: two members on one GPU are told what NCCL needs for that") {
   check_all_is_well(fakes);
 }
 
-TEST_CASE("nccl: an op that an error ends between two looks at it fails") {
+TEST_CASE("nccl: an op fails if an error ends it between two polls") {
   const Fakes fakes;
   check_first_of_two(fakes, [&](plugins::TransportOp& op, const auto&) {
     fakes.fail_unseen(0);
@@ -277,7 +277,7 @@ TEST_CASE("nccl: an op that an error ends between two looks at it fails") {
   });
 }
 
-TEST_CASE("nccl: the fakes notice members that start the sends and receives of two groups in different orders") {
+TEST_CASE("nccl: the fakes notice sends and receives of two groups started in different orders") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const std::uint32_t other = 1 - rank.rank();
@@ -299,7 +299,7 @@ TEST_CASE("nccl: the fakes notice members that start the sends and receives of t
   });
 }
 
-TEST_CASE("nccl: the fakes notice members that start the collectives of two groups in different orders") {
+TEST_CASE("nccl: the fakes notice collectives of two groups started in different orders") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup one = rank.group(1);

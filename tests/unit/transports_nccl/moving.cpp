@@ -21,7 +21,7 @@ bool is_offered(const Shape& shape) {
 
 }  // namespace
 
-TEST_CASE("nccl: every op of every dtype moves what it should, in place and not, handed over at once or later") {
+TEST_CASE("nccl: every op of every dtype has the right result, in place or not, started at once or later") {
   const std::uint32_t members = GENERATE(range(depth(1U, 1U, 3U), 5U));
   const Fakes fakes(members % 2 == 0 ? 3 : 0);
   std::vector<std::string> wrong(members);
@@ -55,7 +55,7 @@ TEST_CASE("nccl: every op of every dtype moves what it should, in place and not,
   CHECK(fakes.open() == 0);
 }
 
-TEST_CASE("nccl: an op that is made of several calls is one group") {
+TEST_CASE("nccl: an op of several NCCL calls is one NCCL group") {
   const Fakes fakes;
   std::string log;
   run_ranks("nccl", 2, [&](Rank& rank) {
@@ -84,7 +84,7 @@ TEST_CASE("nccl: an op that is made of several calls is one group") {
   CHECK_THAT(log, Contains("rank 1: broadcast 1 of 0, broadcast 2 of 1\n"));
 }
 
-TEST_CASE("nccl: sends and receives of a batch are one group, and find each other by their ids") {
+TEST_CASE("nccl: sends and receives of a batch are one NCCL group, and are matched by id") {
   const Fakes fakes;
   std::string log;
   run_ranks("nccl", 2, [&](Rank& rank) {
@@ -115,7 +115,7 @@ TEST_CASE("nccl: sends and receives of a batch are one group, and find each othe
   CHECK_THAT(log, Contains("rank 1: send 5 to 0, recv 5 from 0, send 2 to 0, recv 2 from 0\n"));
 }
 
-TEST_CASE("nccl: groups of some ranks have communicators of their own") {
+TEST_CASE("nccl: groups of fewer ranks have communicators of their own") {
   const Fakes fakes;
   run_ranks("nccl", 4, [&](Rank& rank) {
     const std::uint32_t first = rank.rank() / 2 * 2;

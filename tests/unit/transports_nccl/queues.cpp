@@ -113,7 +113,7 @@ TEST_CASE("nccl: queues of other kinds and of other devices are refused") {
   });
 }
 
-TEST_CASE("nccl: an op begins when its queue has come to it") {
+TEST_CASE("nccl: an op begins when its queue reaches it") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const StreamQueue queue(rank.rank());
@@ -135,7 +135,7 @@ TEST_CASE("nccl: an op begins when its queue has come to it") {
   CHECK(fakes.misuses() == 0);
 }
 
-TEST_CASE("nccl: an enqueued op whose peer never comes fails once its time is over, and names the peer") {
+TEST_CASE("nccl: an enqueued op without its peer fails at its timeout, and names the peer") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const StreamQueue queue(rank.rank());
@@ -158,7 +158,7 @@ TEST_CASE("nccl: an enqueued op whose peer never comes fails once its time is ov
   CHECK(fakes.misuses() == 0);
 }
 
-TEST_CASE("nccl: a queue that is held up does not use up the time of the ops in it") {
+TEST_CASE("nccl: time in which a queue is held up does not count toward the timeout of its ops") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     const StreamQueue queue(rank.rank());
@@ -187,7 +187,7 @@ TEST_CASE("nccl: a queue that is held up does not use up the time of the ops in 
   CHECK(fakes.misuses() == 0);
 }
 
-TEST_CASE("nccl: streams that do not wait for each other move wrong numbers") {
+TEST_CASE("nccl: streams that do not wait for each other give wrong numbers") {
   const Fakes fakes;
   const auto forget = fake<FakeCudaForget>("fake_cuda_forget");
   std::atomic<int> wrong = 0;

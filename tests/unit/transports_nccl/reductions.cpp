@@ -19,7 +19,7 @@ using Catch::Contains;
 
 #if SHARDRUN_HAS_NCCL_KERNELS
 
-TEST_CASE("nccl: minima and maxima of numbers are NaN where one of them is") {
+TEST_CASE("nccl: a minimum or maximum with a NaN is NaN") {
   const std::uint32_t members = GENERATE(2U, 3U, 4U);
   const Fakes fakes(members % 2 == 0 ? 2 : 0);
   std::vector<std::string> wrong(members);
@@ -122,7 +122,7 @@ std::vector<float> summed(Rank& rank, plugins::TransportGroup& group, std::uint6
 
 }  // namespace
 
-TEST_CASE("nccl: sums that are to be in order have the bits of the members' order, and others need not") {
+TEST_CASE("nccl: ordered sums have the bits of the members' order") {
   const Fakes fakes;
   const std::uint32_t members = GENERATE(2U, 3U, 4U);
   run_ranks("nccl", members, [&](Rank& rank) {
@@ -142,7 +142,7 @@ TEST_CASE("nccl: sums that are to be in order have the bits of the members' orde
   CHECK(fakes.misuses() == 0);
 }
 
-TEST_CASE("nccl: sums and products of f16 and bf16 are rounded once, in and out of order") {
+TEST_CASE("nccl: sums and products of f16 and bf16 are rounded once, ordered or not") {
   const Fakes fakes;
   const std::uint32_t members = GENERATE(2U, 3U, 4U);
   const bool in_order = GENERATE(false, true);
@@ -172,7 +172,7 @@ TEST_CASE("nccl: sums and products of f16 and bf16 are rounded once, in and out 
   CHECK(fakes.misuses() == 0);
 }
 
-TEST_CASE("nccl: an op that needs scratch of the device and has none is refused with how much") {
+TEST_CASE("nccl: an op without the device scratch that it needs is refused with the size") {
   const Fakes fakes;
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
@@ -184,7 +184,7 @@ TEST_CASE("nccl: an op that needs scratch of the device and has none is refused 
   });
 }
 
-TEST_CASE("nccl: a kernel that cannot be launched fails the group, and nothing of the op goes on") {
+TEST_CASE("nccl: a kernel that cannot be launched fails the group, and the rest of the op is not started") {
   const int polls = GENERATE(0, 3);  // with the second, the kernel behind NCCL's calls is launched by whoever polls
   const int number = GENERATE(1, 2);
   const Fakes fakes(polls);
@@ -253,7 +253,7 @@ TEST_CASE("nccl: registered memory is registered with each communicator that use
   CHECK(fakes.open() == 0);
 }
 
-TEST_CASE("nccl: memory that NCCL goes on registering holds up neither an abort nor a deadline") {
+TEST_CASE("nccl: a slow registration with NCCL delays neither an abort nor a deadline") {
   const Fakes fakes;
   const bool is_aborted = GENERATE(false, true);
   run_ranks("nccl", 1, [&](Rank& rank) {

@@ -54,7 +54,7 @@ Function true_function(const char* name) {
 
 }  // namespace
 
-TEST_CASE("nccl: NCCL as installed has the header's major version and makes places to meet at") {
+TEST_CASE("nccl: the installed NCCL has the header's major version and makes unique ids") {
   if (is_skipped()) {
     return;
   }
@@ -71,7 +71,7 @@ TEST_CASE("nccl: NCCL as installed has the header's major version and makes plac
   CHECK(std::memcmp(one.internal, other.internal, sizeof(one.internal)) != 0);
 }
 
-TEST_CASE("nccl: NCCL as installed gives no communicator without a GPU, whether the call blocks or not") {
+TEST_CASE("nccl: the installed NCCL gives no communicator without a GPU, in blocking calls or others") {
   if (is_skipped()) {
     return;
   }
@@ -88,7 +88,7 @@ TEST_CASE("nccl: NCCL as installed gives no communicator without a GPU, whether 
   }
 }
 
-TEST_CASE("nccl: a group that NCCL as installed cannot connect fails with NCCL's words on every rank") {
+TEST_CASE("nccl: a group that the installed NCCL cannot connect fails on every rank with NCCL's words") {
   if (is_skipped()) {
     return;
   }

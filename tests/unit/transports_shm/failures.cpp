@@ -35,7 +35,7 @@ std::string polled_error_of(plugins::TransportOp& op) {
 
 }  // namespace
 
-TEST_CASE("shm: who only polls an op hears that a peer has failed or ended") {
+TEST_CASE("shm: polling an op reports that a peer has failed or ended") {
   const std::uint32_t flags = GENERATE(0U, SR_OP_FLAG_BLOCKING);
   const bool ends = GENERATE(false, true);
   std::string error;
@@ -61,7 +61,7 @@ TEST_CASE("shm: who only polls an op hears that a peer has failed or ended") {
   CHECK_THAT(error, Contains("group all: member 1 (rank 1") && Contains(ends ? "is gone" : "has failed"));
 }
 
-TEST_CASE("shm: of several ops that are polled each hears of its own peers") {
+TEST_CASE("shm: each of several polled ops reports its own peers") {
   std::string error;
   run_ranks("shm", 3, [&](Rank& rank) {
     auto group = rank.group();
@@ -95,7 +95,7 @@ TEST_CASE("shm: of several ops that are polled each hears of its own peers") {
   CHECK_THAT(error, Contains("member 2 (rank 2") && Contains("has failed"));
 }
 
-TEST_CASE("shm: an op that is complete stays so, though its group fails") {
+TEST_CASE("shm: a complete op stays complete if its group fails later") {
   const std::uint32_t flags = GENERATE(0U, SR_OP_FLAG_BLOCKING);
   std::array<std::string, 2> errors;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -118,7 +118,7 @@ TEST_CASE("shm: an op that is complete stays so, though its group fails") {
   CHECK(errors[1] == "nothing");
 }
 
-TEST_CASE("shm: a batch that another start moves is not complete by an earlier run") {
+TEST_CASE("shm: a batch that another start carries out does not count as its last run") {
   std::string error;
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -147,7 +147,7 @@ TEST_CASE("shm: a batch that another start moves is not complete by an earlier r
   CHECK_THAT(error, Contains("enough"));
 }
 
-TEST_CASE("shm: a peer that has done its part and ends is not missed") {
+TEST_CASE("shm: a peer that ends after doing its part is not reported") {
   const std::uint32_t opcode = GENERATE(SR_OP_BARRIER, SR_OP_SEND);
   std::string error = "not run";
   const std::array<Arena, 2> arenas;
@@ -184,7 +184,7 @@ TEST_CASE("shm: a peer that has done its part and ends is not missed") {
   CHECK(error == "nothing");
 }
 
-TEST_CASE("shm: a member that ends or fails is nothing to sends and receives between others") {
+TEST_CASE("shm: sends and receives go on when a third member fails") {
   const bool ends = GENERATE(true, false);
   float got = 0;
   std::array<std::string, 3> errors;
@@ -223,7 +223,7 @@ TEST_CASE("shm: a member that ends or fails is nothing to sends and receives bet
   CHECK_THAT(errors[1] + errors[2], !Contains("nothing"));
 }
 
-TEST_CASE("shm: a peer that has done its part and ends is not missed while another's is due") {
+TEST_CASE("shm: a peer that ends after doing its part is not reported while another peer's part is missing") {
   std::string error = "not run";
   std::array<float, 2> got = {};
   StandInHost host(1);
@@ -263,7 +263,7 @@ TEST_CASE("shm: a peer that has done its part and ends is not missed while anoth
   CHECK(got == std::array<float, 2>{1, 2});
 }
 
-TEST_CASE("shm: a peer that has ended is lost, whatever the kernel says of its memory") {
+TEST_CASE("shm: a peer that has ended is lost, even if the kernel reports another error for its memory") {
   ErrorCode code = ErrorCode::internal;
   std::string message;
   const Arena arena;
@@ -321,7 +321,7 @@ class AnnouncingHost final : public SharedHost {
 
 }  // namespace
 
-TEST_CASE("shm: a first member that has ended before the others have its memory is lost, by name") {
+TEST_CASE("shm: a first member that ended before sharing its memory is named as lost") {
   IdleProcess process;
   AnnouncingHost host(process.pid());
   const std::string gone = std::to_string(process.pid());
@@ -332,7 +332,7 @@ TEST_CASE("shm: a first member that has ended before the others have its memory 
   CHECK_THAT(error_of([&] { (void)rank.group(); }), Contains("process " + gone + " of member 0 (rank 0) is gone"));
 }
 
-TEST_CASE("shm: memory of a sum that is freed under way is nobody's to write any more, however late others are") {
+TEST_CASE("shm: freeing a running sum waits until no peer writes its memory") {
   // More members than cores: some have yet to write their shares when others have written theirs.
   constexpr std::uint32_t n = 6;
   constexpr int rounds = 72;

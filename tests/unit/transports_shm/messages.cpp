@@ -51,7 +51,7 @@ std::vector<std::uint64_t> ids_from(std::uint64_t first, std::size_t n) {
 
 }  // namespace
 
-TEST_CASE("shm: many sends of one batch meet receives of several, whichever comes first") {
+TEST_CASE("shm: many sends of one batch match receives of several batches, in either order of start") {
   int wrong = 0;
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -120,7 +120,7 @@ TEST_CASE("shm: messages with one id arrive in the order in which they were sent
   CHECK(wrong == 0);
 }
 
-TEST_CASE("shm: a batch with more sends to one member than it can hold is refused, and the group goes on") {
+TEST_CASE("shm: a batch with more sends to one member than fit is refused, and the group goes on") {
   std::string error;
   float got = 0;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -141,7 +141,7 @@ TEST_CASE("shm: a batch with more sends to one member than it can hold is refuse
   CHECK(got == 5);
 }
 
-TEST_CASE("shm: sends take no descriptors, wherever their memory is") {
+TEST_CASE("shm: sends take no descriptors, whatever memory they use") {
   std::ptrdiff_t more = 0;
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();
@@ -162,7 +162,7 @@ TEST_CASE("shm: sends take no descriptors, wherever their memory is") {
   CHECK(more == 0);
 }
 
-TEST_CASE("shm: a message of another size than its receive is refused by name") {
+TEST_CASE("shm: a message whose size differs from its receive is refused, and its sender named") {
   std::string error;
   run_ranks("shm", 2, [&](Rank& rank) {
     auto group = rank.group();

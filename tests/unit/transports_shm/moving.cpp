@@ -52,7 +52,7 @@ float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugin
 
 }  // namespace
 
-TEST_CASE("shm: registered memory is read where it lies unless it is short, other memory from a copy") {
+TEST_CASE("shm: long registered memory is read in place, and other memory from a copy") {
   std::vector<float> none;
   const bool is_registered = GENERATE(true, false);
   const std::uint64_t count = GENERATE(as<std::uint64_t>{}, 100, large);
@@ -65,7 +65,7 @@ TEST_CASE("shm: registered memory is read where it lies unless it is short, othe
                                       is_registered) == (count == large ? 2 : 1));
 }
 
-TEST_CASE("shm: memory that is not registered is moved again and again") {
+TEST_CASE("shm: memory that is not registered can be moved repeatedly") {
   constexpr std::uint32_t n = 3;
   const std::size_t count = GENERATE(as<std::size_t>{}, 1, 256, 257, 100'000);  // in one piece, and in several
   std::array<int, n> right = {};
@@ -83,7 +83,7 @@ TEST_CASE("shm: memory that is not registered is moved again and again") {
   CHECK(right == std::array<int, n>{20, 20, 20});
 }
 
-TEST_CASE("shm: all_to_allv reads each member's block where that member has it") {
+TEST_CASE("shm: all_to_allv reads each block at its place in the sender's buffer") {
   constexpr std::uint32_t n = 3;
   // counts[i][j]: elements from member i to member j.
   constexpr std::array<std::array<std::uint64_t, n>, n> counts = {{{3, 0, 5}, {1, 4, 2}, {0, 7, 600}}};
@@ -118,7 +118,7 @@ TEST_CASE("shm: all_to_allv reads each member's block where that member has it")
   CHECK(right == std::array<bool, n>{true, true, true});
 }
 
-TEST_CASE("shm: a blocking batch keeps its place among batches that are not") {
+TEST_CASE("shm: a blocking batch keeps its place among batches that do not block") {
   constexpr int rounds = 200;
   int wrong = 0;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -152,7 +152,7 @@ TEST_CASE("shm: a blocking batch keeps its place among batches that are not") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once, together with what can") {
+TEST_CASE("shm: memory that cannot be mapped moves in pieces, both ways at once, beside mapped memory") {
   std::array<int, 3> wrong = {};
   const std::array<Arena, 3> arenas;
   run_ranks("shm", 3, [&](Rank& rank) {
@@ -203,7 +203,7 @@ TEST_CASE("shm: what cannot be mapped goes in pieces, both ways at once, togethe
   CHECK(wrong == std::array<int, 3>{});
 }
 
-TEST_CASE("shm: sums of fractions have the same bits in any buffers, by any way") {
+TEST_CASE("shm: sums of fractions have the same bits in all buffers and by all algorithms") {
   const std::uint32_t n = GENERATE(2U, 3U, 5U);
   const std::size_t count = GENERATE(as<std::size_t>{}, 7, 1000, 16'001);
   std::vector<std::vector<float>> sums(2 * n);
@@ -241,7 +241,7 @@ TEST_CASE("shm: sums of fractions have the same bits in any buffers, by any way"
   CHECK(std::all_of(sums.begin(), sums.end(), [&](const auto& sum) { return sum == in_order; }));
 }
 
-TEST_CASE("shm: who only sends runs ahead, and nobody gets what is meant for later") {
+TEST_CASE("shm: a member that only sends runs ahead, and no receiver gets a later round's data") {
   constexpr std::uint32_t n = 3;
   constexpr int rounds = 150;  // more than a root can be ahead
   const std::uint32_t opcode = GENERATE(as<std::uint32_t>{}, SR_OP_BROADCAST, SR_OP_REDUCE);

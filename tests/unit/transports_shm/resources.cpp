@@ -141,7 +141,7 @@ TEST_CASE("shm: freed sends and receives leave nothing behind in the process") {
   });
 }
 
-TEST_CASE("shm: a peer's registered memory is mapped while an op needs it, once") {
+TEST_CASE("shm: a peer's registered memory is mapped once, and only while an op needs it") {
   std::array<std::size_t, 4> mapped = {};
   const std::array<Arena, 2> arenas;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -208,7 +208,7 @@ TEST_CASE("shm: members may free ops in different orders") {
   CHECK(before.shared_blocks == after_all.shared_blocks);
 }
 
-TEST_CASE("shm: an op that is freed before it was started is no loss to a slower member") {
+TEST_CASE("shm: an op freed before its start does not count as lost for a slower member") {
   run_ranks("shm", 4, [&](Rank& rank) {
     auto group = rank.group();
     std::vector<float> data(4096);
@@ -220,7 +220,7 @@ TEST_CASE("shm: an op that is freed before it was started is no loss to a slower
   SUCCEED("nobody threw");
 }
 
-TEST_CASE("shm: the memory for ops comes after all else, however large the group") {
+TEST_CASE("shm: the memory for ops lies behind everything else in groups of any size") {
   for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{64}, std::size_t{2000}}) {
     const shardrun::shm_transport::ControlLayout layout(n);
     CHECK(layout.ops >= n * n * (sizeof(shardrun::shm_transport::PeerClaim) + shardrun::shm_transport::Pair::bytes));
@@ -228,7 +228,7 @@ TEST_CASE("shm: the memory for ops comes after all else, however large the group
   }
 }
 
-TEST_CASE("shm: a segment is assigned again once all members have released it, and none beyond the memory") {
+TEST_CASE("shm: a segment is assigned again once all members have released it, and never beyond the memory") {
   alignas(64) std::array<std::byte, 1024> memory = {};
   shardrun::shm_transport::SegmentPool pool(memory.data(), memory.size(), 2);
   std::vector<std::uint64_t> assigned;
@@ -246,7 +246,7 @@ TEST_CASE("shm: a segment is assigned again once all members have released it, a
   CHECK(again.data() == pool.data(256));
 }
 
-TEST_CASE("shm: nothing has a name in any folder") {
+TEST_CASE("shm: groups make no file with a name") {
   Held before;
   Held after_all;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -311,7 +311,7 @@ std::string connecting_error(const std::string& said) {
 
 }  // namespace
 
-TEST_CASE("shm: a group that is not connected leaves nothing behind, and says why") {
+TEST_CASE("shm: a group that fails to connect leaves nothing behind, and says why") {
   CHECK_THAT(connecting_error("nonsense"),
              Contains("group all") && Contains("member 2") && Contains("'nonsense'") && Contains("expected"));
   IdleProcess process;

@@ -115,7 +115,7 @@ TEST_CASE("a replica that differs in one bit is found, with the ranks that disag
   CHECK(report.worst()[1].passed());
 }
 
-TEST_CASE("zero and minus zero are different replicas", "[verify]") {
+TEST_CASE("replicas with zero and minus zero differ", "[verify]") {
   const VerifyCase checked = mlp();
   const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
     if (at == At{0, Moment::begin, 1}) {
@@ -142,7 +142,7 @@ TEST_CASE("an element that no rank holds is found", "[verify]") {
   CHECK(first.note == "no rank holds 20 of its 45 elements, the first at [0, 5]");
 }
 
-TEST_CASE("first values that depend on the sharding are found", "[verify]") {
+TEST_CASE("initial values that depend on the sharding are found", "[verify]") {
   const VerifyCase checked = mlp();
   const verify::Report report = report_of(checked, data_parallel(2), [&](const At& at, verify::Snapshot& snapshot) {
     if (at.step == 0 && at.moment == Moment::begin) {
@@ -261,7 +261,7 @@ double unaltered(double v, double) { return v; }
 
 }  // namespace
 
-TEST_CASE("where the true gradient is zero, rounding passes and no more", "[verify]") {
+TEST_CASE("if the true gradient is zero, only rounding errors pass", "[verify]") {
   for (const std::int64_t batch : {4, 512}) {
     for (const std::int64_t classes : {3, 65, 500}) {
       INFO(batch << " samples of " << classes << " classes");
@@ -275,7 +275,7 @@ TEST_CASE("where the true gradient is zero, rounding passes and no more", "[veri
   }
 }
 
-TEST_CASE("a small gradient that is not zero must be right", "[verify]") {
+TEST_CASE("a small gradient that is not zero is compared by its own size", "[verify]") {
   const VerifyCase checked = blind_case<Gradient::small>(64, 65);
   const verify::Report report = report_of_v(checked, unaltered);
   INFO(verify::to_text(report));
@@ -323,7 +323,7 @@ TEST_CASE("a small gradient of a large model is judged by its own size", "[verif
   CHECK(found->unfloored == found->relative);
 }
 
-TEST_CASE("an update that is as small as in warm-up is judged by its own size", "[verify]") {
+TEST_CASE("an update as small as in warm-up is judged by its own size", "[verify]") {
   const VerifyCase checked = gpt_with_biases();
   const verify::Workload workload = warming_up(checked);
   const graph::Graph& graph = checked.model.graph;

@@ -46,7 +46,7 @@ TEST_CASE("every fault in a transfer of a step fails the verification", "[verify
   }
 }
 
-TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, and by no other", "[verify]") {
+TEST_CASE("a fault in the reduction of a gradient is reported only under its parameter", "[verify]") {
   const VerifyCase checked = small_gpt();
   const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2, 1));
   std::set<std::string> named;
@@ -68,7 +68,7 @@ TEST_CASE("a fault in a gradient's reduction is told by the parameter's name, an
   CHECK(named.size() > 10);
 }
 
-TEST_CASE("a fault in an evaluation's reduction is told as the evaluation's", "[verify]") {
+TEST_CASE("a fault in an evaluation's reduction is reported as the evaluation's", "[verify]") {
   const VerifyCase checked = small_gpt();
   const partition::Partition partition = partition::split(checked.model.graph, data_parallel(2));
   const std::vector<Numbered> transfers =

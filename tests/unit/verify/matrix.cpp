@@ -41,7 +41,7 @@ graph::Graph without_writes(graph::Graph graph, const std::string& state) {
 
 }  // namespace
 
-TEST_CASE("whatever the split, the cpu computes what the reference does on one rank", "[verify]") {
+TEST_CASE("the split cpu agrees with the reference on one rank for every split", "[verify]") {
   check_matrix(verify_cases());
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("a parameter that is not the rounded master fails the verification", "
   }
 }
 
-TEST_CASE("everything that a step computes is compared", "[verify]") {
+TEST_CASE("everything that a step computes is compared with the reference", "[verify]") {
   for (const VerifyCase& checked : verify_cases()) {
     const graph::Graph& graph = checked.model.graph;
     const verify::Report report =

@@ -28,7 +28,7 @@ struct Screen {
 
 }  // namespace
 
-TEST_CASE("a meter shows whole lines off a terminal: at once, then each tenth and each 10 s", "[verify]") {
+TEST_CASE("off a terminal a meter shows whole lines: at once, at each tenth and every 10 s", "[verify]") {
   Screen screen;
   verify::Meter meter(screen.sink(false), "comparing");
   meter.expect(1000);
@@ -57,7 +57,7 @@ TEST_CASE("a meter shows whole lines off a terminal: at once, then each tenth an
   CHECK(screen.text == "comparing: step 2/2  20%  ETA 47s\nstep 1/2  loss 4.2\n");
 }
 
-TEST_CASE("a meter rewrites one line on a terminal, no wider than that, and leaves nothing of it", "[verify]") {
+TEST_CASE("on a terminal a meter rewrites one line that fits, and erases it at the end", "[verify]") {
   Screen screen;
   {
     verify::Meter meter(screen.sink(true), "comparing");
@@ -91,7 +91,7 @@ Report three() {
 
 }  // namespace
 
-TEST_CASE("a report is sorted by how much of its tolerance each took", "[verify]") {
+TEST_CASE("a report is sorted by the share of its tolerance that each difference took", "[verify]") {
   const std::vector<Difference> worst = three().worst();
   REQUIRE(worst.size() == 3);
   CHECK((worst[0].tensor == "a" && worst[0].what == What::update));
@@ -99,7 +99,7 @@ TEST_CASE("a report is sorted by how much of its tolerance each took", "[verify]
   CHECK((worst[2].tensor == "a" && worst[2].what == What::gradient));
 }
 
-TEST_CASE("a report keeps the worst step of each", "[verify]") {
+TEST_CASE("a report keeps the worst step of each difference", "[verify]") {
   Report report = three();
   report.add({.tensor = "b", .what = What::gradient, .relative = 1e-6, .tolerance = 1e-5, .step = 2});
   CHECK(report.worst()[1].step == 1);
@@ -108,7 +108,7 @@ TEST_CASE("a report keeps the worst step of each", "[verify]") {
   CHECK(report.compared() == 3);
 }
 
-TEST_CASE("one failure fails a report, and so do NaN and nothing at all", "[verify]") {
+TEST_CASE("a report fails if one comparison failed or is NaN, or if there is none", "[verify]") {
   CHECK_FALSE(Report().passed());
   CHECK(three().passed());
   for (const double relative : {1.1e-6, std::numeric_limits<double>::quiet_NaN()}) {

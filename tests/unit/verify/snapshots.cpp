@@ -36,7 +36,7 @@ void record(const VerifyCase& checked, const plan::Plan& plan, const char* devic
 
 }  // namespace
 
-TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
+TEST_CASE("snapshots in files are compared like snapshots in memory", "[verify]") {
   const VerifyCase checked = mlp_of();
   // Of 9 columns over 4 ranks some have 3 and some 2; of 3 rows over 4 ranks one has none.
   std::vector<NamedPlan> plans = stored_plans(checked.model.graph);
@@ -55,7 +55,7 @@ TEST_CASE("snapshots in files are compared as those in memory", "[verify]") {
   }
 }
 
-TEST_CASE("a comparison ends at the op where it is asked to, and its meter counts every op", "[verify]") {
+TEST_CASE("a comparison ends at the op where it is asked to stop, and its meter counts every op", "[verify]") {
   const VerifyCase checked = mlp_of();
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
@@ -86,7 +86,7 @@ TEST_CASE("a comparison ends at the op where it is asked to, and its meter count
   CHECK(ops == all);
 }
 
-TEST_CASE("of a selection its tensors alone are compared, and without the loss nothing is evaluated", "[verify]") {
+TEST_CASE("only selected tensors are compared, and nothing is evaluated unless the loss is selected", "[verify]") {
   const VerifyCase checked = mlp_of();
   const graph::Graph& graph = checked.model.graph;
   const TemporaryFolder folder;
@@ -115,7 +115,7 @@ TEST_CASE("of a selection its tensors alone are compared, and without the loss n
   CHECK(compared({"*"}) == compared({}));
 }
 
-TEST_CASE("a glob that matches no tensor is refused with the nearest and what there is", "[verify]") {
+TEST_CASE("a glob that matches no tensor is refused with the nearest names", "[verify]") {
   const VerifyCase checked = mlp_of();
   const auto error = [&](const std::vector<std::string>& globs) {
     return error_of([&] { (void)verify::select(checked.model.graph, globs); });
@@ -127,7 +127,7 @@ TEST_CASE("a glob that matches no tensor is refused with the nearest and what th
                  Catch::Matchers::Contains("layer_1/weights, loss, gradient_norm, "));
 }
 
-TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[verify]") {
+TEST_CASE("a rank's snapshot that is missing or of another job is refused", "[verify]") {
   const VerifyCase checked = mlp_of();
   const TemporaryFolder folder;
   record(checked, tensor_parallel(2), "cpu", folder);
@@ -142,7 +142,7 @@ TEST_CASE("a rank's snapshot that is missing, or of another job, is refused", "[
                   "[5, 5] at '0,0 of 5,9'") != std::string::npos);
 }
 
-TEST_CASE("what a training job calls is what is compared", "[verify]") {
+TEST_CASE("verify compares the functions that a training job calls", "[verify]") {
   ModelCase model = mlp_of().model;
   job::Job job;
   job.seed = 23;

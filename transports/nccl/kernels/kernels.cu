@@ -1,5 +1,4 @@
-// The kernels of the transport for GPUs: reductions.h says what they do. Each has the name by which kernels.cpp finds
-// it.
+// The kernels of the transport for GPUs; reductions.h describes them. kernels.cpp finds each by its name here.
 
 #include "transports/nccl/kernels/reductions.h"
 

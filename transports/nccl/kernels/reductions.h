@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-/// What NCCL does not do with floating-point numbers: reductions in the order of the members, and minima and maxima
-/// that keep NaN. nvcc compiles this for GPUs (kernels.cu). The tests compile it as C++.
+/// Reductions of floating-point numbers that NCCL lacks: in the order of the members, and minima and maxima that keep
+/// NaN. nvcc compiles this for GPUs (kernels.cu). The tests compile it as C++.
 namespace shardrun::nccl_transport::kernels {
 
 /// A thread's share: elements first, first + step, ….
@@ -14,8 +14,8 @@ struct Share {
   std::uint64_t step;
 };
 
-/// to[i] is ((m0[i] + m1[i]) + m2[i]) + … of the members m: those of `parts`, one after the other, without member
-/// `own`, whose elements are at `own_part`. `to` may be `own_part`.
+/// to[i] is ((m0[i] + m1[i]) + m2[i]) + … over the members m. `parts` has their elements one after the other, except
+/// member `own`, whose elements are at `own_part`. `to` may be `own_part`.
 struct Reduction {
   const void* parts;
   const void* own_part;
@@ -98,7 +98,7 @@ SHARDRUN_ALSO_ON_GPUS void to_keys(const Keying& given, Share share) {
   }
 }
 
-/// The bits that the keys of NaN stand for are those of a NaN.
+/// Turns keys back into numbers. Keys of NaN become a NaN.
 template <class T>
 SHARDRUN_ALSO_ON_GPUS void to_numbers(const Keying& given, Share share) {
   using Number = decltype(widened(T{}));

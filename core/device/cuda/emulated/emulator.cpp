@@ -166,7 +166,7 @@ class Running {
  public:
   Running(const Launch& launch, Order order, std::uint64_t seed)
       : launch_(launch), order_(order), random_(seed), strands_(static_cast<std::size_t>(launch.threads)) {
-    // Exactly as much as was asked for, so that AddressSanitizer finds what is outside.
+    // Exactly the bytes asked for, so that AddressSanitizer finds accesses outside.
     shared_ = std::make_unique<unsigned char[]>(launch.shared_bytes);
     exchanged_.resize(strands_.size());
   }
@@ -239,7 +239,7 @@ class Running {
   std::vector<Strand> strands_;
   std::vector<int> threads_;  ///< in their order
   std::unique_ptr<unsigned char[]> shared_;
-  /// What each lane gives, of this exchange and the one before: a lane may be one ahead of those that still read.
+  /// The value of each lane in this exchange and in the one before: a lane may be one ahead of lanes that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
   std::exception_ptr error_;

@@ -86,8 +86,8 @@ using Enqueue = void (*)(void* stream, const void* entry, std::function<void()> 
 /// first of them.
 void set_enqueue(Enqueue enqueue) noexcept;
 
-/// Runs it, or enqueues a copy of it on its stream. Throws what a thread throws, and Error{internal} for threads that
-/// wait in vain.
+/// Runs it, or enqueues a copy of it on its stream. Throws what a thread throws, and Error{internal} if threads can
+/// never go on.
 void run(const Launch& launch);
 
 }  // namespace shardrun::device::cuda::emulated

@@ -15,9 +15,9 @@ using attention::Range;
 using attention::RowTile;
 
 /// softmax(Q K^T scale + mask) V over the keys that each query sees, and log-sum-exp of the scores. A block has a tile
-/// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and
-/// multiplies what it has summed up when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). A head that is
-/// wider than a tile has a block for each part of the result's width.
+/// of queries of one head and goes over the tiles of keys. It keeps the largest score of each row so far, and scales
+/// its sums when that grows (Dao et al. 2022, arXiv:2205.14135, algorithm 1). If a head is wider than a tile, each part
+/// of the result's width has a block.
 struct Attend : attention::Tensors {
   [[nodiscard]] static std::size_t shared() { return 2 * RowTile::bytes() + KeyTile::bytes() + RowTile::bytes(); }
   [[nodiscard]] std::int64_t blocks() const { return attention::blocks_of_queries(shape) * shape.chunks(); }
@@ -74,8 +74,8 @@ struct Attend : attention::Tensors {
   }
 
  private:
-  /// Makes probabilities of scores: exp(score - largest), with what dropout makes of them. `total`: this thread's part
-  /// of their sum.
+  /// Turns scores into probabilities, exp(score - largest), times dropout's factors. `total`: this thread's part of
+  /// their sum.
   SHARDRUN_ON_DEVICE void exponentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key,
                                        float (&scores)[each], float& largest, float& total,
                                        float (&result)[each]) const {
@@ -105,8 +105,8 @@ struct Attend : attention::Tensors {
   }
 };
 
-/// The same for bfloat16, by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp
-/// has. The columns of a tile of scores are keys. Scores are in units of ln 2.
+/// Attention of bfloat16 by tensor cores. `width`: of heads, or more. `count`: fragments of 16 queries that a warp has.
+/// The columns of a tile of scores are keys. Scores are in units of ln 2.
 template <int width, int count>
 struct AttendMatrices : attention::Tensors {
   static constexpr int warp_rows = count * attention::fragment_rows;
@@ -180,8 +180,8 @@ struct AttendMatrices : attention::Tensors {
   }
 
  private:
-  /// Makes probabilities of the scores of a row, which is elements 2 `half` and 2 `half` + 1 of each fragment. Returns
-  /// the factor of what is summed up so far.
+  /// Turns the scores of a row, elements 2 `half` and 2 `half` + 1 of each fragment, into probabilities. Returns the
+  /// factor for the sums so far.
   SHARDRUN_ON_DEVICE float exponentiate(Block& block, std::int64_t query, std::int64_t key, bool all_visible, int half,
                                         FragmentC (&scores)[fragments], float& largest, float& total) const {
     const float scale = shape.scale * log2_e;

@@ -11,7 +11,7 @@
 
 namespace shardrun::device::cuda::attention {
 
-/// The tensors of attention, and what all kernels compute of them.
+/// The tensors of attention and of its gradient, with functions that all its kernels use.
 struct GradientTensors : Tensors {
   Reals dout;       ///< laid out as `out`
   float* dout_out;  ///< D_i, laid out as log-sum-exp

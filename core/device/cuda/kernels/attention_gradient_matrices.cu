@@ -3,7 +3,8 @@
 namespace shardrun::device::cuda::attention {
 namespace {
 
-/// Of one fragment, what a lane needs besides scores. Of scores, the rows are queries; of transposed scores, keys.
+/// The facts about one fragment that a lane needs beside its scores. Rows of scores are queries; rows of transposed
+/// scores are keys.
 struct FragmentFacts {
   const Seen (&seen)[2];  ///< of rows g and g + 8: the columns from the lane's first on
   int column;             ///< from there on
@@ -127,7 +128,7 @@ struct GradientQueriesMatrices {
   }
 };
 
-/// The tiles of `step` queries that see a block's keys: those of one head of the group after those of another.
+/// The tiles of `step` queries that see a block's keys: first one head of the group, then the next.
 template <int step>
 class TilesOfGroup {
  public:
@@ -150,7 +151,7 @@ class TilesOfGroup {
   std::int64_t first_;
   int of_head_;
   int left_;         ///< tiles, this one among them
-  int in_head_ = 0;  ///< number of the tile among those of its head
+  int in_head_ = 0;  ///< number of the tile within its head
 };
 
 /// dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`: queries of a tile.

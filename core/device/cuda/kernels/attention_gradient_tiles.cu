@@ -11,8 +11,8 @@ struct TilePair {
   int column;
 };
 
-/// The tiles from which scores and their gradients are computed. A block has tiles of queries or of keys of its own,
-/// and goes over those of the others.
+/// The tiles from which scores and their gradients are computed. A block owns tiles of queries or of keys, and goes
+/// over all tiles of the other kind.
 struct ScoreTiles {
   RowTile queries;
   RowTile douts;
@@ -81,7 +81,7 @@ SHARDRUN_ON_DEVICE inline void differentiate(const Shape& shape, const QueryFact
   score = keep == 0.0F ? 0.0F : p * keep;
 }
 
-/// The same of a thread's part of a tile.
+/// differentiate() for a thread's part of a tile.
 SHARDRUN_ON_DEVICE inline void differentiate_tile(const GradientTensors& of, const Head& head, const TilePair& at,
                                                   float (&scores)[each][each], float (&gradients)[each][each]) {
   SHARDRUN_UNROLLED for (int r = 0; r < each; ++r) {
@@ -130,8 +130,8 @@ struct GradientQueries {
   }
 };
 
-/// dk and dv. A block has a tile of keys of one head of keys, and a part of the width. It adds up what all queries of
-/// the group's heads give.
+/// dk and dv. A block has a tile of keys of one head, and a part of the width. It sums over all queries of the group's
+/// heads.
 struct GradientKeys {
   GradientTensors of;
   HeadRows dk;

@@ -9,14 +9,14 @@
 #include "core/device/cuda/attention.h"
 #include "core/device/cuda/matrix.h"
 
-/// What the kernels of attention and of its gradient share: the tensors, the queries that a block has, the loop over
-/// the tiles of what they see, and products of tiles by tensor cores.
+/// Shared by the kernels of attention and of its gradient: the tensors, a block's queries, the loop over the tiles that
+/// they see, and products of tiles by tensor cores.
 namespace shardrun::device::cuda::attention {
 
 // Attention of bfloat16 by tensor cores. A block has four warps, each with 16 or 32 of the block's own rows, which are
 // queries or keys. It goes over the others in tiles: while it computes with one, the next is copied to shared memory. A
-// warp reads every tile as a whole; with 32 rows it computes twice as much with what it reads. Probabilities stay in
-// the registers of a warp, and are rounded to bfloat16 before they are multiplied; sums are float32.
+// warp reads every tile as a whole; with 32 rows it computes twice as much for each read. Probabilities stay in the
+// registers of a warp, and are rounded to bfloat16 before they are multiplied; sums are float32.
 
 inline constexpr int warps = 4;
 /// Rows of a fragment.
@@ -44,8 +44,8 @@ class MatrixTile {
 
   SHARDRUN_ON_DEVICE explicit MatrixTile(Block& block) : data_(block.shared<Eight>(rows * stride)) {}
 
-  /// Begins to load `number` rows of a head, from row `first` on, to those from row `to` on. What is outside is 0. The
-  /// rows are there after wait_for_copies() and sync(). `in_eights`: it is known that they are read so.
+  /// Begins to load `number` rows of a head, from row `first` on, to the tile's rows from `to` on. Elements outside are
+  /// 0. The rows are there after wait_for_copies() and sync(). `in_eights`: from.in_eights is known to hold.
   template <int number = rows, bool in_eights = false>
   SHARDRUN_ON_DEVICE void load(Block& block, const HeadRows& from, std::int64_t begin, std::int64_t first,
                                std::int64_t count, std::int64_t columns, int to = 0) const {
@@ -138,7 +138,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Two lanes share four numbers of each row: each lane draws those of one row.
+  // Two lanes share four numbers of each row: each lane draws them for one row.
   const bool is_odd = block.lane() % 2 == 1;
   const DropoutStream::Factors drawn =
       shape.stream.factors(sample, shape.draw_of(head, query + (is_odd ? 8 : 0), key) / 4);
@@ -152,7 +152,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
   return found;
 }
 
-/// The same for a fragment of transposed probabilities, whose rows are keys.
+/// dropout_factors() for a fragment of transposed probabilities, whose rows are keys.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline FragmentC transposed_dropout_factors(Block& block, const Shape& shape,
                                                                              const Head& head, std::int64_t query,
                                                                              std::int64_t key) {
@@ -164,7 +164,7 @@ SHARDRUN_ON_DEVICE inline void add_rounded_product(Block& block, const FragmentC
     }
     return found;
   }
-  // Four lanes share four numbers of each element's query: lane i draws those of element i. Then the 4 x 4 numbers are
+  // Four lanes share four numbers for each element's query: lane i draws them for element i. Then the 4 x 4 numbers are
   // transposed.
   const int i = block.lane() / 4 % 4;
   const DropoutStream::Factors drawn =

@@ -25,7 +25,7 @@ struct Box {
   std::int64_t elements = 1;
 };
 
-/// `Number` counts the elements. Division of 32 bits takes a fraction of the time of that of 64 bits.
+/// `Number` counts the elements. A division of 32-bit numbers takes a fraction of the time that 64 bits take.
 template <typename Element, typename Number>
 struct CopyElement {
   Box box;
@@ -112,8 +112,7 @@ void copy_as(const KernelCall& call, const Box& box, const StridedCopy& copy) {
   }
 }
 
-/// The same for long rows that cannot be moved as larger elements: a warp copies a piece of one, and finds out once
-/// where it is.
+/// Copies long rows that cannot be moved as larger elements: a warp copies a piece of a row, and finds its place once.
 template <typename Element>
 struct CopyPieces {
   static constexpr int of_thread = 8;

@@ -8,7 +8,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Operands of one launch. More are summed by several launches, whose sums so far are kept in float32.
+/// Operands of one launch. More operands take several launches, with the sums between them in float32.
 constexpr std::size_t most_operands = 32;
 
 /// y = (sum so far + c0 x0) + c1 x1 + …, `pack_size` elements a thread.
@@ -106,7 +106,7 @@ struct GeluTanh {
   SHARDRUN_ON_DEVICE static float slope(float x) {
     const float at = inner(x);
     const float inner_slope = slope_at_zero * (1.0F + 3 * 0.044715F * x * x);
-    // (1 + tanh(at)) / 2 and (1 - tanh(at)) / 2, of which the smaller one would cancel.
+    // (1 + tanh(at)) / 2 and (1 - tanh(at)) / 2. Computed that way, the smaller one would cancel.
     const float power = FloatMath::exp(at < 0.0F ? 2.0F * at : -2.0F * at);
     const float larger = 1.0F / (1.0F + power);
     const float smaller = power * larger;

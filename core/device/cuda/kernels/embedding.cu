@@ -123,7 +123,7 @@ SHARDRUN_ON_DEVICE inline void for_each_of_warp(const Block& block, const T* lis
   }
 }
 
-/// A block lists the tokens of one range. Those of ranges before are counted, so that it knows where its list begins.
+/// A block lists the tokens of one range. It also counts the tokens of earlier ranges, to know where its list begins.
 struct ListRange {
   static constexpr int block_threads = 512;
   static constexpr int warps = block_threads / warp_size;
@@ -222,7 +222,7 @@ struct ListRow {
   }
 };
 
-/// What a thread that adds up rows of dy knows: `pack` columns of the result are its own.
+/// A thread that adds up rows of dy: `pack` columns of the result are its own.
 template <int pack>
 struct RowSum {
   Reals dy;
@@ -257,7 +257,7 @@ struct RowSum {
   }
 
  private:
-  /// Adds what lies at where(begin), …, where(end - 1), in this order. Several loads are under way together.
+  /// Adds the elements at where(begin), …, where(end - 1), in this order. Several loads are under way at once.
   template <typename Where>
   SHARDRUN_ON_DEVICE void add(Pack<pack>& sums, const Reals& x, std::int32_t begin, std::int32_t end,
                               const Where& where) const {

@@ -78,8 +78,8 @@ void softmax_terms(const KernelCall& call) {
                             .first = logits.origin[logits.rank - 1]});
 }
 
-/// RowMax and SoftmaxTerms in one walk over the logits: each thread's sum is that of exp(logits - the largest so far),
-/// and shrinks when a larger one is found. Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+/// RowMax and SoftmaxTerms in one pass over the logits: each thread sums exp(logit - largest logit so far), and scales
+/// its sum down when it finds a larger logit. Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 struct MaxAndTerms {
   Reals logits;
   const std::int32_t* targets;
@@ -91,7 +91,7 @@ struct MaxAndTerms {
 
   template <int pack, typename RowTeam>
   SHARDRUN_ON_DEVICE void compute(RowTeam& team, std::int64_t row) const {
-    constexpr float lowest = -3.402823466e+38F;  // and not -infinity, of which differences are no numbers
+    constexpr float lowest = -3.402823466e+38F;  // not -infinity, because the difference of two infinities is NaN
     float largest = lowest;
     float sum = 0;
     team.template loop<pack, 4>(

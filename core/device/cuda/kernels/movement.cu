@@ -211,7 +211,7 @@ struct Shift {
   std::int64_t inner;
   std::int64_t x_size;  ///< of the dimension, in the operand's part
   std::int64_t y_size;
-  std::int64_t first;   ///< what the result's index 0 reads, as an index of the whole tensor
+  std::int64_t first;   ///< the index of the whole tensor that the result's index 0 reads
   std::int64_t origin;  ///< of the operand's part
   std::int64_t size;    ///< of the whole tensor
   bool periodic;

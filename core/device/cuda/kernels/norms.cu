@@ -200,8 +200,8 @@ void gradient_input(const KernelCall& call) {
                                    .width = width});
 }
 
-/// A sum in place of one of its two operands, of which the gradient is the other. Its elements are written by the
-/// threads that have read them.
+/// A norm's gradient and a sum in place of one of its operands; the other operand is the gradient. Each element is
+/// written by the thread that has read it.
 std::optional<FusedArguments> gradient_and_sum(const PreparedKernel& gradient, const PreparedKernel& add) {
   const TensorView& dx = gradient.outputs.front();
   const TensorView& sum = add.outputs.front();

@@ -10,7 +10,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// A matrix whose rows and columns are `stride`s apart.
+/// A matrix with one stride between rows and one along the inner index.
 struct Matrix {
   using Row = std::int64_t;
   using Inner = std::int64_t;
@@ -132,8 +132,8 @@ std::int64_t stride_of(const TensorView& tensor, const std::string& letters, cha
   return at == std::string::npos ? 0 : extent(tensor, static_cast<std::uint32_t>(at) + 1, tensor.rank);
 }
 
-/// y[i] = sum over r of a[i, r] b[i, r], with i the indices of the result's letters and r those of the others. Letters
-/// of the result that both operands have are the batch, those of one are rows or columns.
+/// y[i] = sum over r of a[i, r] b[i, r], with i the indices of the result's letters and r the other letters' indices.
+/// Letters of the result that both operands have are the batch; letters that only one has are rows or columns.
 void einsum(const KernelCall& call) {
   const graph::Einsum einsum = graph::parse_einsum(call.attributes.text("spec"));
   const TensorView& of_a = call.inputs[0];

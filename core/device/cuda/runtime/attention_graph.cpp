@@ -16,7 +16,7 @@ class AttentionShapes {
  public:
   explicit AttentionShapes(const FusedAttention& of) : of_(of) {}
 
-  /// [B, heads, rows, D], whose memory is [B, rows, heads, D].
+  /// A tensor of shape [B, heads, rows, D] that lies in memory as [B, rows, heads, D].
   [[nodiscard]] CudnnTensor rows_of(std::int64_t heads, std::int64_t rows, std::int64_t row) const {
     return {.dtype = CUDNN_DATA_BFLOAT16,
             .shape = {of_.batch, heads, rows, of_.width},

@@ -66,7 +66,7 @@ AttentionMemory memory_of(const AttentionTensors& of, const FusedAttention& part
 }
 
 bool is_for_library(const OpToPrepare& op, const AttentionSteps& steps) {
-  // Those of a shard's queries that are not the first see other keys than cuDNN's causal mask has.
+  // cuDNN's causal mask counts queries from 0, so it is wrong for a shard's later queries.
   if (steps.part.is_causal && op.inputs[0].origin[1] != 0) {
     return false;
   }

@@ -36,9 +36,9 @@ std::int64_t copy_bytes(Sizes sizes, DType dtype) {
   return elements_of(sizes) * width_of(dtype);
 }
 
-/// Engines on tensor cores copy x, w and y to another layout, and add up parts of a sum in float32. Those that multiply
-/// float32 exactly do neither, or little. Enough for what cuDNN 9.19 takes first for the convolutions of ResNet-50
-/// (tests/unit/device/true_cudnn_convolutions.cpp).
+/// Engines on tensor cores copy x, w and y to another layout, and add up parts of a sum in float32. Engines that
+/// multiply float32 exactly do neither, or little. Enough for cuDNN 9.19's first choice for each convolution of
+/// ResNet-50 (tests/unit/device/true_cudnn_convolutions.cpp).
 std::int64_t workspace_of(const Convolution& of) {
   constexpr std::int64_t least = std::int64_t{64} << 10;
   constexpr std::int64_t most_sums = std::int64_t{40} << 20;
@@ -55,7 +55,7 @@ std::int64_t workspace_of(const Convolution& of) {
 
 std::int64_t float_bytes(const Sizes& sizes) { return aligned(elements_of(sizes) * width_of(DType::f32)); }
 
-/// How many images a part has, and what lies where in the scratch.
+/// Sets the images of a part and the places in the scratch.
 void set_parts(ConvolutionSteps& steps, std::int64_t most_bytes) {
   const auto scratch_of = [&](std::int64_t count) {
     const Convolution part = steps.part(count);

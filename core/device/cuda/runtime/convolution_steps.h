@@ -20,7 +20,7 @@ struct Convolution {
   enum class Makes { y, x, w };
   Makes makes = Makes::y;
   graph::DType dtype = graph::DType::f32;
-  /// Whether the elements are those of bfloat16: then tensor cores multiply them exactly, which round other float32.
+  /// Whether all elements are values of bfloat16. Tensor cores multiply these exactly, and round other float32.
   bool is_bfloat = false;
   std::array<std::int64_t, 4> x = {};
   std::array<std::int64_t, 4> w = {};
@@ -38,7 +38,7 @@ struct Convolution {
 
 struct ConvolutionSteps {
   Convolution whole;  ///< with all images
-  /// The library makes so many at a time, the last time what is left. Weights' gradients of parts are added up.
+  /// Images that the library makes at a time; the last part has the rest. Weight gradients of the parts are added up.
   std::int64_t images = 0;
   /// x and y are bfloat16 and are made float32 in the scratch, because the gradient of the weights is float32.
   bool casts = false;

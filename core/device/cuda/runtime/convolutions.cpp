@@ -13,7 +13,7 @@ namespace {
 /// A part of the images, bound to its memory.
 struct BoundConvolution {
   std::vector<std::pair<TensorView, TensorView>> casts;  ///< from and to, before it
-  ConvolutionRun setting;                                ///< empty: it always adds, to what the part before has made
+  ConvolutionRun setting;                                ///< empty: it always adds, to the result of the part before
   ConvolutionRun adding;                                 ///< empty: the op never adds
 };
 
@@ -41,7 +41,7 @@ void BoundParts::operator()(const KernelCall& call) const {
   }
 }
 
-/// The library's windows are those of whole images.
+/// The library's windows reach over whole images.
 bool has_whole_images(const std::vector<TensorView>& tensors) {
   return std::ranges::all_of(tensors, [](const TensorView& tensor) {
     for (std::uint32_t d = 2; d < tensor.rank; ++d) {

@@ -10,9 +10,9 @@ namespace shardrun::device::cuda {
 
 class LibraryConvolutions;
 
-/// Prepares a convolution for its memory. `library`: null: our own kernel computes it, and so it does what the library
-/// has no engine for, and parts of images that are split. REQUIRES: is_convolution(op.kernel.op). Throws
-/// Error{internal} when the library fails. `most_bytes`: of a part, at most as planned.
+/// Prepares a convolution for its memory. Our own kernel computes it if `library` is null or has no engine for it, and
+/// parts of images that are split. REQUIRES: is_convolution(op.kernel.op). Throws Error{internal} when the library
+/// fails. `most_bytes`: of a part, at most as planned.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_convolution(
     LibraryConvolutions* library, OpToPrepare op, std::int64_t most_bytes = most_convolution_bytes);
 

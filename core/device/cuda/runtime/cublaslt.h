@@ -37,9 +37,9 @@ struct FoundCublasLt {
 };
 
 /// Opens the library once. The variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels, `cublaslt` for the
-/// library, `unfused` for the library without epilogues; without it,
-/// the library where it is found. SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Calls no CUDA. Throws
-/// Error{job} as open_library(), and if products are to be timed without the library.
+/// library, `unfused` for the library without epilogues; by default the library if it is found.
+/// SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Calls no CUDA. Throws Error{job} as open_library(), and if
+/// products are to be timed without the library.
 [[nodiscard]] const FoundCublasLt& find_cublaslt();
 
 }  // namespace shardrun::device::cuda

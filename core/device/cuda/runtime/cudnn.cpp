@@ -14,11 +14,11 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// The first whose gradient of attention is right for each number of keys.
+/// The first version whose gradient of attention is right for any number of keys.
 constexpr std::size_t oldest_cudnn = 91600;
 
-/// What libcudnn.so.9 opens when it needs them. Without the first its calls abort the process, without another making
-/// plans fails.
+/// Files that libcudnn.so.9 opens when it needs them. Without the first, its calls abort the process; without another,
+/// making plans fails.
 constexpr std::array<const char*, 4> parts_of_cudnn = {"libcudnn_graph.so.9", "libcudnn_heuristic.so.9",
                                                        "libcudnn_engines_precompiled.so.9",
                                                        "libcudnn_engines_runtime_compiled.so.9"};
@@ -44,7 +44,7 @@ std::filesystem::path folder_of(const void* function) {
   return dladdr(function, &info) == 0 ? "" : std::filesystem::path(info.dli_fname).parent_path();
 }
 
-/// Opens what compiles the kernels of attention. Throws Error that says what is missing.
+/// Opens NVRTC, which compiles the kernels of attention. Throws Error that says what is missing.
 void open_nvrtc(void* library, const std::filesystem::path& folder) {
   decltype(&cudnnGetCudartVersion) cuda_version = nullptr;
   find_symbol(library, "cudnnGetCudartVersion", cuda_version);

@@ -21,8 +21,8 @@ struct FoundCudnn {
 
 /// Opens the library once: libcudnn.so.9, the files that this opens, and NVRTC. The variable SHARDRUN_CUDA_DNN chooses:
 /// `own` for our own kernels, `cudnn` for the library, `cudnn-fastest` for the library with a gradient of attention
-/// whose bits may differ from run to run; without it, the library where it is found. Calls no CUDA. Throws Error{job}
-/// if the variable has another value, or asks for a library that is not there.
+/// whose bits may differ from run to run; by default the library if it is found. Calls no CUDA. Throws Error{job} if
+/// the variable has another value, or asks for a library that is not there.
 [[nodiscard]] const FoundCudnn& find_cudnn();
 
 /// cuDNN on a GPU, which outlives it, with a handle of its own. Null: this process does not use cuDNN, or it does not

@@ -11,7 +11,7 @@
 namespace shardrun::device::cuda {
 namespace {
 
-/// Memory of a plan, and what it holds by value: cuDNN reads that when the plan is run.
+/// Memory of a plan, and values that cuDNN reads when the plan is run.
 struct BoundAttention {
   float scale;
   float unseen = -HUGE_VALF;

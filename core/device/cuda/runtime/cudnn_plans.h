@@ -16,7 +16,7 @@
 
 namespace shardrun::device::cuda {
 
-/// Plans of cuDNN on one GPU, each chosen once, with its kernels loaded. `Key`: what a plan is made for.
+/// Plans of cuDNN on one GPU, each chosen once, with its kernels loaded. `Key`: identifies the work of a plan.
 template <class Key>
 class CudnnPlans {
  public:
@@ -28,9 +28,9 @@ class CudnnPlans {
   /// `gpu` outlives it.
   CudnnPlans(std::shared_ptr<CudnnTarget> target, const Gpu& gpu) : target_(std::move(target)), gpu_(gpu) {}
 
-  /// Enqueues the key's plan, bound to memory of which it reads and writes nothing yet. Any thread may call it. Empty:
-  /// `choose` finds none, or its kernels cannot be loaded. Either is said on stderr, once for a key; `otherwise`: who
-  /// computes it then. Throws Error{internal} that begins with `name`, as the result does.
+  /// A function that enqueues the key's plan, bound to memory. Reads and writes none of that memory yet. Any thread may
+  /// call it. Empty: `choose` finds no plan, or its kernels cannot be loaded. Either is said on stderr, once for a key,
+  /// with `otherwise`, which then computes it. Throws Error{internal} that begins with `name`, as the result does.
   [[nodiscard]] Run find(const Key& key, const std::string& name, const Choose& choose, const Bind& bind,
                          const char* otherwise = "our own kernel") {
     gpu_.use();
@@ -64,8 +64,8 @@ class CudnnPlans {
     return {error.code(), fmt::format("{}: {}", name, error.message())};
   }
 
-  /// A plan with its kernels loaded. The GPU's properties are tried first, because they are what plans without a GPU
-  /// are made and tested with. Once a plan by the handle was needed, all are made so.
+  /// A plan with its kernels loaded. It is first made with the GPU's properties, as plans without a GPU are made and
+  /// tested. Once a plan needed the handle, all later ones are made with it.
   std::shared_ptr<const CudnnPlan> make(const std::string& name, const Choose& choose, const Bind& bind,
                                         const char* otherwise) {
     std::string why;

@@ -19,8 +19,8 @@ class LibraryAttention;
 class LibraryConvolutions;
 class LibraryProducts;
 
-/// The GPUs of this machine, of which a process uses one. Making it calls no CUDA: that happens once units are asked
-/// for or memory is allocated.
+/// The GPUs of this machine; a process uses one. Making it calls no CUDA: that happens once units are asked for or
+/// memory is allocated.
 class CudaDevice final : public DeviceApart {
  public:
   CudaDevice();
@@ -77,7 +77,7 @@ class CudaDevice final : public DeviceApart {
   /// After a failure, with which CUDA drops the work of all streams: abandons the copies of the host, and makes the
   /// calls (Queue::call) that were dropped. Transports wait for them before they end a transfer.
   void end_dropped_work() const;
-  /// Gives the host what finished work of all queues has for it.
+  /// Gives the host the times and answers of finished work of all queues.
   void deliver() const;
 
  private:

@@ -11,8 +11,8 @@
 
 namespace shardrun::device::cuda {
 
-/// Those of all queues, until the process ends: after a failure CUDA does not wait for a function of the host that it
-/// has begun to call. Such a function may come to its copy when the queue is gone.
+/// The copies of all queues, kept until the process ends: after a failure CUDA does not wait for a host function that
+/// it has begun to call. The function may reach its copy when the queue is gone.
 struct HostCopies::Copies {
   static Copies& all() {
     static Copies& copies = *new Copies;

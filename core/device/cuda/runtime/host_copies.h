@@ -29,8 +29,7 @@ class HostCopies {
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
-  /// After a failure: the host copies nothing more of what was given until now. The memory of these copies may be freed
-  /// when this returns. Any thread.
+  /// After a failure: ends all copies given so far. Their memory may be freed when this returns. Any thread.
   void abandon() noexcept;
 
  private:

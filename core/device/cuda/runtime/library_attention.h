@@ -38,9 +38,9 @@ using AttentionRun = std::function<void(cudaStream_t stream)>;
 class LibraryAttention {
  public:
   virtual ~LibraryAttention() = default;
-  /// Attention of this memory, of which it reads and writes nothing yet. Its plan is chosen once for all of the same
-  /// sizes, and its kernels are loaded. Empty: the library has none that is reproducible, or its kernels could not be
-  /// loaded. Either is said on stderr. Throws Error{internal}.
+  /// A function that computes attention on this memory. Reads and writes none of the memory yet. The plan is chosen
+  /// once for all attention with these sizes, and its kernels are loaded. Empty: the library has no reproducible plan,
+  /// or its kernels could not be loaded. Either is said on stderr. Throws Error{internal}.
   [[nodiscard]] virtual AttentionRun find(const FusedAttention& attention, float scale,
                                           const AttentionMemory& memory) = 0;
 };

@@ -30,9 +30,10 @@ using ConvolutionRun = std::function<void(cudaStream_t stream)>;
 class LibraryConvolutions {
  public:
   virtual ~LibraryConvolutions() = default;
-  /// A convolution of this memory, of which it reads and writes nothing yet. `adds`: to its result. It is chosen once
-  /// for all of the same sizes, types and alignments, and its kernels are loaded. Empty: the library has none that is
-  /// exact and reproducible, or its kernels could not be loaded. Either is said on stderr. Throws Error{internal}.
+  /// A function that computes a convolution on this memory. Reads and writes none of the memory yet. `adds`: to its
+  /// result. The plan is chosen once for these sizes, types and alignments, and its kernels are loaded. Empty: the
+  /// library has no plan that is exact and reproducible, or its kernels could not be loaded. Either is said on stderr.
+  /// Throws Error{internal}.
   [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
                                             const ConvolutionMemory& memory) = 0;
 };

@@ -37,7 +37,7 @@ struct PreparedLibraryOp final : PreparedKernel {
   LibraryOp op;
   std::string ops;  ///< the names of those that are fused
 
-  /// `computes`: by it the result is computed. The other arguments are those of PreparedKernel.
+  /// `computes`: computes the result. The other arguments: as of PreparedKernel.
   PreparedLibraryOp(LibraryOp computes, const graph::Attributes& of, std::vector<TensorView> reads,
                     std::vector<TensorView> writes, std::span<std::byte> memory, std::string_view tensor)
       : op(std::move(computes)) {
@@ -47,7 +47,7 @@ struct PreparedLibraryOp final : PreparedKernel {
     outputs = std::move(writes);
     scratch = memory;
     makes = tensor;
-    prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &op);  // it is part of what it is given to
+    prepared = std::shared_ptr<void>(std::shared_ptr<void>(), &op);  // owns nothing: `op` is a member
   }
 };
 

@@ -32,13 +32,13 @@ struct OpToPrepare {
 /// Enqueues what a library does for an op, on the call's stream. Empty: the library cannot do it.
 using LibraryWork = std::function<void(const KernelCall& call)>;
 
-/// The op, computed by what `find` returns, or by our own kernel if that is empty. The first call writes all of the
-/// scratch: the memory that is measured as used is to be what is planned, and a library need not use all of it. An
-/// Error of `find` gets the op's name. `op.kernel` and `op.attributes` outlive the result.
+/// The op, computed by the function that `find` returns, or by our own kernel if that is empty. The first call writes
+/// all of the scratch: the memory measured as used must equal the plan, and a library need not use all of it. An Error
+/// of `find` gets the op's name. `op.kernel` and `op.attributes` outlive the result.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_for_library(OpToPrepare op,
                                                                         const std::function<LibraryWork()>& find);
 
-/// What the library does for a prepared op. Null: our own kernel computes it.
+/// The library's work for a prepared op. Null: our own kernel computes it.
 [[nodiscard]] const LibraryWork* work_of(const PreparedKernel& op);
 
 /// Two ops, the second right after the first, both computed by `work`, with the first one's scratch.

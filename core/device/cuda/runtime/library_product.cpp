@@ -221,7 +221,7 @@ std::vector<std::int64_t> key_of(const ProductStep& step, const ProductMemory& m
   return key;
 }
 
-/// Memory like that of a product, for trials of it.
+/// Memory like a product's own, for timing trials.
 class Trial {
  public:
   /// Throws Error{io} when the GPU has not that much.

@@ -26,7 +26,7 @@ struct Epilogue {
 
   const void* added = nullptr;  ///< a matrix that is added
   const void* bias = nullptr;   ///< a vector of n elements of c's type, added to each row
-  /// Of what they are then. forward: GELU, in its tanh form. backward: the sums times its derivative at `operand`.
+  /// GELU of the sums so far, in its tanh form (forward), or the sums times GELU's derivative at `operand` (backward).
   Gelu gelu = Gelu::none;
   void* operand = nullptr;  ///< of GELU, a matrix: forward writes it, backward reads it
 
@@ -51,7 +51,7 @@ class LibraryProduct {
   /// `memory`: its bias and its operand of GELU are those with which it was made. REQUIRES: it adds to c only without
   /// an epilogue.
   virtual void run(const ProductMemory& memory, bool accumulate, cudaStream_t stream) const = 0;
-  /// The same with the bias and the operand of another epilogue, which is alike and aligned alike.
+  /// This product with the bias and the operand of another epilogue, which has the same kinds and alignments.
   [[nodiscard]] virtual std::shared_ptr<const LibraryProduct> with(const Epilogue& epilogue) const = 0;
 };
 
@@ -64,11 +64,11 @@ class LibraryProducts {
 
   [[nodiscard]] bool fuses() const noexcept { return found_.fuses; }
 
-  /// A product for this memory, of which it reads and writes nothing yet. It is chosen once for all steps of the same
-  /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. Null: the library has none, or its
-  /// kernels could not be loaded, which is said on stderr, as is each failure where there is an epilogue. Without one,
-  /// others throw Error{internal}. With timed products, the algorithm is the one in the file, or is timed now, in
-  /// memory of its own; without that memory it is the first one, which is said on stderr. Throws Error{job} as
+  /// A product for this memory. Reads and writes none of it yet. The algorithm is chosen once for all steps of these
+  /// sizes, types, layouts, alignments and epilogues, and its kernels are loaded. With timed products it is the one in
+  /// the file, or is timed now, in memory of its own; without that memory it is the first one, which is said on stderr.
+  /// Null: the library has no algorithm, or its kernels could not be loaded, which is said on stderr. With an epilogue,
+  /// any other failure gives null and is said too; without one, it throws Error{internal}. Throws Error{job} as
   /// TimedProducts.
   [[nodiscard]] std::shared_ptr<const LibraryProduct> find(const ProductStep& step, const ProductMemory& memory);
 

@@ -11,7 +11,7 @@
 namespace shardrun::device::cuda {
 
 /// A block of a GPU's memory that transports can register for their fastest ways: physical memory that other processes
-/// and network cards may map. That of cudaMalloc cannot be mapped by a switch that adds up (NVLink SHARP).
+/// and network cards may map. cudaMalloc's memory cannot be mapped by a switch that adds up (NVLink SHARP).
 class VirtualMemory {
  public:
   /// Nothing where the driver or the GPU has no virtual memory that processes can share.
@@ -54,9 +54,9 @@ class VirtualMemory {
   bool is_mapped_ = false;
 };
 
-/// An arena in the memory of a GPU: virtual memory where the GPU has it and gives it, else cudaMalloc's. It is filled
-/// with a pattern that is NaN in every type, so that the pages that were written can be counted, and what nobody has
-/// written shows in results.
+/// An arena in the memory of a GPU: virtual memory if the GPU has it and gives it, else cudaMalloc's. It is filled with
+/// a pattern that is NaN in every type. So the pages that were written can be counted, and unwritten memory shows in
+/// results.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} when the GPU has not that much.

@@ -78,8 +78,8 @@ std::int64_t byte_of(const Operand& operand, std::int64_t row, std::int64_t colu
   return (operand.transposed ? column * operand.stride + row : row * operand.stride + column) * bytes_of(operand.dtype);
 }
 
-/// A product whose operands are copied to the scratch so that their rows are aligned, and its result from there. The
-/// rows of the result, or its columns, are made in parts, so that their copies take bounded memory.
+/// A product with aligned rows: its operands are copied to the scratch, and its result from there. The rows or the
+/// columns of the result are made in parts, so that the copies take bounded memory.
 class PaddedProduct {
  public:
   /// `tensors`: of the op, that are a, b and c.
@@ -88,7 +88,8 @@ class PaddedProduct {
     for (std::size_t t = 0; t < 3; ++t) {
       copied_[t] = has_unaligned_rows(operands_[t]);
     }
-    // Rows of the result are those of a, columns those of b. The other operand is copied as a whole.
+    // A part has rows of the result and of a, or columns of the result and of b. The other operand is copied as a
+    // whole.
     by_rows_ = whole_bytes(true) <= whole_bytes(false);
     const std::int64_t size = by_rows_ ? product.m : product.n;
     const std::int64_t bytes = copied_bytes(by_rows_ ? 0 : 1) + copied_bytes(2);
@@ -96,7 +97,7 @@ class PaddedProduct {
     part_ = std::min(size, (size + parts * part_multiple - 1) / (parts * part_multiple) * part_multiple);
   }
 
-  /// Whether the time that copies take is likely to be less than what they save.
+  /// Whether the copies are likely to take less time than they save.
   [[nodiscard]] bool is_worth_it() const {
     const std::int64_t terms = product_.m * product_.n * product_.k;
     const std::int64_t copied = elements(0) + elements(1) + elements(2);
@@ -207,8 +208,8 @@ class PaddedProduct {
   ProductSteps made_;
 };
 
-/// A product of bfloat16 whose operands and result are copied to the scratch and back where their rows are not aligned.
-/// Nothing: all are, or it is not worth it. `tensors`: of the op, that are a, b and c.
+/// A product of bfloat16 with copies of the operands and the result whose rows are not aligned. Nothing: all are
+/// aligned, or copies are not worth it. `tensors`: of the op, that are a, b and c.
 std::optional<ProductSteps> padded_steps(const Product& product, const std::array<std::size_t, 3>& tensors,
                                          const Padding& padding) {
   PaddedProduct padded(product, tensors, padding);
@@ -238,7 +239,7 @@ std::optional<ProductSteps> steps_of_product(const Product& product, const std::
   return ProductScratch().finished(std::move(made));
 }
 
-/// Letters of the batch whose indices are like those of one letter in all tensors.
+/// Letters of the batch that act as one letter in all tensors.
 struct BatchLoop {
   std::int64_t size = 1;
   std::array<std::int64_t, 3> strides = {};

@@ -53,8 +53,8 @@ struct ProductSteps {
   static constexpr std::size_t alignment = 256;
 };
 
-/// When operands and results of bfloat16 whose rows are not aligned to 16 bytes, such as logits of 50257 words, are
-/// copied to rows that are, and back. Tensor cores are fast only then.
+/// When operands and results of bfloat16 whose rows are not aligned to 16 bytes (logits of 50257 words) are copied to
+/// aligned rows, and back. Tensor cores are fast only with aligned rows.
 struct Padding {
   std::int64_t least_terms = std::int64_t{1} << 27;   ///< multiplications; smaller products are not worth it
   std::int64_t least_terms_a_copy = 256;              ///< multiplications for each element copied

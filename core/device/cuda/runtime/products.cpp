@@ -21,11 +21,11 @@ namespace {
 
 // Which ops an epilogue of cuBLASLt can compute together with the product before them.
 
-/// A product that also does what an op does with its result.
+/// A product with another op as its epilogue.
 struct Fusion {
   Epilogue epilogue;
   std::vector<TensorView> inputs;
-  std::vector<TensorView> outputs;  ///< first what the op makes, then the product's result if that is kept
+  std::vector<TensorView> outputs;  ///< first the op's result, then the product's result if that is kept
 };
 
 using Gelu = Epilogue::Gelu;
@@ -83,9 +83,8 @@ std::optional<Epilogue> with_gelu(Epilogue epilogue, Gelu gelu, const TensorView
   return epilogue;
 }
 
-/// `step`: the only step of `product`, which has this epilogue already. Nothing: an epilogue cannot do what `next`
-/// does. It can only where everything that both would write is written too, because nobody says which of it is read
-/// later:
+/// `step`: the only step of `product`, with the epilogue so far. Nothing: an epilogue cannot compute `next`. It must
+/// write all that both would write, because it is not known which of that is read later:
 ///  - `add` in place of the product's result. The other operand is a vector for each row, or a tensor like the result.
 ///  - `gelu`, form tanh, results in bfloat16. If it is not in place, the product's result is kept as its operand.
 ///  - `gelu_gradient`, likewise, in place.

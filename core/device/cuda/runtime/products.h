@@ -8,11 +8,11 @@
 /// The ops that are products of matrices, computed by a library where it is found, else by our own kernels.
 namespace shardrun::device::cuda {
 
-/// Prepares an op of products for its memory. `library`: null: our own kernel computes it, and so it does what the
-/// library has no algorithm for. REQUIRES: is_product(op.kernel.op). Throws Error{internal} when the library fails.
+/// Prepares an op of products for its memory. Our own kernel computes it if `library` is null or has no algorithm for
+/// it. REQUIRES: is_product(op.kernel.op). Throws Error{internal} when the library fails.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> prepare_product(LibraryProducts* library, OpToPrepare op);
 
-/// As Device::fuse: the library's product `first` with what `next` computes of its result as its epilogue.
+/// As Device::fuse: the library's product `first` with `next` as its epilogue.
 [[nodiscard]] std::unique_ptr<const PreparedKernel> fuse_product(LibraryProducts& library, const PreparedKernel& first,
                                                                  const PreparedKernel& next);
 

@@ -153,7 +153,7 @@ std::string CudaQueue::suspects() const {
            "one that failed)";
   }
   const std::uint32_t low = std::atomic_ref(pinned_->progress).load(std::memory_order_acquire);
-  // The runs done, of which the GPU has written the low 32 bits.
+  // The number of runs done. The GPU writes its low 32 bits.
   const std::uint64_t done = runs_ - static_cast<std::uint32_t>(static_cast<std::uint32_t>(runs_) - low);
   // The next note would be behind these, so the run that failed is one of them.
   const std::uint64_t end = std::min((done / runs_a_note + 1) * runs_a_note, runs_);
@@ -230,7 +230,7 @@ void CudaQueue::note_run(const PreparedKernel& kernel) {
 void CudaQueue::begin_step(std::int64_t step) {
   if (step != step_) {
     use();
-    write_progress();  // so that what is not done behind a note is of one step
+    write_progress();  // so that all unfinished runs behind a note are of one step
     step_ = step;
   }
 }

@@ -99,7 +99,7 @@ class CudaQueue final : public Queue {
     cudaEvent_t event = nullptr;
     std::uint64_t number = 0;
   };
-  /// What the host gets once `event` is past.
+  /// A time or an answer that the host gets once `event` is past.
   struct Pending {
     cudaEvent_t event = nullptr;
     std::int64_t* time = nullptr;
@@ -115,24 +115,24 @@ class CudaQueue final : public Queue {
   };
 
   [[nodiscard]] KernelCall call_of(const Scalars& scalars) const;
-  /// Does `enqueue()`, and names the device and the work where it fails.
+  /// Calls `enqueue()`; if it fails, names the device and the work.
   template <typename Enqueue>
   void give(std::string_view attempted, const Enqueue& enqueue);
   void note_run(const PreparedKernel& kernel);
-  /// As Gpu::check, with the ops in one of which an error of earlier work may have been.
+  /// As Gpu::check, and names the ops that an error of earlier work may come from.
   void check(cudaError_t result, std::string_view attempted);
-  /// Called before an error is thrown, whose handling may free memory of the host that is copied.
+  /// Called before an error is thrown, because its handler may free host memory that is being copied.
   void handle_failure();
   /// Lets the calling thread use the GPU.
   void use();
   [[nodiscard]] std::string suspects() const;
-  /// A free event of these, of which more are made if there is none.
+  /// A free event; makes more if there is none.
   [[nodiscard]] cudaEvent_t take(std::vector<cudaEvent_t>& free, unsigned flags);
   [[nodiscard]] const Mark* find(std::uint64_t number) const;
   void add_pending(Pending pending);
   /// Sets the GPU's clock by the host's. REQUIRES: the stream has no work.
   void set_clock();
-  /// Does `copy(is_pinned)` for memory of the host. `to`: where it goes, for messages.
+  /// Calls `copy(is_pinned)` for memory of the host. `to`: the destination, for messages.
   template <typename Copy>
   void copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy);
   void write_progress();

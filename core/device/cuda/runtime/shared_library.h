@@ -21,7 +21,7 @@ struct LibraryChoice {
       {};                               ///< of the variable: "own" for our own kernels, and others for the library
   std::vector<const char*> files = {};  ///< in the order in which they are tried
   std::string lacks = {};               ///< why there is no library, if there are no files
-  const char* remedy = "name its folder in LD_LIBRARY_PATH";  ///< what to do where it cannot be used
+  const char* remedy = "name its folder in LD_LIBRARY_PATH";  ///< what to do if it cannot be used
 };
 
 [[nodiscard]] LibraryChoice choice_of_products();  ///< cuBLASLt
@@ -36,8 +36,8 @@ struct OpenedLibrary {
 /// The variable's value, or "". Throws Error{job} if it is none of `values`.
 [[nodiscard]] std::string_view chosen_by_variable(const LibraryChoice& choice);
 
-/// Opens the first file that there is and that `take` accepts, for good: kernels of it may run until the process ends.
-/// `take` finds the library's functions and returns its name and version. It throws Error that says what the library
+/// Opens the first file that exists and that `take` accepts, for good: kernels of it may run until the process ends.
+/// `take` finds the library's functions and returns its name and version, or throws Error that says what the library
 /// lacks. Throws Error{job} as chosen_by_variable(), or if the variable asks for a library that cannot be used.
 [[nodiscard]] OpenedLibrary open_library(const LibraryChoice& choice, const std::function<std::string(void*)>& take);
 

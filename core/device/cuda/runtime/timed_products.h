@@ -28,14 +28,14 @@ class TimedProducts {
   /// library or GPU, or is no such file, and Error{io}.
   TimedProducts(std::filesystem::path path, const std::string& library, const std::string& gpu);
 
-  /// The proposal for a product, below `proposals`: that of the file, or the one with the least time, which is added
-  /// to it. `key` tells products apart. `text`: the product for people. Throws as the constructor, and what `time`
-  /// throws. REQUIRES: there are proposals; `time` has a time for each.
+  /// The proposal for a product, below `proposals`: from the file, or else the fastest one, which is added to the file.
+  /// `key`: identifies the product. `text`: the product for people. Throws as the constructor, and errors of `time`.
+  /// REQUIRES: there are proposals; `time` has a time for each.
   [[nodiscard]] std::size_t find(const std::vector<std::int64_t>& key, std::size_t proposals, const std::string& text,
                                  const std::function<Times()>& time);
 
  private:
-  /// Reads what was added since, and removes a part of a line at the end. REQUIRES: the lock on the file is held.
+  /// Reads the lines added since, and removes an unfinished line at the end. REQUIRES: the lock on the file is held.
   void read_on();
   void take(const std::string& line);
   void append(const std::string& line);

@@ -18,7 +18,7 @@ struct TrialBuffer {
   std::byte* data = nullptr;    ///< set by TrialMemory; null if it has no bytes
 };
 
-/// Memory for trials. It has numbers around 0 whose bits vary, as those of a job do: the power that products take, and
+/// Memory for trials. Its numbers lie around 0 and have varying bits, as a job's do: the power that products take, and
 /// so their time, depends on them.
 class TrialMemory {
  public:
@@ -35,8 +35,8 @@ class TrialMemory {
   void* memory_ = nullptr;
 };
 
-/// Milliseconds of a run of each: the least of some turns, in which each runs for about as long as the others. What
-/// other work on the GPU adds is not counted so.
+/// Milliseconds of each run: the least of several turns, in which each runs for about as long as the others. So time
+/// that other work on the GPU takes is left out.
 [[nodiscard]] std::vector<double> time_in_turns(const Gpu& gpu,
                                                 std::span<const std::function<void(cudaStream_t stream)>> runs);
 
