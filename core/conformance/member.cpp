@@ -56,7 +56,10 @@ Member::Arena::~Arena() {
 
 Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
                std::uint32_t world_size, const std::vector<std::string>& settings)
-    : Peer(store, rank), world_size_(world_size), transport_(plugins::Transport::load(directories, transport)) {
+    : Peer(store, rank),
+      world_size_(world_size),
+      host_(store, "transport"),
+      transport_(plugins::Transport::load(directories, transport)) {
   transport_.configure({.options = options_among(settings, "", transport_.options()),
                         .world_size = world_size,
                         .options_of = [&](const std::string& wrapped) {
@@ -66,35 +69,33 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
   if (!transport_.props().moves_host_memory) {
     std::string opening = "it opens here";
     try {
-      open();
+      host_.open(transport_, rank, world_size);
     } catch (const Error& error) {
       opening = fmt::format("nor does it open here: {}", error.message());
     }
     meet("opened", world_size);  // the first that ends would cut off those that still open
     throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
-  open();
+  host_.open(transport_, rank, world_size);
   registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
 }
 
-Member::~Member() = default;
-
-void Member::open() {
-  transport_.open({.rank = rank(),
-                   .world_size = world_size_,
-                   .local_rank = rank(),
-                   .local_world_size = world_size_,
-                   .job = fmt::format("conformance{}", getppid()),
-                   .address = "127.0.0.1",
-                   .deadline = after(timeout_s),
-                   .secret = made_up_secret()},
-                  *this);
+void StoreHost::open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n) {
+  transport.open({.rank = rank,
+                  .world_size = n,
+                  .local_rank = rank,
+                  .local_world_size = n,
+                  .job = fmt::format("conformance{}of{}", getppid(), n),
+                  .address = "127.0.0.1",
+                  .deadline = after(timeout_s),
+                  .secret = made_up_secret()},
+                 *this);
 }
 
-std::string Member::store_get(const std::string& key, std::int64_t deadline) {
-  std::optional<std::string> value = store().get("transport/" + key, deadline);
+std::string StoreHost::store_get(const std::string& key, std::int64_t deadline) {
+  std::optional<std::string> value = store_.get(place_ + "/" + key, deadline);
   if (!value) {
-    throw Error(store().aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
+    throw Error(store_.aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
   }
   return std::move(*value);
 }

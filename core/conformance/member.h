@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/conformance/peer.h"
@@ -18,13 +19,28 @@ struct MemberGroup {
   std::uint32_t size = 0;
 };
 
+/// The store of a check as the host of a transport.
+class StoreHost final : public plugins::TransportHost {
+ public:
+  /// `place`: of this transport's keys in the store; the ranks that open it have the same, and no others.
+  StoreHost(Store& store, std::string place) : store_(store), place_(std::move(place)) {}
+
+  [[nodiscard]] bool aborted() const noexcept override { return store_.aborted(); }
+  void store_set(const std::string& key, std::string value) override { store_.set(place_ + "/" + key, value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
+  /// Opens the transport as one of `n` ranks of this machine.
+  void open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n);
+
+ private:
+  Store& store_;
+  std::string place_;
+};
+
 /// This process as one rank, with the transport opened.
-class Member final : public Peer, private plugins::TransportHost {
+class Member final : public Peer {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
          std::uint32_t world_size, const std::vector<std::string>& settings);
-  ~Member() override;
-
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
   /// Whether the transport's headers have sr_error::awaited.
@@ -40,11 +56,6 @@ class Member final : public Peer, private plugins::TransportHost {
   void forget() noexcept { used_ = 0; }
 
  private:
-  void open();
-  [[nodiscard]] bool aborted() const noexcept override { return store().aborted(); }
-  void store_set(const std::string& key, std::string value) override { store().set("transport/" + key, value); }
-  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
-
   struct Arena {
     Arena();
     Arena(const Arena&) = delete;
@@ -58,6 +69,7 @@ class Member final : public Peer, private plugins::TransportHost {
   std::uint32_t world_size_;
   Arena arena_;
   std::size_t used_ = 0;
+  StoreHost host_;
   plugins::Transport transport_;
   std::uint64_t registration_ = 0;
   std::map<std::uint32_t, MemberGroup> first_;

@@ -26,8 +26,7 @@ void Peer::tell(const std::string& name, const std::string& value) {
 std::string Peer::hear(const std::string& name, std::uint32_t from) {
   std::optional<std::string> value = store_.get(fmt::format("{}/{}", name, from), after(2 * timeout_s));
   if (!value) {
-    throw Failure(store_.aborted() ? "ended because another rank had failed"
-                                   : fmt::format("rank {} did not come to '{}'", from, name));
+    throw Failure(store_.aborted() ? other_failed : fmt::format("rank {} did not come to '{}'", from, name));
   }
   return std::move(*value);
 }

@@ -16,6 +16,9 @@ class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What a rank reports that fails only because another did.
+constexpr const char* other_failed = "ended because another rank had failed";
+
 /// That many seconds from now, in nanoseconds of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t after(double seconds);
 

@@ -64,8 +64,11 @@ int run_member(std::span<const std::string> words) {
   try {
     cases_of(parsed.kind).go_through(store, parsed, before);
   } catch (const std::exception& failure) {
+    const auto* const error = dynamic_cast<const Error*>(&failure);
+    const bool is_consequence = store.aborted() && error != nullptr &&
+                                (error->code() == ErrorCode::aborted || error->code() == ErrorCode::peer_lost);
     store.abort();
-    report(parsed.report, before + failure.what());
+    report(parsed.report, is_consequence ? other_failed : before + failure.what());
     std::_Exit(1);
   }
   return 0;
