@@ -7,7 +7,6 @@
 
 #include "core/base/error.h"
 #include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {

@@ -1,4 +1,6 @@
-#include "core/conformance/compute_cases.h"
+#include "core/conformance/engine_member.h"
+#include "core/conformance/model_member.h"
+#include "core/conformance/strategy_member.h"
 
 #include <fmt/format.h>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/conformance/compute_cases.h"
-#include "core/conformance/declared_options.h"
+#include "core/conformance/engine_member.h"
+#include "core/conformance/plugin_options.h"
 #include "core/conformance/sandbox.h"
 
 namespace shardrun::conformance {

@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/conformance/conformance.h"
 #include "core/conformance/member.h"
-#include "core/conformance/small_options.h"
+#include "core/conformance/plugin_options.h"
 #include "core/device/host_memory.h"
 #include "core/runtime/collectives.h"
 #include "core/runtime/flight_recorder.h"

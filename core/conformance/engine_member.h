@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/compile/engine.h"
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
 #include "core/runtime/array_collectives.h"
 #include "plugins/loader/engine.h"
@@ -116,5 +117,9 @@ class EngineRun {
   std::vector<float> predictions_;
   std::int64_t rows_ = 0;
 };
+
+using EngineCase = ComputeCase<EngineMember, engine_members>;
+
+void add_engine_cases(std::vector<EngineCase>& cases);
 
 }  // namespace shardrun::conformance

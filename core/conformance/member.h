@@ -41,6 +41,7 @@ class Member final : public Peer {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
          std::uint32_t world_size, const std::vector<std::string>& settings);
+
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
   /// Whether the transport's headers have sr_error::awaited.
@@ -74,5 +75,13 @@ class Member final : public Peer {
   std::uint64_t registration_ = 0;
   std::map<std::uint32_t, MemberGroup> first_;
 };
+
+/// A group that fails has one second to end its ops. A loaded machine gets some more.
+constexpr double failure_limit_s = 5;
+
+/// Waits for an op that is to fail by itself, soon. Returns its error code.
+ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
+/// The same with op_test only.
+ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
 
 }  // namespace shardrun::conformance

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {

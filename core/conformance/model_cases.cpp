@@ -11,8 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/options/convert.h"
-#include "core/conformance/compute_cases.h"
-#include "core/conformance/declared_options.h"
+#include "core/conformance/model_member.h"
+#include "core/conformance/strategy_member.h"
+#include "core/conformance/plugin_options.h"
 #include "core/conformance/sandbox.h"
 #include "plugins/loader/library.h"
 

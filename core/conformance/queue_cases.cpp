@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
 #include "core/conformance/trial.h"
 #include "plugins/loader/transport_queue.h"
 

@@ -3,7 +3,6 @@
 #include <thread>
 
 #include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {

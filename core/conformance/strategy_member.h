@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
 #include "plugins/loader/strategy.h"
 
@@ -48,5 +50,13 @@ class StrategyMember final : public Peer {
   std::string name_;
   std::optional<plugins::Plugin> strategy_;
 };
+
+using StrategyCase = ComputeCase<StrategyMember, strategy_members>;
+
+// One function for each group of cases.
+void add_plan_cases(std::vector<StrategyCase>& cases);
+void add_option_cases(std::vector<StrategyCase>& cases);
+void add_purity_cases(std::vector<StrategyCase>& cases);
+void add_hook_cases(std::vector<StrategyCase>& cases);
 
 }  // namespace shardrun::conformance

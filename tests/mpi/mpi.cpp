@@ -13,7 +13,7 @@
 
 #include "core/conformance/cases.h"
 #include "core/conformance/conformance.h"
-#include "core/conformance/store.h"
+#include "core/conformance/peer.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"
 #include "tests/support/mpirun.h"
