@@ -1,22 +1,13 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
 #include <vector>
 
+#include "core/conformance/kinds.h"
 #include "core/conformance/member.h"
 
 namespace shardrun::conformance {
 
-/// Something that every plugin of a kind must do. Every rank of the world calls `run`, which throws where it does not.
-struct Case {
-  std::string name;
-  std::uint32_t ranks = 4;
-  std::function<void(Member&)> run;
-  std::optional<std::uint32_t> victim = {};
-};
+using Case = CaseOf<Member, 4>;
 
 // One function for each file of cases.
 void add_collective_cases(std::vector<Case>& cases);

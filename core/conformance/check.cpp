@@ -294,7 +294,7 @@ class Check {
         return false;
       }
       add({failed.name, problem});
-      if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
+      if (failed.name == opening_case || problem.find(opening_words(words_.kind)) != std::string::npos) {
         return false;
       }
       indices.erase(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(world.passed()) + 1);

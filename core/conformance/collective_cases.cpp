@@ -249,8 +249,8 @@ void add_collective_cases(std::vector<Case>& cases) {
   for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
     if (traits.reduces) {
       cases.push_back({.name = fmt::format("{} of 16-bit floats, rounded once", traits.name),
-                       .ranks = 8,
-                       .run = [opcode = traits.opcode](Member& member) { round_once(member, opcode); }});
+                       .run = [opcode = traits.opcode](Member& member) { round_once(member, opcode); },
+                       .ranks = 8});
     }
   }
 }

@@ -249,10 +249,9 @@ void infers_in_order(EngineMember& member) {
   }
 }
 
-}  // namespace
-
-void add_engine_cases(std::vector<EngineCase>& cases) {
-  cases.push_back({.name = "opening", .run = opens_engine});
+std::vector<EngineCase> engine_cases() {
+  std::vector<EngineCase> cases;
+  cases.push_back({.name = opening_case, .run = opens_engine});
   cases.push_back({.name = "declared options", .run = declared_by_engine});
   cases.push_back({.name = "the same parameters, whoever asks, and all of each", .run = same_parameters});
   cases.push_back({.name = "the same results on any number of ranks", .run = same_on_any_ranks});
@@ -263,6 +262,16 @@ void add_engine_cases(std::vector<EngineCase>& cases) {
   // The last with these ranks, whose collectives may have failed afterwards.
   cases.push_back({.name = "a checkpoint without the tensors", .run = misses_tensors});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
+  return cases;
 }
 
+const RegisterKind engines({plugins::PluginKind::engine, [] { return infos_of(engine_cases()); },
+                            [](Store& store, const MemberWords& words, std::string& before) {
+                              go_through(
+                                  engine_cases(),
+                                  EngineMember(store, words.directories, words.plugin, words.rank, words.settings),
+                                  words, before);
+                            }});
+
+}  // namespace
 }  // namespace shardrun::conformance

@@ -118,8 +118,6 @@ class EngineRun {
   std::int64_t rows_ = 0;
 };
 
-using EngineCase = ComputeCase<EngineMember, engine_members>;
-
-void add_engine_cases(std::vector<EngineCase>& cases);
+using EngineCase = CaseOf<EngineMember, engine_members>;
 
 }  // namespace shardrun::conformance

@@ -44,15 +44,19 @@ struct CaseInfo {
   std::string name;
   std::uint32_t ranks = 4;                   ///< of the world that it needs
   std::optional<std::uint32_t> victim = {};  ///< a rank that kills itself; then the case gets a world of its own
-  bool is_first_of_all = false;              ///< where it fails, no other case can pass
 };
 
-/// A case (cases.h) for plugins that compute. Every rank is a member with its own instance of the plugin.
+/// If the case of this name fails, no other can pass.
+constexpr const char* opening_case = "opening";
+
+/// Something that every plugin of a kind must do. Every rank of the world calls `run`, with a plugin of its own. It
+/// throws where the plugin does not.
 template <class RankMember, std::uint32_t usual_ranks>
-struct ComputeCase {
+struct CaseOf {
   std::string name;
   std::function<void(RankMember&)> run;
   std::uint32_t ranks = usual_ranks;
+  std::optional<std::uint32_t> victim = {};
 };
 
 /// The cases of one kind of plugin.
@@ -79,5 +83,33 @@ class RegisterKind {
 void report(int descriptor, std::string problem);
 /// Reports a note on the case that runs.
 void report_note(int descriptor, const std::string& note);
+
+/// KindOfCases::infos for these cases.
+template <class Cases>
+[[nodiscard]] std::vector<CaseInfo> infos_of(const Cases& cases) {
+  std::vector<CaseInfo> infos;
+  for (const auto& each : cases) {
+    infos.push_back({.name = each.name, .ranks = each.ranks, .victim = each.victim});
+  }
+  return infos;
+}
+
+/// KindOfCases::go_through for these cases.
+template <class Cases, class RankMember>
+void go_through(const Cases& cases, RankMember&& member, const MemberWords& words, std::string& before) {
+  for (const std::size_t index : words.cases) {
+    const auto& each = cases.at(index);
+    before.clear();
+    each.run(member);
+    if (!each.victim) {
+      member.meet("the end of case " + std::to_string(index), words.ranks);
+    }
+    for (const std::string& note : member.take_notes()) {
+      report_note(words.report, note);
+    }
+    report(words.report, "");
+  }
+  before = "closing the " + std::string(to_string(words.kind)) + ": ";
+}
 
 }  // namespace shardrun::conformance

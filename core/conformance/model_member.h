@@ -60,10 +60,9 @@ class ModelMember final : public Peer {
   std::vector<ModelJob> jobs_;
 };
 
-using ModelCase = ComputeCase<ModelMember, model_members>;
+using ModelCase = CaseOf<ModelMember, model_members>;
 
-// One function for each file of cases.
-void add_model_cases(std::vector<ModelCase>& cases);
+// Those of other files than model_cases.cpp.
 void add_op_cases(std::vector<ModelCase>& cases);
 void add_training_cases(std::vector<ModelCase>& cases);
 

@@ -40,12 +40,23 @@ void options_at_limits(StrategyMember& member) {
   }
 }
 
-}  // namespace
-
-void add_option_cases(std::vector<StrategyCase>& cases) {
-  cases.push_back({.name = "opening", .run = opens});
+std::vector<StrategyCase> strategy_cases() {
+  std::vector<StrategyCase> cases;
+  cases.push_back({.name = opening_case, .run = opens});
   cases.push_back({.name = "declared options", .run = declared});
   cases.push_back({.name = "options at their limits", .run = options_at_limits});
+  add_plan_cases(cases);
+  add_hook_cases(cases);
+  add_purity_cases(cases);
+  return cases;
 }
 
+const RegisterKind strategies({plugins::PluginKind::strategy, [] { return infos_of(strategy_cases()); },
+                               [](Store& store, const MemberWords& words, std::string& before) {
+                                 go_through(strategy_cases(),
+                                            StrategyMember(store, words.directories, words.plugin, words.rank), words,
+                                            before);
+                               }});
+
+}  // namespace
 }  // namespace shardrun::conformance

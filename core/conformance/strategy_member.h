@@ -51,11 +51,10 @@ class StrategyMember final : public Peer {
   std::optional<plugins::Plugin> strategy_;
 };
 
-using StrategyCase = ComputeCase<StrategyMember, strategy_members>;
+using StrategyCase = CaseOf<StrategyMember, strategy_members>;
 
-// One function for each group of cases.
+// Those of other files than option_cases.cpp.
 void add_plan_cases(std::vector<StrategyCase>& cases);
-void add_option_cases(std::vector<StrategyCase>& cases);
 void add_purity_cases(std::vector<StrategyCase>& cases);
 void add_hook_cases(std::vector<StrategyCase>& cases);
 
