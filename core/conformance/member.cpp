@@ -1,13 +1,10 @@
 #include "core/conformance/member.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -43,22 +40,11 @@ std::array<std::uint8_t, 32> made_up_secret() {
 
 }  // namespace
 
-Member::Arena::Arena() : descriptor(memfd_create("conformance arena", MFD_CLOEXEC)), data(nullptr) {
-  if (descriptor < 0 || ftruncate(descriptor, arena_bytes) != 0) {
-    throw Error(ErrorCode::io, fmt::format("cannot make memory: {}", std::strerror(errno)));
-  }
-  data = static_cast<std::byte*>(mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
-}
-
-Member::Arena::~Arena() {
-  munmap(data, arena_bytes);
-  close(descriptor);
-}
-
 Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
                std::uint32_t world_size, const std::vector<std::string>& settings)
     : Peer(store, rank),
       world_size_(world_size),
+      arena_(arena_bytes),
       host_(store, "transport"),
       transport_(plugins::Transport::load(directories, transport)) {
   transport_.configure({.options = options_among(settings, "", transport_.options()),
@@ -78,7 +64,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
     throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
   host_.open(transport_, rank, world_size);
-  registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
+  registration_ = transport_.register_memory(arena_.data(), arena_.bytes(), arena_.descriptor());
 }
 
 void StoreHost::open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n) {
@@ -123,7 +109,7 @@ plugins::HostBuffer Member::registered(std::size_t bytes) {
     throw Error(ErrorCode::internal, "a case needs more registered memory than there is");
   }
   used_ = at + bytes;
-  return {.data = arena_.data + at, .bytes = bytes, .registration = registration_};
+  return {.data = arena_.data() + at, .bytes = bytes, .registration = registration_};
 }
 
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what) {

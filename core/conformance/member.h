@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/conformance/peer.h"
+#include "core/device/host_memory.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::conformance {
@@ -57,18 +58,8 @@ class Member final : public Peer {
   void forget() noexcept { used_ = 0; }
 
  private:
-  struct Arena {
-    Arena();
-    Arena(const Arena&) = delete;
-    Arena& operator=(const Arena&) = delete;
-    ~Arena();
-
-    int descriptor;
-    std::byte* data;
-  };
-
   std::uint32_t world_size_;
-  Arena arena_;
+  device::HostMemory arena_;
   std::size_t used_ = 0;
   StoreHost host_;
   plugins::Transport transport_;
