@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {

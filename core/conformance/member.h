@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
 #include "core/device/host_memory.h"
 #include "plugins/loader/transport.h"
@@ -74,5 +75,22 @@ constexpr double failure_limit_s = 5;
 ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
 /// The same with op_test only.
 ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
+
+using Case = CaseOf<Member, 4>;
+
+// One function for each file of cases.
+void add_collective_cases(std::vector<Case>& cases);
+void add_group_cases(std::vector<Case>& cases);
+void add_message_cases(std::vector<Case>& cases);
+void add_mismatch_cases(std::vector<Case>& cases);
+void add_failure_cases(std::vector<Case>& cases);
+void add_awaited_cases(std::vector<Case>& cases);
+void add_memory_cases(std::vector<Case>& cases);
+void add_restart_cases(std::vector<Case>& cases);
+void add_death_cases(std::vector<Case>& cases);
+void add_queue_cases(std::vector<Case>& cases);
+
+/// All cases; those with the same world are adjacent.
+[[nodiscard]] std::vector<Case> transport_cases();
 
 }  // namespace shardrun::conformance

@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 
 namespace shardrun::conformance {
 namespace {

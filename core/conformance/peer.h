@@ -26,8 +26,8 @@ class Store {
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
-  /// Others have the value when it returns, even if this process is killed at once. Throws Error{internal} where the key
-  /// is already set or the store is full.
+  /// Others have the value when it returns, even if this process is killed at once. Throws Error{internal} where the
+  /// key is already set or the store is full.
   void set(std::string_view key, std::string_view value);
   /// Waits until `deadline` (nanoseconds of CLOCK_MONOTONIC). Nothing where the key is not set by then, or after
   /// `abort`.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 #include "plugins/loader/transport_queue.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/conformance.h"
 #include "core/conformance/peer.h"
 #include "tests/support/catch.h"
