@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/base/human.h"
+#include "core/conformance/values.h"
 
 namespace shardrun::bench {
 namespace {
@@ -36,6 +38,19 @@ void set_times(Case& each, const Settings& settings) {
       std::clamp<std::uint64_t>(bytes_in_all / std::max<std::uint64_t>(each.bytes, 1), 20, 1000);
   each.iterations = settings.iterations.value_or(static_cast<std::int64_t>(suitable));
   each.warm_up = settings.warm_up.value_or(std::max<std::int64_t>(2, each.iterations / 10));
+}
+
+/// What the numbers of the data depend on.
+conformance::Shape shape_of(const Case& each, std::uint32_t members) {
+  return {.opcode = each.opcode, .members = members, .dtype = each.dtype, .reduction = each.reduction};
+}
+
+std::vector<sdk::OpSpec> sends_of(const Case& each, std::uint32_t members) {
+  std::vector<sdk::OpSpec> ops;
+  for (std::uint32_t member = 0; member < members; ++member) {
+    ops.push_back(specs_of(each, members, member).front());
+  }
+  return ops;
 }
 
 void add_ceilings(std::vector<Case>& cases, const Settings& settings) {
@@ -184,6 +199,20 @@ std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transpo
     }
   }
   return most;
+}
+
+void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
+          std::byte* arena) {
+  constexpr int nothing = 0xA5;  // unlike any number that is given
+  std::memset(arena + layout.recv, nothing, layout.recv_bytes);
+  conformance::write_sent(shape_of(each, members), sends_of(each, members), rank, round, arena + layout.send);
+}
+
+std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round,
+                          const ArenaLayout& layout, const std::byte* arena) {
+  return conformance::wrong_received(shape_of(each, members), sends_of(each, members),
+                                     specs_of(each, members, rank).back(), rank, round, arena + layout.recv)
+      .count;
 }
 
 std::string describe(const Case& each) {

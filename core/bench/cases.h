@@ -2,6 +2,7 @@
 
 #include <shardrun/sdk/op.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -61,6 +62,15 @@ struct ArenaLayout {
 /// The largest arena that a rank needs. Throws Error if the transport cannot do one of the ops.
 [[nodiscard]] std::uint64_t arena_bytes(const std::vector<Case>& cases, const plugins::Transport& transport,
                                         std::uint32_t members);
+
+// The data of a case of ops, in a rank's arena. It is the same on all ranks and differs from round to round.
+
+/// Writes what `rank` sends. If the op is not in place, overwrites the receive buffer with other values.
+void fill(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint32_t round, const ArenaLayout& layout,
+          std::byte* arena);
+/// The number of wrong elements in what `rank` received.
+[[nodiscard]] std::uint64_t count_wrong(const Case& each, std::uint32_t members, std::uint32_t rank,
+                                        std::uint32_t round, const ArenaLayout& layout, const std::byte* arena);
 
 /// "all_reduce f32 sum 64 KiB in place", for progress.
 [[nodiscard]] std::string describe(const Case& each);

@@ -13,7 +13,6 @@
 #include "core/bench/cases.h"
 #include "core/bench/ceilings.h"
 #include "core/bench/timing.h"
-#include "core/bench/values.h"
 #include "core/compile/plugins.h"
 #include "core/device/host_memory.h"
 #include "core/run/rank_process.h"

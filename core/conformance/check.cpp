@@ -1,19 +1,26 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <cstring>
+#include <deque>
 #include <optional>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/conformance/conformance.h"
 #include "core/conformance/kinds.h"
-#include "core/conformance/process.h"
-#include "core/conformance/store.h"
-#include "core/conformance/words.h"
+#include "core/conformance/peer.h"
+#include "core/files/descriptor.h"
 
 namespace shardrun::conformance {
 namespace {
@@ -23,12 +30,103 @@ std::int64_t usual_silence_s(plugins::PluginKind kind) noexcept {
   return kind == plugins::PluginKind::strategy ? 20 : 90;
 }
 
-struct RankState {
-  Process process;
-  std::vector<std::string> lines = {};                          ///< one per finished case: empty, or what went wrong
-  std::vector<std::pair<std::size_t, std::string>> notes = {};  ///< with the number of finished cases before
-  bool is_open = true;
-  std::optional<std::string> end = {};  ///< how it ended, where not with success
+/// One process of a check, and what it has reported. The destructor kills it and waits for it.
+class RankProcess {
+ public:
+  /// `words`: its command line, except words.report, after `command`. Throws Error{io}.
+  RankProcess(std::vector<std::string> command, MemberWords words) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      throw Error(ErrorCode::io, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    }
+    reports_ = files::FileDescriptor(ends[0]);
+    const files::FileDescriptor report(ends[1]);
+    words.report = report.get();
+    for (std::string& word : to_words(words)) {
+      command.push_back(std::move(word));
+    }
+    std::vector<char*> arguments;
+    for (std::string& word : command) {
+      arguments.push_back(word.data());
+    }
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    for (const int kept : {words.store, words.report}) {  // as what is duplicated onto itself is
+      posix_spawn_file_actions_adddup2(&actions, kept, kept);
+    }
+    // A plugin's output is not the result of the check.
+    posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+    const int problem = posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (problem != 0) {
+      throw Error(ErrorCode::io, fmt::format("cannot start {}: {}", command[0], std::strerror(problem)));
+    }
+  }
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+  ~RankProcess() {
+    kill();
+    if (pid_ > 0) {
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  [[nodiscard]] int reports() const noexcept { return reports_.get(); }
+  [[nodiscard]] bool is_open() const noexcept { return is_open_; }
+  /// One per finished case: empty, or what went wrong.
+  [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
+  /// With the number of finished cases before.
+  [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& notes() const noexcept { return notes_; }
+  /// How it ended, if not with success. REQUIRES: wait() was called.
+  [[nodiscard]] const std::optional<std::string>& end() const noexcept { return end_; }
+
+  void kill() const noexcept {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+    }
+  }
+
+  /// Reads what is available. Afterwards is_open() is false if nothing more can come.
+  void read() {
+    char buffer[4096];
+    const ssize_t bytes = ::read(reports_.get(), buffer, sizeof(buffer));
+    if (bytes <= 0) {
+      is_open_ = bytes < 0 && errno == EINTR;
+      return;
+    }
+    partial_.append(buffer, static_cast<std::size_t>(bytes));
+    for (std::size_t end = partial_.find('\n'); end != std::string::npos; end = partial_.find('\n')) {
+      if (partial_.starts_with(note_mark)) {
+        notes_.emplace_back(lines_.size(), partial_.substr(1, end - 1));
+      } else {
+        lines_.push_back(partial_.substr(0, end));
+      }
+      partial_.erase(0, end + 1);
+    }
+  }
+
+  /// Waits for its end.
+  void wait() {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    if (WIFSIGNALED(status)) {
+      end_ = fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != 0) {
+      end_ = fmt::format("exited with code {}", WEXITSTATUS(status));
+    }
+  }
+
+ private:
+  files::FileDescriptor reports_;
+  pid_t pid_ = -1;
+  std::string partial_;  ///< the beginning of a line
+  std::vector<std::string> lines_;
+  std::vector<std::pair<std::size_t, std::string>> notes_;
+  bool is_open_ = true;
+  std::optional<std::string> end_;
 };
 
 /// One set of processes, for cases that share a world.
@@ -40,13 +138,7 @@ class World {
     words.parent = getpid();
     words.store = store_.descriptor();
     for (words.rank = 0; words.rank < words.ranks; ++words.rank) {
-      ranks_.push_back({Process(store_.descriptor(), [&](int report) {
-        words.report = report;
-        std::vector<std::string> command = member_command;
-        const std::vector<std::string> own = to_words(words);
-        command.insert(command.end(), own.begin(), own.end());
-        return command;
-      })});
+      ranks_.emplace_back(member_command, words);
     }
   }
 
@@ -58,8 +150,8 @@ class World {
         passed(passed_++);
       }
     }
-    for (RankState& rank : ranks_) {
-      rank.end = rank.process.wait();
+    for (RankProcess& rank : ranks_) {
+      rank.wait();
     }
   }
 
@@ -68,8 +160,8 @@ class World {
   /// All ranks' notes on a case, each once.
   [[nodiscard]] std::vector<std::string> notes(std::size_t index) const {
     std::vector<std::string> texts;
-    for (const RankState& rank : ranks_) {
-      for (const auto& [of, text] : rank.notes) {
+    for (const RankProcess& rank : ranks_) {
+      for (const auto& [of, text] : rank.notes()) {
         if (of == index && std::ranges::find(texts, text) == texts.end()) {
           texts.push_back(text);
         }
@@ -118,19 +210,19 @@ class World {
  private:
   /// Empty where the rank has none.
   [[nodiscard]] std::string problem_of(std::size_t index) const {
-    const RankState& rank = ranks_[index];
-    if (rank.lines.size() > passed_) {
-      return rank.lines[passed_];
+    const RankProcess& rank = ranks_[index];
+    if (rank.lines().size() > passed_) {
+      return rank.lines()[passed_];
     }
-    if (!rank.end || index == victim_) {
+    if (!rank.end() || index == victim_) {
       return "";
     }
-    return hangs_ ? fmt::format("it hangs: nothing is heard of it for {} s", silence_ms_ / 1000) : *rank.end;
+    return hangs_ ? fmt::format("it hangs: nothing is heard of it for {} s", silence_ms_ / 1000) : *rank.end();
   }
 
   [[nodiscard]] bool went_through(std::size_t index) const {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const std::vector<std::string>& lines = ranks_[i].lines;
+      const std::vector<std::string>& lines = ranks_[i].lines();
       if (i != victim_ && (lines.size() <= index || !lines[index].empty())) {
         return false;
       }
@@ -138,42 +230,28 @@ class World {
     return true;
   }
 
-  /// Returns false once nothing more can come of the rank.
-  [[nodiscard]] static bool read(RankState& rank) {
-    std::vector<std::string> lines;
-    const bool is_open = rank.process.read_lines(lines);
-    for (std::string& line : lines) {
-      if (line.starts_with(note_mark)) {
-        rank.notes.emplace_back(rank.lines.size(), line.substr(1));
-      } else {
-        rank.lines.push_back(std::move(line));
-      }
-    }
-    return is_open;
-  }
-
   /// Returns false once no process can report any more.
   [[nodiscard]] bool listen() {
     std::vector<pollfd> waiting;
     std::vector<std::size_t> of;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].is_open) {
-        waiting.push_back({.fd = ranks_[i].process.pipe(), .events = POLLIN, .revents = 0});
+      if (ranks_[i].is_open()) {
+        waiting.push_back({.fd = ranks_[i].reports(), .events = POLLIN, .revents = 0});
         of.push_back(i);
       }
     }
     const int ready = waiting.empty() ? 0 : poll(waiting.data(), waiting.size(), silence_ms_);
     if (ready == 0 && !waiting.empty()) {
       hangs_ = true;
-      for (RankState& rank : ranks_) {
-        rank.process.kill();
+      for (const RankProcess& rank : ranks_) {
+        rank.kill();
       }
     }
     for (std::size_t i = 0; i < of.size() && ready > 0; ++i) {
-      RankState& rank = ranks_[of[i]];
+      RankProcess& rank = ranks_[of[i]];
       if (waiting[i].revents != 0) {
-        rank.is_open = read(rank);
-        if (!rank.is_open && rank.lines.size() < cases_ && of[i] != victim_) {
+        rank.read();
+        if (!rank.is_open() && rank.lines().size() < cases_ && of[i] != victim_) {
           store_.abort();  // it crashed, and the others must not wait for it
         }
       }
@@ -182,7 +260,7 @@ class World {
   }
 
   Store store_;
-  std::vector<RankState> ranks_;
+  std::deque<RankProcess> ranks_;
   std::size_t cases_;
   std::optional<std::uint32_t> victim_;
   int silence_ms_;
@@ -216,7 +294,7 @@ class Check {
         return false;
       }
       add({failed.name, problem});
-      if (failed.is_first_of_all || problem.find(opening_words(words_.kind)) != std::string::npos) {
+      if (failed.name == opening_case || problem.find(opening_words(words_.kind)) != std::string::npos) {
         return false;
       }
       indices.erase(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(world.passed()) + 1);

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {
@@ -20,14 +20,15 @@ void run_sizes(Member& member, MemberGroup& group, std::uint32_t opcode, std::ui
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1021}, large}) {
     for (const bool in_place : {false, true}) {
       for (const bool registered : {true, false}) {
-        const bool repeats = in_place && (!can_be_in_place(opcode) || (count == large && !registered));
-        if (repeats) {
-          continue;
-        }
         const Shape shape = {.opcode = opcode,
                              .members = group.size,
                              .count = count,
                              .root = static_cast<std::uint32_t>(id % group.size)};
+        const bool repeats =
+            in_place && (!sdk::detail::in_place_offset(op_of(shape, 0), 0) || (count == large && !registered));
+        if (repeats) {
+          continue;
+        }
         ++id;
         Trial trial(member, group, shape, {.in_place = in_place, .registered = registered}, id,
                     id % 2 == 0 ? SR_OP_FLAG_BLOCKING : 0);
@@ -248,8 +249,8 @@ void add_collective_cases(std::vector<Case>& cases) {
   for (const sdk::OpcodeTraits& traits : sdk::opcodes) {
     if (traits.reduces) {
       cases.push_back({.name = fmt::format("{} of 16-bit floats, rounded once", traits.name),
-                       .ranks = 8,
-                       .run = [opcode = traits.opcode](Member& member) { round_once(member, opcode); }});
+                       .run = [opcode = traits.opcode](Member& member) { round_once(member, opcode); },
+                       .ranks = 8});
     }
   }
 }

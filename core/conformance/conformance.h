@@ -61,7 +61,8 @@ struct CheckOptions {
 
 /// Runs the cases with the plugin, in processes that have all ended on return. A crash or a hang is a problem of the
 /// case in which it happened. The other cases still run, unless the plugin cannot even be opened. None of its code runs
-/// in this process. Throws Error{io} where processes cannot be started.
+/// in this process. `directories`: also have the default transport if it is an engine, and the strategies to try with a
+/// model. Throws Error{io} where processes cannot be started.
 std::vector<Finding> check_plugin(const plugins::Directories& directories, plugins::PluginKind kind,
                                   const std::string& name, const CheckOptions& options);
 

@@ -9,8 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {
@@ -228,15 +227,15 @@ void exchange_after_destroy(Member& member) {
 
 void add_death_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "a member that lets go of a group", .run = exchange_after_destroy});
-  cases.push_back({.name = "a member that has left", .ranks = 3, .run = exchange_after_exit, .victim = 0});
-  cases.push_back({.name = "the death of a rank", .ranks = 3, .run = death, .victim = 2});
+  cases.push_back({.name = "a member that has left", .run = exchange_after_exit, .ranks = 3, .victim = 0});
+  cases.push_back({.name = "the death of a rank", .run = death, .ranks = 3, .victim = 2});
   for (const bool polled : {false, true}) {
     cases.push_back({.name = fmt::format("the death of a rank before a BLOCKING op{}", polled ? " that is polled" : ""),
-                     .ranks = 3,
                      .run = [polled](Member& member) { death_before_blocking(member, polled); },
+                     .ranks = 3,
                      .victim = 2});
   }
-  cases.push_back({.name = "the death of a rank that is to send", .ranks = 3, .run = death_of_a_sender, .victim = 2});
+  cases.push_back({.name = "the death of a rank that is to send", .run = death_of_a_sender, .ranks = 3, .victim = 2});
 }
 
 }  // namespace shardrun::conformance

@@ -1,14 +1,20 @@
 #include "core/conformance/engine_member.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/conformance/conformance.h"
-#include "core/conformance/small_options.h"
+#include "core/conformance/member.h"
+#include "core/conformance/plugin_options.h"
+#include "core/device/host_memory.h"
+#include "core/runtime/collectives.h"
+#include "core/runtime/flight_recorder.h"
 
 namespace shardrun::conformance {
 namespace {
@@ -28,9 +34,38 @@ void set_sizes(plugins::EngineRequest& request, const std::vector<std::string>& 
 
 }  // namespace
 
+/// One of several ranks with a transport of their own. The members end in the reverse order.
+struct EngineMember::JobRanks {
+  JobRanks(Store& store, const plugins::Directories& directories, std::uint32_t rank, std::uint32_t n, bool messages)
+      : host(store, fmt::format("{} ranks", n)),
+        record(std::filesystem::temp_directory_path() / fmt::format("shardrun-check-{}-{}", getpid(), n),
+               static_cast<int>(rank)) {
+    record.remove();  // nobody reads it
+    plugins::Transport transport = plugins::Transport::load(directories, SHARDRUN_DEFAULT_TRANSPORT);
+    transport.configure({.options = {}, .world_size = n});
+    host.open(transport, rank, n);
+    set.transports.push_back(std::move(transport));
+    set.of_axis.push_back(0);
+    partition::Partition partition;
+    partition.placements.mesh.axes.push_back({.name = "ranks", .size = n});
+    collectives.emplace(set, partition, rank, device::Device::find("cpu"),
+                        runtime::TransportMemory{.host = memory, .of_device = nullptr}, 2 * timeout_s, record);
+    arrays.emplace(&*collectives, rank, n, messages);
+  }
+
+  StoreHost host;
+  std::shared_ptr<device::HostMemory> memory = std::make_shared<device::HostMemory>(1);
+  runtime::FlightRecorder record;
+  runtime::TransportSet set = {.in_order = true};  // the same work has the same bits again
+  std::optional<runtime::Collectives> collectives;
+  std::optional<runtime::ArrayCollectives> arrays;
+};
+
 EngineMember::EngineMember(Store& store, const plugins::Directories& directories, std::string engine,
                            std::uint32_t rank, std::vector<std::string> settings)
     : Peer(store, rank), directories_(directories), name_(std::move(engine)), settings_(std::move(settings)) {}
+
+EngineMember::~EngineMember() = default;
 
 plugins::Engine EngineMember::open_another() const {
   return plugins::Engine::open(directories_, name_, [](plugins::LogLevel, std::string_view, std::string_view) {});
@@ -96,6 +131,17 @@ compile::JobEngine EngineMember::job_on(std::uint32_t n) {
     job.parameters.push_back(declare(engine(), each, n));
   }
   return job;
+}
+
+runtime::ArrayCollectives& EngineMember::ranks(std::uint32_t n) {
+  if (n == 1) {
+    return alone_;
+  }
+  std::unique_ptr<JobRanks>& known = ranks_[n];
+  if (known == nullptr) {
+    known = std::make_unique<JobRanks>(store(), directories_, rank(), n, engine().has_messages());
+  }
+  return *known->arrays;
 }
 
 }  // namespace shardrun::conformance

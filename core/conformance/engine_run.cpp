@@ -1,11 +1,10 @@
-#include "core/conformance/engine_run.h"
+#include "core/conformance/engine_member.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "core/mesh/placement.h"
@@ -46,8 +45,8 @@ bool GuardedFloats::is_intact() const {
          std::all_of(all_.end() - margin, all_.end(), is_guard);
 }
 
-EngineRun::EngineRun(EngineMember& member, std::uint32_t n, const std::string& place, const ValueOf& values)
-    : job_(member.job_on(n)), ranks_(member, place, n) {
+EngineRun::EngineRun(EngineMember& member, std::uint32_t n, const ValueOf& values)
+    : job_(member.job_on(n)), ranks_(member.ranks(n)) {
   for (const EngineParameter& parameter : job_.own()) {
     const mesh::Box box = box_of(parameter);
     GuardedFloats& memory = parameters_.emplace_back(box.elements());
@@ -92,19 +91,24 @@ std::vector<float> EngineRun::predict(std::int64_t rows) {
     return predictions_.data();
   });
   require_intact();
-  const auto held = static_cast<std::int64_t>(predictions_.size());
-  std::vector<float> all;
-  for (const HeldArray& each : ranks_.exchange("predictions", {.shape = {held}, .address = predictions_.data()})) {
-    if (!job_.plugin.takes_whole_batch() || all.empty()) {
-      const std::size_t before = all.size();
-      all.resize(before + each.bytes.size() / sizeof(float));
-      std::copy_n(each.bytes.data(), each.bytes.size(), reinterpret_cast<char*>(all.data() + before));
-    }
+  std::vector<float> all = gathered(predictions_);
+  if (job_.plugin.takes_whole_batch()) {  // several ranks may hold all
+    all.resize(std::min(all.size(), static_cast<std::size_t>(rows * outputs)));
   }
   if (static_cast<std::int64_t>(all.size()) != rows * outputs) {
     throw Failure(fmt::format("the ranks have {} predicted values for {} samples, expected {}", all.size(), rows,
                               rows * outputs));
   }
+  return all;
+}
+
+std::vector<float> EngineRun::gathered(std::vector<float> own) {
+  std::vector<float> all;
+  ranks_.all_gather({.shape = {static_cast<std::int64_t>(own.size())}, .address = own.data()}, 0,
+                    [&](const ArrayView& like) {
+                      all.resize(static_cast<std::size_t>(like.elements()));
+                      return all.data();
+                    });
   return all;
 }
 
@@ -146,23 +150,29 @@ void EngineRun::load(const WholeValues& tensors) {
   require_intact();
 }
 
+void EngineRun::end() {
+  instance_.reset();
+  ranks_.require_no_messages();
+}
+
 WholeValues EngineRun::parameters() { return whole(parameters_); }
 
 WholeValues EngineRun::whole(std::vector<GuardedFloats>& parts) {
+  std::vector<float> own;
+  for (GuardedFloats& part : parts) {
+    own.insert(own.end(), part.data(), part.data() + part.size());
+  }
+  const std::vector<float> all = gathered(std::move(own));
+  auto next = all.begin();
   WholeValues values;
   for (std::size_t rank = 0; rank < job_.parameters.size(); ++rank) {
-    for (std::size_t p = 0; p < job_.parameters[rank].size(); ++p) {
-      const EngineParameter& parameter = job_.parameters[rank][p];
-      const bool is_own = rank == job_.request.rank;
-      const ArrayView own{.shape = {is_own ? parts[p].size() : 0}, .address = is_own ? parts[p].data() : nullptr};
-      const HeldArray part = ranks_.exchange("a part", own)[rank];
+    for (const EngineParameter& parameter : job_.parameters[rank]) {
       const mesh::Box box = box_of(parameter);
       std::vector<float>& to = values[parameter.name];
       to.resize(static_cast<std::size_t>(mesh::Box{.origin = parameter.whole, .shape = parameter.whole}.elements()),
                 guard_value);
       for (std::int64_t i = 0; i < box.elements(); ++i) {
-        float value = 0;
-        std::memcpy(&value, part.bytes.data() + static_cast<std::size_t>(i) * sizeof(value), sizeof(value));
+        const float value = *next++;
         float& at = to[static_cast<std::size_t>(box.index_in_whole(parameter.whole, i))];
         if (at != guard_value && at != value) {
           throw Failure(

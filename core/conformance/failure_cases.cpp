@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {
@@ -247,7 +247,7 @@ void add_group_cases(std::vector<Case>& cases) {
   cases.push_back({.name = "members in another order than the ranks", .run = reordered});
   cases.push_back({.name = "memory registered without a descriptor", .run = second_memory});
   cases.push_back({.name = "ops and groups that leave nothing behind", .run = nothing_left});
-  cases.push_back({.name = "a world of one rank", .ranks = 1, .run = world_of_one});
+  cases.push_back({.name = "a world of one rank", .run = world_of_one, .ranks = 1});
 }
 
 }  // namespace shardrun::conformance

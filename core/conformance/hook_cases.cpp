@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/conformance/compute_cases.h"
+#include "core/conformance/strategy_member.h"
 #include "core/conformance/strategy_jobs.h"
 #include "plugins/loader/hooks.h"
 

@@ -1,14 +1,12 @@
 #include "core/conformance/member.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "core/base/error.h"
@@ -42,21 +40,13 @@ std::array<std::uint8_t, 32> made_up_secret() {
 
 }  // namespace
 
-Member::Arena::Arena() : descriptor(memfd_create("conformance arena", MFD_CLOEXEC)), data(nullptr) {
-  if (descriptor < 0 || ftruncate(descriptor, arena_bytes) != 0) {
-    throw Error(ErrorCode::io, fmt::format("cannot make memory: {}", std::strerror(errno)));
-  }
-  data = static_cast<std::byte*>(mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
-}
-
-Member::Arena::~Arena() {
-  munmap(data, arena_bytes);
-  close(descriptor);
-}
-
 Member::Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
                std::uint32_t world_size, const std::vector<std::string>& settings)
-    : Peer(store, rank), world_size_(world_size), transport_(plugins::Transport::load(directories, transport)) {
+    : Peer(store, rank),
+      world_size_(world_size),
+      arena_(arena_bytes),
+      host_(store, "transport"),
+      transport_(plugins::Transport::load(directories, transport)) {
   transport_.configure({.options = options_among(settings, "", transport_.options()),
                         .world_size = world_size,
                         .options_of = [&](const std::string& wrapped) {
@@ -66,35 +56,33 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
   if (!transport_.props().moves_host_memory) {
     std::string opening = "it opens here";
     try {
-      open();
+      host_.open(transport_, rank, world_size);
     } catch (const Error& error) {
       opening = fmt::format("nor does it open here: {}", error.message());
     }
     meet("opened", world_size);  // the first that ends would cut off those that still open
     throw Error(ErrorCode::transport, fmt::format("{}; {}", only_host_memory, opening));
   }
-  open();
-  registration_ = transport_.register_memory(arena_.data, arena_bytes, arena_.descriptor);
+  host_.open(transport_, rank, world_size);
+  registration_ = transport_.register_memory(arena_.data(), arena_.bytes(), arena_.descriptor());
 }
 
-Member::~Member() = default;
-
-void Member::open() {
-  transport_.open({.rank = rank(),
-                   .world_size = world_size_,
-                   .local_rank = rank(),
-                   .local_world_size = world_size_,
-                   .job = fmt::format("conformance{}", getppid()),
-                   .address = "127.0.0.1",
-                   .deadline = after(timeout_s),
-                   .secret = made_up_secret()},
-                  *this);
+void StoreHost::open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n) {
+  transport.open({.rank = rank,
+                  .world_size = n,
+                  .local_rank = rank,
+                  .local_world_size = n,
+                  .job = fmt::format("conformance{}of{}", getppid(), n),
+                  .address = "127.0.0.1",
+                  .deadline = after(timeout_s),
+                  .secret = made_up_secret()},
+                 *this);
 }
 
-std::string Member::store_get(const std::string& key, std::int64_t deadline) {
-  std::optional<std::string> value = store().get("transport/" + key, deadline);
+std::string StoreHost::store_get(const std::string& key, std::int64_t deadline) {
+  std::optional<std::string> value = store_.get(place_ + "/" + key, deadline);
   if (!value) {
-    throw Error(store().aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
+    throw Error(store_.aborted() ? ErrorCode::aborted : ErrorCode::timeout, fmt::format("nobody has set '{}'", key));
   }
   return std::move(*value);
 }
@@ -121,7 +109,54 @@ plugins::HostBuffer Member::registered(std::size_t bytes) {
     throw Error(ErrorCode::internal, "a case needs more registered memory than there is");
   }
   used_ = at + bytes;
-  return {.data = arena_.data + at, .bytes = bytes, .registration = registration_};
+  return {.data = arena_.data() + at, .bytes = bytes, .registration = registration_};
 }
 
+ErrorCode failure_of(plugins::TransportOp& op, const std::string& what) {
+  return code_of(what, [&] {
+    require(op.wait(after(failure_limit_s)),
+            fmt::format("{} was still under way {} s after it had to end", what, failure_limit_s));
+  });
+}
+
+ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what) {
+  return code_of(what, [&] {
+    const std::int64_t latest = after(failure_limit_s);
+    while (!op.test()) {
+      require(plugins::transport_clock() < latest,
+              fmt::format("{} was polled and still under way {} s after it had to end", what, failure_limit_s));
+      std::this_thread::yield();
+    }
+  });
+}
+
+std::vector<Case> transport_cases() {
+  std::vector<Case> cases;
+  add_collective_cases(cases);
+  add_group_cases(cases);
+  add_message_cases(cases);
+  add_mismatch_cases(cases);
+  add_failure_cases(cases);
+  add_awaited_cases(cases);
+  add_memory_cases(cases);
+  add_queue_cases(cases);
+  add_restart_cases(cases);
+  add_death_cases(cases);
+  return cases;
+}
+
+namespace {
+
+const RegisterKind transports(
+    {plugins::PluginKind::transport, [] { return infos_of(transport_cases()); },
+     [](Store& store, const MemberWords& words, std::string& before) {
+       if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
+         throw Error(ErrorCode::transport, only_own_launcher);
+       }
+       go_through(transport_cases(),
+                  Member(store, words.directories, words.plugin, words.rank, words.ranks, words.settings), words,
+                  before);
+     }});
+
+}  // namespace
 }  // namespace shardrun::conformance

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
+#include "core/device/host_memory.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::conformance {
@@ -18,12 +21,28 @@ struct MemberGroup {
   std::uint32_t size = 0;
 };
 
+/// The store of a check as the host of a transport.
+class StoreHost final : public plugins::TransportHost {
+ public:
+  /// `place`: of this transport's keys in the store; the ranks that open it have the same, and no others.
+  StoreHost(Store& store, std::string place) : store_(store), place_(std::move(place)) {}
+
+  [[nodiscard]] bool aborted() const noexcept override { return store_.aborted(); }
+  void store_set(const std::string& key, std::string value) override { store_.set(place_ + "/" + key, value); }
+  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
+  /// Opens the transport as one of `n` ranks of this machine.
+  void open(plugins::Transport& transport, std::uint32_t rank, std::uint32_t n);
+
+ private:
+  Store& store_;
+  std::string place_;
+};
+
 /// This process as one rank, with the transport opened.
-class Member final : public Peer, private plugins::TransportHost {
+class Member final : public Peer {
  public:
   Member(Store& store, const plugins::Directories& directories, const std::string& transport, std::uint32_t rank,
          std::uint32_t world_size, const std::vector<std::string>& settings);
-  ~Member() override;
 
   [[nodiscard]] std::uint32_t world_size() const noexcept { return world_size_; }
   [[nodiscard]] plugins::Transport& transport() noexcept { return transport_; }
@@ -40,27 +59,38 @@ class Member final : public Peer, private plugins::TransportHost {
   void forget() noexcept { used_ = 0; }
 
  private:
-  void open();
-  [[nodiscard]] bool aborted() const noexcept override { return store().aborted(); }
-  void store_set(const std::string& key, std::string value) override { store().set("transport/" + key, value); }
-  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline) override;
-
-  struct Arena {
-    Arena();
-    Arena(const Arena&) = delete;
-    Arena& operator=(const Arena&) = delete;
-    ~Arena();
-
-    int descriptor;
-    std::byte* data;
-  };
-
   std::uint32_t world_size_;
-  Arena arena_;
+  device::HostMemory arena_;
   std::size_t used_ = 0;
+  StoreHost host_;
   plugins::Transport transport_;
   std::uint64_t registration_ = 0;
   std::map<std::uint32_t, MemberGroup> first_;
 };
+
+/// A group that fails has one second to end its ops. A loaded machine gets some more.
+constexpr double failure_limit_s = 5;
+
+/// Waits for an op that is to fail by itself, soon. Returns its error code.
+ErrorCode failure_of(plugins::TransportOp& op, const std::string& what);
+/// The same with op_test only.
+ErrorCode polled_failure_of(plugins::TransportOp& op, const std::string& what);
+
+using Case = CaseOf<Member, 4>;
+
+// One function for each file of cases.
+void add_collective_cases(std::vector<Case>& cases);
+void add_group_cases(std::vector<Case>& cases);
+void add_message_cases(std::vector<Case>& cases);
+void add_mismatch_cases(std::vector<Case>& cases);
+void add_failure_cases(std::vector<Case>& cases);
+void add_awaited_cases(std::vector<Case>& cases);
+void add_memory_cases(std::vector<Case>& cases);
+void add_restart_cases(std::vector<Case>& cases);
+void add_death_cases(std::vector<Case>& cases);
+void add_queue_cases(std::vector<Case>& cases);
+
+/// All cases; those with the same world are adjacent.
+[[nodiscard]] std::vector<Case> transport_cases();
 
 }  // namespace shardrun::conformance

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
+#include <shardrun/transport.h>
 
 #include <algorithm>
 #include <deque>
 #include <vector>
 
-#include "core/conformance/cases.h"
-#include "core/conformance/values.h"
+#include "core/conformance/member.h"
 
 namespace shardrun::conformance {
 namespace {

@@ -11,8 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/options/convert.h"
-#include "core/conformance/compute_cases.h"
-#include "core/conformance/declared_options.h"
+#include "core/conformance/model_member.h"
+#include "core/conformance/strategy_member.h"
+#include "core/conformance/plugin_options.h"
 #include "core/conformance/sandbox.h"
 #include "plugins/loader/library.h"
 
@@ -138,25 +139,33 @@ void model_options_at_limits(ModelMember& member) {
 
 void pure_writing(ModelMember& member) {
   (void)member.jobs();
-  const std::string problem = watch_calls([&] { (void)member.model(); },
-                                          [&] {
-                                            for (const ModelJob& job : member.jobs()) {
-                                              (void)build_graph(member.model(), job);
-                                            }
-                                          });
-  if (!problem.empty()) {
-    throw Failure(problem);
-  }
+  watch_calls([&] { (void)member.model(); },
+              [&] {
+                for (const ModelJob& job : member.jobs()) {
+                  (void)build_graph(member.model(), job);
+                }
+              });
 }
 
-}  // namespace
-
-void add_model_cases(std::vector<ModelCase>& cases) {
-  cases.push_back({.name = "opening", .run = opens_model});
+/// Those with the same number of ranks are adjacent.
+std::vector<ModelCase> model_cases() {
+  std::vector<ModelCase> cases;
+  cases.push_back({.name = opening_case, .run = opens_model});
   cases.push_back({.name = "declared options", .run = declared_by_model});
   cases.push_back({.name = "the same graph, whoever asks", .run = same_graph});
   cases.push_back({.name = "options at their limits", .run = model_options_at_limits, .ranks = 1});
   cases.push_back({.name = "no file or socket to write a graph", .run = pure_writing, .ranks = 1});
+  add_op_cases(cases);
+  add_training_cases(cases);
+  return cases;
 }
 
+const RegisterKind models({plugins::PluginKind::model, [] { return infos_of(model_cases()); },
+                           [](Store& store, const MemberWords& words, std::string& before) {
+                             go_through(model_cases(),
+                                        ModelMember(store, words.directories, words.plugin, words.rank, words.settings),
+                                        words, before);
+                           }});
+
+}  // namespace
 }  // namespace shardrun::conformance

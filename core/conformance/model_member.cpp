@@ -14,7 +14,7 @@
 #include "core/options/convert.h"
 #include "core/options/options.h"
 #include "core/conformance/conformance.h"
-#include "core/conformance/small_options.h"
+#include "core/conformance/plugin_options.h"
 #include "plugins/loader/find.h"
 
 namespace shardrun::conformance {

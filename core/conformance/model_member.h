@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/workload/program.h"
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
 #include "plugins/loader/model.h"
 
@@ -58,5 +59,11 @@ class ModelMember final : public Peer {
   std::optional<plugins::Model> model_;
   std::vector<ModelJob> jobs_;
 };
+
+using ModelCase = CaseOf<ModelMember, model_members>;
+
+// Those of other files than model_cases.cpp.
+void add_op_cases(std::vector<ModelCase>& cases);
+void add_training_cases(std::vector<ModelCase>& cases);
 
 }  // namespace shardrun::conformance

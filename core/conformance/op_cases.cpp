@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/graph/builder.h"
-#include "core/conformance/compute_cases.h"
+#include "core/conformance/model_member.h"
 #include "core/conformance/op_trial.h"
 
 namespace shardrun::conformance {

@@ -2,8 +2,7 @@
 
 #include <thread>
 
-#include "core/conformance/cases.h"
-#include "core/conformance/expect.h"
+#include "core/conformance/member.h"
 #include "core/conformance/trial.h"
 
 namespace shardrun::conformance {
@@ -73,11 +72,8 @@ void fail(Member& member, MemberGroup& group, plugins::TransportOp& op, const En
 void restart(Member& member, const Ending& ending, std::uint64_t id) {
   MemberGroup doomed = member.connect("restarted", id, {0, 1});
   {
-    const auto sum_of = [](std::uint64_t count) {
-      return Shape{.opcode = SR_OP_ALL_REDUCE, .members = 2, .count = count};
-    };
-    Trial other(member, doomed, sum_of(20'000), {}, 1);
-    Trial trial(member, doomed, sum_of(ending.count), {}, 2, ending.flags);
+    Trial other(member, doomed, sum_of(20'000, 2), {}, 1);
+    Trial trial(member, doomed, sum_of(ending.count, 2), {}, 2, ending.flags);
     go_well(trial, other, ending.polled);
     member.meet("went well: " + ending.name(), 2);
     if (member.rank() == 0) {

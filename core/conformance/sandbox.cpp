@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/conformance/peer.h"
 
 namespace shardrun::conformance {
 namespace {
@@ -109,7 +110,7 @@ std::string read_all(int descriptor) {
 
 }  // namespace
 
-std::string watch_calls(const std::function<void()>& prepare, const std::function<void()>& act) {
+void watch_calls(const std::function<void()>& prepare, const std::function<void()>& act) {
   int ends[2];
   if (pipe(ends) != 0) {
     throw Error(ErrorCode::io, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -123,14 +124,16 @@ std::string watch_calls(const std::function<void()>& prepare, const std::functio
     watch_in_child(prepare, act, ends[1]);
   }
   close(ends[1]);
-  const std::string problem = read_all(ends[0]);
+  std::string problem = read_all(ends[0]);
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFSIGNALED(status)) {
-    return fmt::format("it was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    problem = fmt::format("it was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  } else if (WEXITSTATUS(status) != 0) {
+    problem = fmt::format("it exited with code {}", WEXITSTATUS(status));
   }
-  return WEXITSTATUS(status) == 0 ? problem : fmt::format("it exited with code {}", WEXITSTATUS(status));
+  require(problem.empty(), problem);
 }
 
 }  // namespace shardrun::conformance

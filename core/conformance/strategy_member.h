@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
 #include "plugins/loader/strategy.h"
 
@@ -48,5 +50,12 @@ class StrategyMember final : public Peer {
   std::string name_;
   std::optional<plugins::Plugin> strategy_;
 };
+
+using StrategyCase = CaseOf<StrategyMember, strategy_members>;
+
+// Those of other files than option_cases.cpp.
+void add_plan_cases(std::vector<StrategyCase>& cases);
+void add_purity_cases(std::vector<StrategyCase>& cases);
+void add_hook_cases(std::vector<StrategyCase>& cases);
 
 }  // namespace shardrun::conformance

@@ -13,7 +13,7 @@
 #include "core/runtime/executor.h"
 #include "core/verify/verify.h"
 #include "core/workload/program.h"
-#include "core/conformance/compute_cases.h"
+#include "core/conformance/model_member.h"
 #include "core/conformance/numbered_samples.h"
 #include "core/conformance/tensor.h"
 #include "plugins/loader/call.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 namespace shardrun::conformance {
@@ -28,15 +27,7 @@ plugins::OpRequest request_of(const sdk::OpSpec& spec) {
   return request;
 }
 
-bool is_same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
 }  // namespace
-
-bool can_be_in_place(std::uint32_t opcode) noexcept {
-  return opcode == SR_OP_BROADCAST || opcode == SR_OP_REDUCE || opcode == SR_OP_ALL_REDUCE ||
-         opcode == SR_OP_ALL_GATHER || opcode == SR_OP_ALL_GATHERV || opcode == SR_OP_REDUCE_SCATTER ||
-         opcode == SR_OP_REDUCE_SCATTERV;
-}
 
 Memory::Memory(Member& member, std::size_t bytes, bool registered) {
   const std::size_t all = bytes + 2 * guard_bytes;
@@ -65,14 +56,14 @@ bool Memory::guards_are_whole() const {
 
 Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
              std::uint32_t flags)
-    : shape_(shape), layout_(layout), rank_(group.rank), spec_(op_of(shape, group.rank)), op_([&] {
+    : shape_(shape), layout_(layout), rank_(group.rank), ops_(ops_of(shape)), spec_(ops_[rank_]), op_([&] {
         spec_.id = id;
         spec_.flags = flags;
         spec_.label = fmt::format("trial {}", id);
         const std::size_t size = sdk::dtype_size(shape.dtype);
         const std::size_t send_bytes = sdk::send_elements(spec_, rank_, shape.members) * size;
         const std::size_t recv_bytes = sdk::recv_elements(spec_, rank_, shape.members) * size;
-        in_place_ = layout.in_place && can_be_in_place(shape.opcode) && send_bytes != 0 && recv_bytes != 0;
+        in_place_ = layout.in_place && sdk::detail::in_place_offset(spec_, rank_) && send_bytes != 0 && recv_bytes != 0;
         const Memory& first =
             memory_.emplace_back(member, in_place_ ? std::max(send_bytes, recv_bytes) : send_bytes, layout.registered);
         if (in_place_) {
@@ -107,7 +98,7 @@ void Trial::fill(std::uint32_t round) {
   if (recv_->bytes != 0) {
     std::memset(recv_->data, static_cast<int>(stale), recv_->bytes);
   }
-  write_elements(shape_.dtype, sent(shape_, rank_, round), send_->data);
+  write_sent(shape_, ops_, rank_, round, send_->data);
 }
 
 void Trial::start() { op_.start(after(timeout_s)); }
@@ -119,16 +110,12 @@ void Trial::wait() {
 }
 
 void Trial::verify() const {
-  const std::vector<double> wanted = expected(shape_, rank_, round_);
-  const std::vector<double> found = read_elements(shape_.dtype, recv_->data, wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (!is_same(found[i], wanted[i])) {
-      fail(fmt::format("element {} of {} is {}, expected {}", i, wanted.size(), found[i], wanted[i]));
-    }
+  const WrongElements wrong = wrong_received(shape_, ops_, spec_, rank_, round_, recv_->data);
+  if (wrong.count != 0) {
+    fail(fmt::format("{} of {} elements are wrong; the first, element {}, is {}, expected {}", wrong.count,
+                     sdk::recv_elements(spec_, rank_, shape_.members), wrong.first, wrong.found, wrong.expected));
   }
-  const std::vector<double> given = sent(shape_, rank_, round_);
-  const std::vector<double> left = read_elements(shape_.dtype, send_->data, in_place_ ? 0 : given.size());
-  if (!std::equal(left.begin(), left.end(), given.begin(), is_same)) {
+  if (!in_place_ && wrong_sent(shape_, ops_, rank_, round_, send_->data).count != 0) {
     fail("its send buffer was changed");
   }
   if (!std::all_of(memory_.begin(), memory_.end(), [](const Memory& each) { return each.guards_are_whole(); })) {

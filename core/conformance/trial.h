@@ -18,9 +18,6 @@ struct BufferLayout {
   bool registered = true;
 };
 
-/// Whether an op of that opcode can be in place.
-[[nodiscard]] bool can_be_in_place(std::uint32_t opcode) noexcept;
-
 /// The memory of one op on one member, between guard bytes.
 class Memory {
  public:
@@ -63,7 +60,8 @@ class Trial {
   Shape shape_;
   BufferLayout layout_;
   std::uint32_t rank_;
-  sdk::OpSpec spec_;
+  std::vector<sdk::OpSpec> ops_;  ///< of all members
+  sdk::OpSpec& spec_;             ///< this member's
   std::vector<Memory> memory_;
   std::optional<plugins::HostBuffer> send_;
   std::optional<plugins::HostBuffer> recv_;

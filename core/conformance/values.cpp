@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <limits>
 #include <type_traits>
 
 namespace shardrun::conformance {
 namespace {
 
-using sdk::Bfloat;
-using sdk::Half;
 using sdk::OpSpec;
 using sdk::detail::element_of;
 using sdk::detail::with_type;
@@ -26,48 +23,107 @@ std::uint64_t uneven(const Shape& shape, std::uint32_t member) {
   return shape.count == 0 || member % 3 == 1 ? 0 : shape.count + 3 * member;
 }
 
-/// See Shape::rounds. `place`: each member has another, which changes from element to element. Of a sum, one number is
-/// so large that 1 is half of its last bit. Of a product, three numbers have 8 significant bits, which makes 24.
-double rounding(const Shape& shape, std::uint32_t place, std::uint32_t mixed) {
-  if (shape.reduction == SR_REDUCE_PRODUCT) {
-    return place < 3 ? 1 + (2 * mixed + 1) / 128.0 : place % 2 == 0 ? 2 : 0.5;
+/// The largest whole number up to which a dtype has all, of those that are used.
+std::uint32_t largest_exact(std::uint32_t dtype) {
+  switch (dtype) {
+    case SR_DTYPE_I8: return 127;
+    case SR_DTYPE_U8: return 255;
+    case SR_DTYPE_BF16: return 256;
+    case SR_DTYPE_F16: return 2048;
+    default: return 1U << 24U;
   }
-  const double large = shape.dtype == SR_DTYPE_BF16 ? 256 : 2048;
-  return place == 0 ? large : 1 + 2 * (mixed % 2);
 }
 
-/// Element `index` of what `member` sends: small, and different from its neighbours.
-double given(const Shape& shape, std::uint32_t member, std::uint64_t index, std::uint32_t round) {
-  if (shape.with_nan && (index + round) % (shape.members + 1) == member) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  const std::uint32_t mixed =
-      (static_cast<std::uint32_t>(index) * 2654435761U + member * 0x9E3779B9U + round * 0x85EBCA6BU) >> 27U;
-  if (shape.rounds) {
-    return rounding(shape, static_cast<std::uint32_t>(index + round + member) % shape.members, mixed);
-  }
-  return shape.reduction == SR_REDUCE_PRODUCT ? 1 + mixed % 3 : mixed;
-}
+/// The numbers of a round.
+class Numbers {
+ public:
+  Numbers(const Shape& shape, std::uint32_t round)
+      : shape_(shape),
+        round_(round),
+        givers_(std::min(shape.members, largest_exact(shape.dtype))),
+        kinds_(shape.reduction == SR_REDUCE_SUM ? std::clamp(largest_exact(shape.dtype) / shape.members, 1U, 63U) + 1
+                                                : 128) {}
 
-double reduced(std::uint32_t reduction, double a, double b) {
-  if (std::isnan(a) || std::isnan(b)) {
-    return std::numeric_limits<double>::quiet_NaN();
+  /// Element `index` of what `member` sends. It differs from its neighbours, other members' and other rounds'.
+  [[nodiscard]] double given(std::uint32_t member, std::uint64_t index) const noexcept {
+    if (shape_.with_nan && (index + round_) % (shape_.members + 1) == member) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    const auto place = static_cast<std::uint32_t>(index);
+    std::uint32_t mixed = place * 2654435761U + member * 0x9E3779B9U + round_ * 0x85EBCA6BU;
+    mixed ^= mixed >> 15U;
+    mixed = (mixed * 0x2C1B3C6DU) >> 16U;
+    if (shape_.rounds) {
+      return rounding((place + round_ + member) % shape_.members, mixed % 32);
+    }
+    if (shape_.reduction == SR_REDUCE_PRODUCT) {
+      return (place + member) % shape_.members < most_factors ? 1 + mixed % 3 : 1;
+    }
+    return givers_ < shape_.members && (place + member) % shape_.members >= givers_ ? 0 : (mixed * kinds_) >> 16U;
   }
-  switch (reduction) {
-    case SR_REDUCE_SUM: return a + b;
-    case SR_REDUCE_PRODUCT: return a * b;
-    case SR_REDUCE_MIN: return std::min(a, b);
-    default: return std::max(a, b);
+
+  [[nodiscard]] double reduced(std::uint64_t index) const noexcept {
+    double result = given(0, index);
+    for (std::uint32_t member = 1; member < shape_.members; ++member) {
+      const double other = given(member, index);
+      if (std::isnan(result) || std::isnan(other)) {
+        return std::numeric_limits<double>::quiet_NaN();
+      }
+      switch (shape_.reduction) {
+        case SR_REDUCE_SUM: result += other; break;
+        case SR_REDUCE_PRODUCT: result *= other; break;
+        case SR_REDUCE_MIN: result = std::min(result, other); break;
+        default: result = std::max(result, other);
+      }
+    }
+    return result;
   }
-}
+
+ private:
+  /// Members that give more than 1 to the product of one place.
+  static constexpr std::uint32_t most_factors = 4;
+
+  /// See Shape::rounds. `turn`: each member has another, which changes from element to element. Of a sum, one number is
+  /// so large that 1 is half of its last bit. Of a product, three numbers have 8 significant bits, which makes 24.
+  [[nodiscard]] double rounding(std::uint32_t turn, std::uint32_t mixed) const noexcept {
+    if (shape_.reduction == SR_REDUCE_PRODUCT) {
+      return turn < 3 ? 1 + (2 * mixed + 1) / 128.0 : turn % 2 == 0 ? 2 : 0.5;
+    }
+    const double large = shape_.dtype == SR_DTYPE_BF16 ? 256 : 2048;
+    return turn == 0 ? large : 1 + 2 * (mixed % 2);
+  }
+
+  const Shape& shape_;
+  std::uint32_t round_;
+  std::uint32_t givers_;  ///< how many members may add more than 0 to one element
+  std::uint32_t kinds_;
+};
 
 template <class T>
 double number_of(T element) {
-  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>) {
+  if constexpr (std::is_same_v<T, sdk::Half> || std::is_same_v<T, sdk::Bfloat>) {
     return sdk::widen(element);
   } else {
     return static_cast<double>(element);
   }
+}
+
+/// Compares elements [begin, begin + count) of `buffer` with expect(0), expect(1), … rounded to the dtype.
+template <class Expect>
+void compare(WrongElements& wrong, std::uint32_t dtype, const void* buffer, std::uint64_t begin, std::uint64_t count,
+             Expect expect) {
+  with_type(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* const elements = static_cast<const T*>(buffer) + begin;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const double expected = number_of(element_of<T>(expect(i)));
+      const double found = number_of(elements[i]);
+      const bool is_same = found == expected || (std::isnan(found) && std::isnan(expected));
+      if (!is_same && wrong.count++ == 0) {
+        wrong = {.count = 1, .first = begin + i, .found = found, .expected = expected};
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -91,57 +147,51 @@ OpSpec op_of(const Shape& shape, std::uint32_t rank) {
   return op;
 }
 
-std::vector<double> sent(const Shape& shape, std::uint32_t rank, std::uint32_t round) {
-  std::vector<double> numbers(sdk::send_elements(op_of(shape, rank), rank, shape.members));
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] = given(shape, rank, i, round);
-  }
-  return numbers;
-}
-
-std::vector<double> expected(const Shape& shape, std::uint32_t rank, std::uint32_t round) {
-  const OpSpec own = op_of(shape, rank);
-  std::vector<double> numbers(sdk::recv_elements(own, rank, shape.members));
-  if (numbers.empty()) {
-    return numbers;
-  }
-  const bool reduces = sdk::find_opcode(shape.opcode)->reduces;
+std::vector<OpSpec> ops_of(const Shape& shape) {
+  std::vector<OpSpec> ops;
   for (std::uint32_t member = 0; member < shape.members; ++member) {
-    const OpSpec op = op_of(shape, member);
-    const sdk::Block from = sdk::send_block(op, member, rank);
+    ops.push_back(op_of(shape, member));
+  }
+  return ops;
+}
+
+void write_sent(const Shape& shape, std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t round, void* to) {
+  const Numbers numbers(shape, round);
+  const std::uint64_t count = sdk::send_elements(ops[rank], rank, shape.members);
+  with_type(shape.dtype, [&](auto* type) {
+    auto* const elements = static_cast<decltype(type)>(to);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      elements[i] = element_of<std::remove_pointer_t<decltype(type)>>(numbers.given(rank, i));
+    }
+  });
+}
+
+WrongElements wrong_sent(const Shape& shape, std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t round,
+                         const void* found) {
+  const Numbers numbers(shape, round);
+  WrongElements wrong;
+  compare(wrong, shape.dtype, found, 0, sdk::send_elements(ops[rank], rank, shape.members),
+          [&](std::uint64_t i) { return numbers.given(rank, i); });
+  return wrong;
+}
+
+WrongElements wrong_received(const Shape& shape, std::span<const OpSpec> ops, const OpSpec& own, std::uint32_t rank,
+                             std::uint32_t round, const void* found) {
+  const Numbers numbers(shape, round);
+  WrongElements wrong;
+  if (sdk::find_opcode(own.opcode)->reduces) {
+    const std::uint64_t begin = sdk::send_block(own, 0, rank).offset;
+    compare(wrong, shape.dtype, found, 0, sdk::recv_elements(own, rank, shape.members),
+            [&](std::uint64_t i) { return numbers.reduced(begin + i); });
+    return wrong;
+  }
+  for (std::uint32_t member = 0; member < shape.members; ++member) {
     const sdk::Block to = sdk::recv_block(own, rank, member);
-    for (std::uint64_t i = 0; i < to.count; ++i) {
-      const double value = given(shape, member, from.offset + i, round);
-      double& result = numbers[to.offset + i];
-      result = reduces && member != 0 ? reduced(shape.reduction, result, value) : value;
-    }
+    const std::uint64_t begin = sdk::send_block(ops[member], member, rank).offset;
+    compare(wrong, shape.dtype, found, to.offset, to.count,
+            [&](std::uint64_t i) { return numbers.given(member, begin + i); });
   }
-  if (shape.rounds) {
-    std::vector<std::byte> rounded(numbers.size() * sdk::dtype_size(shape.dtype));
-    write_elements(shape.dtype, numbers, rounded.data());
-    return read_elements(shape.dtype, rounded.data(), numbers.size());
-  }
-  return numbers;
-}
-
-void write_elements(std::uint32_t dtype, const std::vector<double>& numbers, void* to) {
-  with_type(dtype, [&](auto* type) {
-    auto* elements = static_cast<decltype(type)>(to);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      elements[i] = element_of<std::remove_pointer_t<decltype(type)>>(numbers[i]);
-    }
-  });
-}
-
-std::vector<double> read_elements(std::uint32_t dtype, const void* from, std::size_t count) {
-  std::vector<double> numbers(count);
-  with_type(dtype, [&](auto* type) {
-    const auto* elements = static_cast<const std::remove_pointer_t<decltype(type)>*>(from);
-    for (std::size_t i = 0; i < count; ++i) {
-      numbers[i] = number_of(elements[i]);
-    }
-  });
-  return numbers;
+  return wrong;
 }
 
 }  // namespace shardrun::conformance

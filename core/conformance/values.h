@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace shardrun::conformance {
@@ -30,13 +31,27 @@ struct Shape {
 
 /// The op of member `rank`, without buffers. The V forms have uneven counts, some of them zero.
 [[nodiscard]] sdk::OpSpec op_of(const Shape& shape, std::uint32_t rank);
+/// Those of all members.
+[[nodiscard]] std::vector<sdk::OpSpec> ops_of(const Shape& shape);
 
-/// The data that the member sends in a round, and the data that it must receive.
-[[nodiscard]] std::vector<double> sent(const Shape& shape, std::uint32_t rank, std::uint32_t round);
-[[nodiscard]] std::vector<double> expected(const Shape& shape, std::uint32_t rank, std::uint32_t round);
+/// Elements that differ from what they have to be.
+struct WrongElements {
+  std::uint64_t count = 0;
+  std::uint64_t first = 0;  ///< index of the first
+  double found = 0;         ///< its value
+  double expected = 0;
+};
 
-/// Converts numbers to elements of a dtype that can represent them, and back.
-void write_elements(std::uint32_t dtype, const std::vector<double>& numbers, void* to);
-[[nodiscard]] std::vector<double> read_elements(std::uint32_t dtype, const void* from, std::size_t count);
+// The data of a round. `ops`: of all members; those of `shape` or others with its dtype, reduction and members.
+
+/// Writes what member `rank` sends.
+void write_sent(const Shape& shape, std::span<const sdk::OpSpec> ops, std::uint32_t rank, std::uint32_t round,
+                void* to);
+/// Compares a send buffer with what write_sent() wrote to it.
+[[nodiscard]] WrongElements wrong_sent(const Shape& shape, std::span<const sdk::OpSpec> ops, std::uint32_t rank,
+                                       std::uint32_t round, const void* found);
+/// Compares what member `rank` received. `own`: its op; it differs from its op in `ops` where those are sends.
+[[nodiscard]] WrongElements wrong_received(const Shape& shape, std::span<const sdk::OpSpec> ops, const sdk::OpSpec& own,
+                                           std::uint32_t rank, std::uint32_t round, const void* found);
 
 }  // namespace shardrun::conformance

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<Finding> check_engine(const std::string& engine, const std::vector<std::string>& settings,
                                   const conformance::CaseWords& words = {}) {
-  return conformance::check_plugin({SHARDRUN_ENGINES}, plugins::PluginKind::engine, engine,
+  return conformance::check_plugin({SHARDRUN_ENGINES, SHARDRUN_BUILT_PLUGINS}, plugins::PluginKind::engine, engine,
                                    {.member_command = {SHARDRUN_CONFORMANCE_PROGRAM, "--member"},
                                     .words = words,
                                     .settings = settings,
@@ -50,6 +50,9 @@ TEST_CASE("an engine that breaks a rule is found", "[conformance]") {
       {"rows", "any number of ranks", "there are no rows"},
       {"width", "any number of ranks", "its predictions for 7 samples are [7, 4], expected [7, 3]"},
       {"overruns", "any number of ranks", "it writes outside of the memory of 'layer_1/weights'"},
+      {"axes", "any number of ranks",
+       "rank 1 calls all_gather with axis 1, and rank 0 with 0: all ranks call the same"},
+      {"unawaited", "any number of ranks", "the engine ends with 1 messages for which it has not waited"},
       {"remembers", "results again", "it gives other results for the same samples and parameters"},
       {"load", "by the names", "after load_checkpoint element 0 of 'layer_1/weights' is"},
       {"tolerant", "without the tensors", "accepts a file without its parameters and says nothing"},

@@ -66,7 +66,7 @@ TEST_CASE("a check says what it leaves out, and why", "[conformance]") {
   CHECK(check_model("sound", {kernels}).front().notes.empty());
 }
 
-TEST_CASE("a wrong gradient of an op is found, by itself and in the loss", "[conformance]") {
+TEST_CASE("a wrong gradient of an op is found, in the op and in the loss", "[conformance]") {
   CHECK_THAT(model_problem("wrong_gradient", gradients),
              Contains("op 'ramp' of model 'faulty_wrong_gradient'") &&
                  Contains("the gradient with respect to operand 0: element 0 is") &&
@@ -81,7 +81,7 @@ TEST_CASE("a wrong gradient of an op is found, by itself and in the loss", "[con
                  Contains("a gradient is made of ops: it may use call and type_of only"));
 }
 
-TEST_CASE("what is wrong with one sample alone is found", "[conformance]") {
+TEST_CASE("an error with a batch of one sample is found", "[conformance]") {
   CHECK_THAT(model_problem("wrong_gradient_of_one", "the gradient of the loss"),
              Contains("trained on arrays, a batch of 1: the gradient of w: element"));
 }
@@ -106,14 +106,14 @@ TEST_CASE("a wrong window of an op is found", "[conformance]") {
              Contains("factor i of the rule '2i[-1..0] d -> i d' cut in 2, and joined again"));
 }
 
-TEST_CASE("a kernel that writes elsewhere than into its results is found", "[conformance]") {
+TEST_CASE("a kernel that writes outside its results is found", "[conformance]") {
   CHECK_THAT(model_problem("out_of_bounds", kernels), Contains("op 'ramp'") && Contains("wrote past a buffer"));
   CHECK_THAT(model_problem("before", kernels), Contains("wrote past a buffer"));
   CHECK_THAT(model_problem("scratch", kernels), Contains("wrote past a buffer"));
   CHECK_THAT(model_problem("operand", kernels), Contains("changed its operand 0"));
 }
 
-TEST_CASE("a kernel whose results are not what they should be is found", "[conformance]") {
+TEST_CASE("wrong results of a kernel are found", "[conformance]") {
   CHECK_THAT(model_problem("unwritten", kernels),
              Contains("op 'unwritten'") && Contains("result 0 depends on what its memory held before"));
   CHECK_THAT(model_problem("unset_scratch", kernels), Contains("depends on what its memory held before"));
@@ -122,18 +122,18 @@ TEST_CASE("a kernel whose results are not what they should be is found", "[confo
   CHECK_THAT(model_problem("limited", "own ops: attributes"), Contains("{scale=5}") && Contains("5 is too much"));
 }
 
-TEST_CASE("a model that is not the same for all is found", "[conformance]") {
+TEST_CASE("a graph that differs between calls or processes, or needs a file, is found", "[conformance]") {
   CHECK_THAT(model_problem("changing", "the same graph"), Contains("asked twice, it writes different graphs"));
   CHECK_THAT(model_problem("by_process", "the same graph"), Contains("another process writes another graph"));
   CHECK_THAT(model_problem("reading", "no file"), Contains("open"));
 }
 
-TEST_CASE("a model that accepts no job is reported with the options that it was first asked with", "[conformance]") {
+TEST_CASE("a model that accepts no job is reported with the options first tried", "[conformance]") {
   CHECK_THAT(model_problem("input_in_gradient", "the same graph"),
              Contains("accepts none of the small jobs") && Contains("the first one (its defaults): "));
 }
 
-TEST_CASE("a model that accepts no small job is not checked without settings, and that is said once", "[conformance]") {
+TEST_CASE("a model that wants other options is skipped, and the report says so once", "[conformance]") {
   const std::vector<Finding> findings = check_built("faulty_picky", {});
   const auto wrong = std::ranges::find_if(findings, [](const Finding& each) { return !each.problem.empty(); });
   REQUIRE(wrong != findings.end());
@@ -147,7 +147,7 @@ TEST_CASE("a model that accepts no small job is not checked without settings, an
   }
 }
 
-TEST_CASE("a model that crashes at the end of an option's range is found, and the other cases go on", "[conformance]") {
+TEST_CASE("a crash at an option's limit is found, and the other cases run", "[conformance]") {
   const std::vector<Finding> findings = check_model("crashing", {"options", "own ops"});
 
   REQUIRE(findings.size() >= 6);

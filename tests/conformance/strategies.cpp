@@ -46,7 +46,7 @@ TEST_CASE("a strategy that keeps the rules has no problem", "[conformance]") {
   CHECK(findings.size() >= conformance::case_names(plugins::PluginKind::strategy).size());
 }
 
-TEST_CASE("a plan that is another one the next time is found", "[conformance]") {
+TEST_CASE("a plan that differs between calls, processes or instances is found", "[conformance]") {
   CHECK_THAT(problem("changing", "gpt over 1 rank"),
              Contains("asked twice for the same, it answers differently: 'buckets of 1 bytes' and 'buckets of 2"));
   CHECK_THAT(problem("by_rank", "gpt over 1 rank"),
@@ -54,7 +54,7 @@ TEST_CASE("a plan that is another one the next time is found", "[conformance]") 
   CHECK_THAT(problem("numbered", "many instances"), Contains("instances answers otherwise than a fresh one"));
 }
 
-TEST_CASE("a crash is a problem of its case, and the others go on", "[conformance]") {
+TEST_CASE("a crash fails its case, and the others run", "[conformance]") {
   const std::vector<Finding> findings = check("crashing", {"over"});
 
   CHECK(failed(findings) == std::vector<std::string>{"gpt over 3 ranks", "mlp over 3 ranks", "field over 3 ranks"});
@@ -64,12 +64,12 @@ TEST_CASE("a crash is a problem of its case, and the others go on", "[conformanc
   CHECK(findings.back().problem.empty());
 }
 
-TEST_CASE("a hang is a problem of its case", "[conformance]") {
+TEST_CASE("a hang fails its case", "[conformance]") {
   CHECK_THAT(problem("hanging", "mlp over 3 ranks", 3),
              Contains("ranks 0, 1: it hangs: nothing is heard of it for 3 s"));
 }
 
-TEST_CASE("a strategy that cannot be opened is not asked for more", "[conformance]") {
+TEST_CASE("after a failed opening no other case runs", "[conformance]") {
   const std::vector<Finding> findings = check("broken", {});
 
   REQUIRE(findings.size() == 1);
@@ -77,7 +77,7 @@ TEST_CASE("a strategy that cannot be opened is not asked for more", "[conformanc
   CHECK_THAT(findings[0].problem, Contains("was ended by signal 6"));
 }
 
-TEST_CASE("what is written over the error's buffer is found", "[conformance]") {
+TEST_CASE("writes past the error's buffer are found", "[conformance]") {
   CHECK_THAT(problem("overflowing", "gpt over 1 rank"), Contains("wrote outside of the sr_error"));
   CHECK_THAT(problem("endless", "gpt over 1 rank"), Contains("has no end"));
   CHECK(problem("long_reason", "gpt over 4 ranks").empty());
@@ -94,16 +94,16 @@ TEST_CASE("an answer that is neither a plan nor a refusal is found", "[conforman
   CHECK_THAT(problem("refusing", "a plan for one"), Contains("refuses every job") && Contains("never in the mood"));
 }
 
-TEST_CASE("options that are declared badly, or not borne at their limits, are found", "[conformance]") {
+TEST_CASE("bad declarations of options and crashes at their limits are found", "[conformance]") {
   CHECK_THAT(problem("helpless", "declared options"), Contains("the help of option 'depth' is ''"));
   CHECK_THAT(problem("limits", "options at their limits"), Contains("was ended by signal 6"));
 }
 
-TEST_CASE("a strategy that would not work with a later host is found", "[conformance]") {
+TEST_CASE("a strategy that ignores struct strides is found", "[conformance]") {
   CHECK_THAT(problem("strides", "a host of a later release"), Contains("whose structs and strides have grown"));
 }
 
-TEST_CASE("a strategy that is not pure is found", "[conformance]") {
+TEST_CASE("a strategy that uses files or random numbers is found", "[conformance]") {
   CHECK_THAT(problem("reading", "to make a plan"), Contains("it calls openat; it may touch nothing but memory"));
   CHECK_THAT(problem("drawing", "to make a plan"), Contains("it calls getrandom"));
   CHECK_THAT(problem("touching", "to make an instance"), Contains("it calls openat"));
@@ -114,7 +114,7 @@ TEST_CASE("a hook that keeps the rules has no problem", "[conformance]") {
   CHECK(failed(check("hook_sound", {})).empty());
 }
 
-TEST_CASE("what hooks do wrong is found", "[conformance]") {
+TEST_CASE("faults of hooks are found", "[conformance]") {
   CHECK_THAT(problem("hook_changing", "hooks"),
              Contains("hook sync_gradients, asked again for 1 elements, plans other"));
   CHECK_THAT(problem("hook_differs", "hooks"), Contains("leaves members 0 and 1 with other tensors"));

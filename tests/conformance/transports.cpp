@@ -85,7 +85,7 @@ Refusals refusals(const std::string& transport, RequestOfRank request_of_rank) {
 
 }  // namespace
 
-TEST_CASE("members that mean different collectives are told both, and go on", "[conformance]") {
+TEST_CASE("members that prepare different collectives are told both, and continue", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     INFO(transport);
     const Refusals told = refusals(transport, [](std::uint32_t rank, std::vector<float>& data, std::vector<float>&) {
@@ -98,7 +98,7 @@ TEST_CASE("members that mean different collectives are told both, and go on", "[
   }
 }
 
-TEST_CASE("a member that agrees with all others is told who does not, and goes on", "[conformance]") {
+TEST_CASE("a mismatch is reported to the member that agrees with both, too", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     INFO(transport);
     const Refusals told =
@@ -117,7 +117,7 @@ TEST_CASE("a member that agrees with all others is told who does not, and goes o
   }
 }
 
-TEST_CASE("the end of the job ends what waits", "[conformance]") {
+TEST_CASE("the end of the job ends a wait", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     for (const std::uint32_t flags : {0U, SR_OP_FLAG_BLOCKING}) {
       INFO(transport << ", flags " << flags);
@@ -155,8 +155,7 @@ TEST_CASE("the end of the job ends connecting to a rank that never comes", "[con
   }
 }
 
-TEST_CASE("connecting to a rank that never comes ends with the deadline, and says for whom it waited",
-          "[conformance]") {
+TEST_CASE("connecting to a rank that never comes times out and names it", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     for (const std::uint32_t self : {0U, 1U}) {
       INFO(transport << ", rank " << self);
@@ -170,7 +169,7 @@ TEST_CASE("connecting to a rank that never comes ends with the deadline, and say
   }
 }
 
-TEST_CASE("who has waited too long says for whom", "[conformance]") {
+TEST_CASE("a timeout names the member that was waited for", "[conformance]") {
   for (const std::string& transport : transports_found()) {
     for (const std::uint32_t opcode : {SR_OP_ALL_REDUCE, SR_OP_RECV}) {
       INFO(transport << ", opcode " << opcode);

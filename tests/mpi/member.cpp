@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/launch/world.h"
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/conformance/cases.h"
+#include "core/conformance/member.h"
 #include "core/conformance/conformance.h"
-#include "core/conformance/store.h"
+#include "core/conformance/peer.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"
 #include "tests/support/mpirun.h"

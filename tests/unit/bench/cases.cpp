@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/bench/cases.h"
-#include "core/bench/values.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::bench;
