@@ -117,7 +117,7 @@ class Measuring final : private plugins::TransportHost {
   }
 
   [[nodiscard]] plugins::TransportOp prepare(const Case& each, const ArenaLayout& layout) {
-    std::vector<plugins::OpRequest> requests = requests_of(each, members_, own(), next_id_);
+    std::vector<sdk::OpSpec> requests = specs_of(each, members_, own(), next_id_);
     next_id_ += members_;
     std::uint64_t scratch = layout.scratch;
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -135,7 +135,7 @@ class Measuring final : private plugins::TransportHost {
     return group_->prepare(requests, deadline());
   }
 
-  [[nodiscard]] plugins::HostBuffer buffer(std::uint64_t offset, std::uint64_t bytes) {
+  [[nodiscard]] sdk::Buffer buffer(std::uint64_t offset, std::uint64_t bytes) {
     return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
   }
 

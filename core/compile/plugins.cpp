@@ -77,11 +77,13 @@ void configure(const job::Job& job, plugins::Transport& transport) {
   try {
     transport.configure({.options = std::move(options),
                          .world_size = static_cast<std::uint32_t>(job.ranks),
-                         .options_of = [&job](const std::string& wrapped) {
-                           return transport_options(
-                               job, wrapped,
-                               plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
-                         }});
+                         .options_of =
+                             [&job](const std::string& wrapped) {
+                               return transport_options(
+                                   job, wrapped,
+                                   plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
+                             },
+                         .checked = job.checks.transfers});
   } catch (const Error& error) {
     const std::string section = "transport." + name;
     const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_transport(job, name);

@@ -115,7 +115,7 @@ MemberGroup& Member::first(std::uint32_t n) {
   return first_.emplace(n, connect(fmt::format("first {}", n), n, ranks)).first->second;
 }
 
-plugins::HostBuffer Member::registered(std::size_t bytes) {
+sdk::Buffer Member::registered(std::size_t bytes) {
   const std::size_t at = (used_ + 63) / 64 * 64;
   if (at + bytes > arena_bytes) {
     throw Error(ErrorCode::internal, "a case needs more registered memory than there is");

@@ -29,9 +29,9 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
 }
 
 /// A member's part in an op, which may also be one side of a message.
-sdk::Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t members, Composition how) {
+sdk::Schedule part_in(const OpSpec& op, std::uint32_t rank, std::uint32_t members) {
   if (sdk::find_opcode(op.opcode)->collective) {
-    return how.in_order ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
+    return is_in_order(op) ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
   }
   sdk::Schedule schedule{.dtype = op.dtype, .stages = {{}}};
   const bool sends = op.opcode == SR_OP_SEND;
@@ -50,15 +50,14 @@ struct StageHashes {
 
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, Composition how,
-             std::vector<std::byte> scratch)
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, std::vector<std::byte> scratch)
       : group_(std::move(group)),
         op_(op),
-        schedule_(schedule_of(op, group_->rank, group_->size, how)),
+        schedule_(part_in(op, group_->rank, group_->size)),
         buffers_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
         what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {
-    for (std::size_t s = 0; how.checked && s < schedule_.stages.size(); ++s) {
+    for (std::size_t s = 0; group_->transport->setup.checked && s < schedule_.stages.size(); ++s) {
       hashes_.emplace_back(schedule_.stages[s]);
     }
     if (op.scratch && op.scratch->bytes > 0) {
@@ -143,12 +142,12 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   bool wait(std::int64_t deadline) override {
     return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::from_border(deadline)); });
   }
-  std::optional<OpTimes> times() override {
+  std::optional<sdk::OpTimes> times() override {
     if (!is_on_worker_) {
       return std::nullopt;
     }
     const sdk::Worker::TaskTimes times = worker().times(*this);
-    return OpTimes{times.begun, times.ended};
+    return sdk::OpTimes{times.begun, times.ended};
   }
 
  private:
@@ -357,7 +356,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
     needed.push_back(transport_.offered(op, parent_.size)->scratch_bytes);
   }
   std::vector<std::byte> scratch = provide_scratch(batch, needed);
-  const RawOps raw(batch);
+  const sdk::detail::WrittenOps raw(batch);
   sr_error error = empty_error();
   std::uint64_t handle = 0;
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
@@ -382,24 +381,23 @@ void ComposedGroup::free(std::uint64_t batch) noexcept {
   }
 }
 
-std::uint64_t hash_bytes(const OpRequest& op, std::uint32_t member, std::uint32_t members) {
+std::uint64_t hash_bytes(const OpSpec& op, std::uint32_t member, std::uint32_t members) {
   std::uint64_t messages = 0;
-  if (op.checked && members > 1) {
-    for (const sdk::ScheduleStage& stage :
-         schedule_of(spec_of(op), member, members, {.in_order = op.in_order}).stages) {
+  if (members > 1) {
+    for (const sdk::ScheduleStage& stage : part_in(op, member, members).stages) {
       messages += stage.sends.size();
     }
   }
   return messages * sizeof(std::uint64_t);
 }
 
-std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, Composition how) {
-  return how.in_order ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
+std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members) {
+  return is_in_order(op) ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
 }
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
-                                               Composition how, std::vector<std::byte> scratch, std::int64_t deadline) {
-  auto composed = std::make_unique<ComposedOp>(group, op, how, std::move(scratch));
+                                               std::vector<std::byte> scratch, std::int64_t deadline) {
+  auto composed = std::make_unique<ComposedOp>(group, op, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {

@@ -149,9 +149,9 @@ TransportProps TransportState::props() const {
           .queue_kinds = functions.op_enqueue != nullptr && functions.op_join != nullptr ? props.queue_kinds : 0};
 }
 
-std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members, std::string* why) const {
-  const std::vector<sdk::OpSpec> specs = {op};
-  const RawOps raw(specs);
+std::optional<sdk::OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members,
+                                                   std::string* why) const {
+  const sdk::detail::WrittenOps raw({&op, 1});
   sr_op_info info{};
   info.struct_size = sizeof(info);
   bool is_offered = true;
@@ -167,12 +167,12 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
   if (!is_offered || (!is_rounded_once && is_in_host_memory(op) && props().moves_host_memory)) {
     return std::nullopt;
   }
-  return OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes};
+  return sdk::OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes};
 }
 
-std::optional<OpInfo> TransportState::offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const {
-  const std::optional<OpInfo> info = offered(op, members);
-  if (!info || members == 1 || !sdk::find_opcode(op.opcode)->reduces) {
+std::optional<sdk::OpInfo> TransportState::offered_as_asked(const sdk::OpSpec& op, std::uint32_t members) const {
+  const std::optional<sdk::OpInfo> info = setup.checked ? std::nullopt : offered(op, members);
+  if (!info || !is_in_order(op) || members == 1 || !sdk::find_opcode(op.opcode)->reduces) {
     return info;
   }
   const std::uint32_t needed =
@@ -203,24 +203,20 @@ TransportProps Transport::props() const {
   return state_->props();
 }
 
-OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
-  const sdk::OpSpec spec = spec_of(op);
+sdk::OpInfo Transport::query(const sdk::OpSpec& op, std::uint32_t members) const {
   try {
-    sdk::check(spec, members);
+    sdk::check(op, members);
   } catch (const sdk::TransportError& invalid) {
     fail(state_->what("asked for an op"), invalid);
   }
   state_->require_configured();
-  const std::optional<OpInfo> info = op.checked    ? std::nullopt
-                                     : op.in_order ? state_->offered_in_order(spec, members)
-                                                   : state_->offered(spec, members);
-  if (!info) {
-    require_host_memory(*state_, spec, members, {.in_order = op.in_order, .checked = op.checked});
+  if (const std::optional<sdk::OpInfo> info = state_->offered_as_asked(op, members)) {
+    return *info;
   }
-  return info ? *info
-              : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |
-                                (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
-                       .scratch_bytes = composed_scratch_bytes(spec, members, {.in_order = op.in_order})};
+  require_host_memory(*state_, op, members);
+  return {.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(op, members) |
+                   (is_in_order(op) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
+          .scratch_bytes = composed_scratch_bytes(op, members)};
 }
 
 bool Transport::shares_first() const noexcept { return state_->functions.share_first != nullptr; }
@@ -285,7 +281,9 @@ std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int de
 
 TransportGroup Transport::group(const GroupRequest& request) {
   auto state = std::make_shared<TransportGroup::State>(state_, request);
-  if (request.checked && request.members.size() > 1) {
+  if (state_->setup.checked && request.members.size() > 1) {
+    // Members that prepare ops of several groups in different orders would wait for each other if a group connected
+    // later.
     static_cast<void>(state->composing(request.deadline));
   }
   return TransportGroup(std::move(state));

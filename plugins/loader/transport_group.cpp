@@ -42,7 +42,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void prepare(const std::vector<sdk::OpSpec>& specs, std::int64_t deadline) {
-    const RawOps raw(specs);
+    const sdk::detail::WrittenOps raw(specs);
     group_->transport->call(fmt::format("group {}, preparing {}", group_->name, sdk::describe(specs[0])),
                             [&](sr_error* error) {
                               return functions_.op_prepare(self_, group_->handle, raw.data(), raw.size(), sizeof(sr_op),
@@ -121,7 +121,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     fail_as_group(status, error);
   }
 
-  std::optional<OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
+  std::optional<sdk::OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
 
  private:
   /// Whether the transport takes this queue, or `fail`s where no one does.
@@ -149,7 +149,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return what_; }
 
-  [[nodiscard]] std::optional<OpTimes> native_times() const {
+  [[nodiscard]] std::optional<sdk::OpTimes> native_times() const {
     if (functions_.op_times == nullptr) {
       return std::nullopt;
     }
@@ -157,7 +157,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     times.struct_size = sizeof(times);
     sr_error error = empty_error();
     const bool is_known = functions_.op_times(self_, handle_, &times, &error) == SR_OK;
-    return is_known ? std::optional(OpTimes{times.begun, times.ended}) : std::nullopt;
+    return is_known ? std::optional(sdk::OpTimes{times.begun, times.ended}) : std::nullopt;
   }
 
   /// Where another op of the group failed first, on a worker, that failure is the reason for this one.
@@ -176,7 +176,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   std::string what_;
   std::vector<std::byte> scratch_;  ///< where the host provides none
   bool is_on_worker_ = false;       ///< the latest run
-  std::optional<OpTimes> times_on_worker_;
+  std::optional<sdk::OpTimes> times_on_worker_;
 };
 
 void require_valid(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs) {
@@ -210,17 +210,16 @@ bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
   return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
 }
 
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
-                         Composition how) {
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members) {
   if (is_in_host_memory(op)) {
     return;
   }
-  if (how.checked) {
+  if (transport.setup.checked) {
     fail(transport.what(sdk::describe(op)),
          {SR_UNIMPLEMENTED, "[job] check = transfers makes it of sends and receives, in host memory alone"});
   }
   std::string why;
-  const bool lacks_order = transport.offered(op, members, &why).has_value() && how.in_order;
+  const bool lacks_order = transport.offered(op, members, &why).has_value() && is_in_order(op);
   fail(transport.what(sdk::describe(op)),
        {SR_UNIMPLEMENTED,
         fmt::format(
@@ -327,31 +326,23 @@ TransportGroup::TransportGroup(TransportGroup&& other) noexcept = default;
 TransportGroup& TransportGroup::operator=(TransportGroup&& other) noexcept = default;
 TransportGroup::~TransportGroup() = default;
 
-TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int64_t deadline) {
-  std::vector<sdk::OpSpec> specs;
-  specs.reserve(ops.size());
-  for (const OpRequest& op : ops) {
-    specs.push_back(spec_of(op));
-  }
-  require_valid(*state_, specs);
-  const Composition how{.in_order = ops[0].in_order, .checked = ops[0].checked};
+TransportOp TransportGroup::prepare(const std::vector<sdk::OpSpec>& ops, std::int64_t deadline) {
+  require_valid(*state_, ops);
+  std::vector<sdk::OpSpec> specs = ops;
   bool is_offered = true;
   std::vector<std::uint64_t> needed;
   for (const sdk::OpSpec& spec : specs) {
-    const TransportState& transport = *state_->transport;
-    const std::optional<OpInfo> info = how.checked    ? std::nullopt
-                                       : how.in_order ? transport.offered_in_order(spec, state_->size)
-                                                      : transport.offered(spec, state_->size);
+    const std::optional<sdk::OpInfo> info = state_->transport->offered_as_asked(spec, state_->size);
     is_offered = is_offered && info;
-    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, how));
+    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size));
   }
   if (!is_offered) {
-    require_host_memory(*state_->transport, specs[0], state_->size, how);
+    require_host_memory(*state_->transport, specs[0], state_->size);
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);
   if (!is_offered) {
-    return TransportOp(compose_op(state_, specs[0], how, std::move(scratch), deadline));
+    return TransportOp(compose_op(state_, specs[0], std::move(scratch), deadline));
   }
   std::string what = state_->transport->what(fmt::format("group {}, {}", state_->name, sdk::describe(specs[0])));
   auto op = std::make_unique<NativeOp>(state_, std::move(what), std::move(scratch));
@@ -391,6 +382,6 @@ void TransportOp::enqueue(const TransportQueue& queue, std::int64_t timeout) { s
 void TransportOp::join(const TransportQueue& queue) { state_->join(queue); }
 bool TransportOp::test() { return state_->test(); }
 bool TransportOp::wait(std::int64_t deadline) { return state_->wait(deadline); }
-std::optional<OpTimes> TransportOp::times() { return state_->times(); }
+std::optional<sdk::OpTimes> TransportOp::times() { return state_->times(); }
 
 }  // namespace shardrun::plugins

@@ -27,21 +27,4 @@ namespace shardrun::plugins {
 /// The host's functions for an opened transport. `self` is their first argument.
 [[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
 
-[[nodiscard]] sdk::OpSpec spec_of(const OpRequest& request);
-
-/// Ops in their C form. It points into `specs`, which outlive it.
-class RawOps {
- public:
-  explicit RawOps(const std::vector<sdk::OpSpec>& specs);
-  RawOps(const RawOps&) = delete;
-  RawOps& operator=(const RawOps&) = delete;
-
-  [[nodiscard]] const sr_op* data() const noexcept { return ops_.data(); }
-  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(ops_.size()); }
-
- private:
-  std::vector<sr_buffer> buffers_;
-  std::vector<sr_op> ops_;
-};
-
 }  // namespace shardrun::plugins

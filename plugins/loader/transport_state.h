@@ -71,10 +71,11 @@ struct TransportState {
   /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
   /// or rounds partial sums in host memory. `why`: gets what the transport says where it does not offer it. Throws
   /// Error.
-  [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
-                                              std::string* why = nullptr) const;
-  /// The same for an op that is to reduce in order. Nothing where the transport reduces otherwise.
-  [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
+  [[nodiscard]] std::optional<sdk::OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
+                                                   std::string* why = nullptr) const;
+  /// The same of an op as the job asks for it: nothing either where it is to reduce in the order of the members and the
+  /// transport reduces otherwise, or where messages are checked.
+  [[nodiscard]] std::optional<sdk::OpInfo> offered_as_asked(const sdk::OpSpec& op, std::uint32_t members) const;
 
   /// Call it once, before other functions; otherwise the defaults apply.
   void configure(TransportSetup given);
@@ -149,7 +150,7 @@ struct TransportOp::State {
   virtual void join(const TransportQueue& queue) = 0;
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
-  [[nodiscard]] virtual std::optional<OpTimes> times() = 0;
+  [[nodiscard]] virtual std::optional<sdk::OpTimes> times() = 0;
 };
 
 /// Gives each op the `needed` scratch that it does not bring, and returns the memory.
@@ -159,16 +160,12 @@ struct TransportOp::State {
 /// Whether this process can access the op's buffers. Those that are missing count as host memory.
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
-/// How an op is made of sends and receives: see OpRequest.
-struct Composition {
-  bool in_order = false;
-  bool checked = false;
-};
+/// Whether an op is to reduce in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
+[[nodiscard]] inline bool is_in_order(const sdk::OpSpec& op) noexcept { return (op.flags & SR_OP_FLAG_IN_ORDER) != 0; }
 
 /// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
 /// to access the buffers. Throws Error, which says what the transport lacks, or that the op was to be checked.
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
-                         Composition how);
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members);
 
 /// Creates a group of the plugin's. Throws Error.
 [[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);

@@ -111,8 +111,8 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
                                      .count = memory.size(),
                                      .send_counts = {},
                                      .recv_counts = {},
-                                     .send = HostBuffer{memory.data(), sizeof(memory), registration},
-                                     .recv = HostBuffer{result.data(), sizeof(result)},
+                                     .send = sdk::Buffer{memory.data(), sizeof(memory), registration},
+                                     .recv = sdk::Buffer{result.data(), sizeof(result)},
                                      .scratch = {},
                                      .label = "w"}},
                                    INT64_MAX);

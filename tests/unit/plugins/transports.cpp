@@ -53,14 +53,14 @@ TransportGroup alone(Transport& transport) {
   return transport.group({.name = "data", .id = 1, .members = {0}, .deadline = never});
 }
 
-OpRequest reduction(std::vector<float>& send, std::vector<float>& recv) {
+sdk::OpSpec reduction(std::vector<float>& send, std::vector<float>& recv) {
   return {.opcode = SR_OP_ALL_REDUCE,
           .dtype = SR_DTYPE_F32,
           .reduction = SR_REDUCE_SUM,
           .id = 1,
           .count = send.size(),
-          .send = HostBuffer{send.data(), send.size() * sizeof(float)},
-          .recv = HostBuffer{recv.data(), recv.size() * sizeof(float)},
+          .send = sdk::Buffer{send.data(), send.size() * sizeof(float)},
+          .recv = sdk::Buffer{recv.data(), recv.size() * sizeof(float)},
           .label = "weights"};
 }
 
@@ -91,17 +91,17 @@ TEST_CASE("a strategy's file is no transport", "[plugins]") {
 TEST_CASE("what a transport lacks is composed, and takes scratch", "[plugins]") {
   const Transport solo = Transport::load(fixtures, "solo");
   std::vector<float> data(10);
-  const OpRequest op = reduction(data, data);
+  const sdk::OpSpec op = reduction(data, data);
 
   CHECK(solo.query(op, 1).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED));
   CHECK(solo.query(op, 1).scratch_bytes == 0);
   CHECK(solo.query(op, 3).scratch_bytes == 4 * sizeof(float));
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_NATIVE) == 0);
-  OpRequest send = op;
+  sdk::OpSpec send = op;
   send.opcode = SR_OP_SEND;
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(send, 2)); }),
              Contains("1: transport solo, asked for send of 10 f32 to member 0 'weights'") && Contains("not offered"));
-  OpRequest unknown = op;
+  sdk::OpSpec unknown = op;
   unknown.dtype = 99;
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(unknown, 2)); }), Contains("dtype 99 is not known"));
 }
@@ -110,14 +110,14 @@ TEST_CASE("what a transport lacks in a device's memory is refused when it is ask
   const Transport solo = Transport::load(fixtures, "solo");
   const Transport wrap = Transport::load(fixtures, "wrap");
   std::vector<float> data(10);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.recv->kind = SR_MEMORY_CUDA;  // solo offers what is sent from there
 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(op, 3)); }),
              Contains("1: transport solo, ") && Contains("of 10 f32") &&
                  Contains("'weights': it does not offer this op (") && Contains(" is not offered), and what"));
   CHECK(wrap.query(op, 3).scratch_bytes == 0);
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
   CHECK_THAT(
       error_of([&] { static_cast<void>(wrap.query(op, 3)); }),
       Contains("transport wrap, ") && Contains("it does not reduce in the order of the members, as the job asks"));
@@ -192,7 +192,7 @@ TEST_CASE("an op that a transport of one member lacks is a copy", "[plugins]") {
   TransportGroup group = alone(solo);
   std::vector<float> send = {1, 2, 3};
   std::vector<float> recv(3);
-  OpRequest scatter = reduction(send, recv);
+  sdk::OpSpec scatter = reduction(send, recv);
   scatter.opcode = SR_OP_SCATTER;
   TransportOp op = group.prepare({scatter}, never);
 
@@ -213,14 +213,14 @@ TEST_CASE("ops and groups that cannot be are refused before the plugin sees them
              Contains("group x has 1 members, and this rank was said to be member 1"));
   TransportGroup group = alone(solo);
   std::vector<float> data(4);
-  const auto refused = [&](const std::vector<OpRequest>& ops) {
+  const auto refused = [&](const std::vector<sdk::OpSpec>& ops) {
     return error_of([&] { static_cast<void>(group.prepare(ops, never)); });
   };
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
 
   CHECK_THAT(refused({}), Contains("1: transport solo, group data: nothing was given to prepare"));
   CHECK_THAT(refused({op, op}), Contains("only sends and receives can be"));
-  op.send = HostBuffer{data.data(), 3 * sizeof(float)};
+  op.send = sdk::Buffer{data.data(), 3 * sizeof(float)};
   CHECK_THAT(refused({op}), Contains("its send buffer has 12 bytes, expected 16"));
 }
 
@@ -285,11 +285,11 @@ TEST_CASE("a transport is asked for sums in order, and does them itself where it
   MapHost host;
   const Transport solo = opened_solo(host);
   std::vector<float> data(6);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.send->kind = SR_MEMORY_PINNED;
   CHECK(solo.query(op, 3).flags == SR_OP_INFO_NATIVE);
 
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
 
   CHECK(solo.query(op, 3).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE));
   CHECK(solo.query(op, 3).scratch_bytes == 8);
@@ -299,16 +299,16 @@ TEST_CASE("a transport that rounds partial sums of 16-bit floats does not reduce
   MapHost host;
   Transport solo = opened_solo(host);
   std::vector<float> data(6);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.send->kind = SR_MEMORY_CUDA;
   op.recv->kind = SR_MEMORY_CUDA;
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // the transport's own
 
   op.dtype = SR_DTYPE_BF16;
 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(op, 3)); }), Contains("does not reduce in the order"));
   CHECK((solo.query(op, 2).flags & SR_OP_INFO_ASYNC) == 0);
-  op.in_order = false;
+  op.flags = 0;
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_ROUNDED_ONCE) == 0);
 }

@@ -21,8 +21,6 @@ namespace shardrun::sdk {
 
 enum class Hook : std::uint32_t { sync_gradients = SR_HOOK_SYNC_GRADIENTS, after_step = SR_HOOK_AFTER_STEP };
 
-enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
-
 enum class Exchange : std::uint32_t {
   all_reduce = SR_EXCHANGE_ALL_REDUCE,
   all_gather = SR_EXCHANGE_ALL_GATHER,

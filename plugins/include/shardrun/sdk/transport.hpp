@@ -269,42 +269,6 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   return SR_INTERNAL;
 }
 
-/// Copies a struct that the host wrote with its own struct_size.
-template <class Raw>
-[[nodiscard]] Raw read_one(const Raw* from) {
-  Raw read{};
-  for_each(from, 1, 0, [&](const Raw& copy) { read = copy; });
-  return read;
-}
-
-[[nodiscard]] inline std::optional<Buffer> read_buffer(const sr_buffer* from) {
-  if (from == nullptr) {
-    return std::nullopt;
-  }
-  const sr_buffer raw = read_one(from);
-  return Buffer{raw.data, raw.bytes, raw.registration, raw.kind, raw.device};
-}
-
-[[nodiscard]] inline OpSpec read_op(const sr_op& raw, std::uint32_t n) {
-  const auto counts = [&](const std::uint64_t* from, bool wanted) {
-    return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
-  };
-  const OpcodeTraits* traits = find_opcode(raw.opcode);
-  return {.opcode = raw.opcode,
-          .dtype = raw.dtype,
-          .reduction = raw.reduction,
-          .peer = raw.peer,
-          .flags = raw.flags,
-          .id = raw.id,
-          .count = raw.count,
-          .send_counts = counts(raw.send_counts, traits != nullptr && traits->has_send_counts),
-          .recv_counts = counts(raw.recv_counts, traits != nullptr && traits->has_recv_counts),
-          .send = read_buffer(raw.send),
-          .recv = read_buffer(raw.recv),
-          .scratch = read_buffer(raw.scratch),
-          .label = raw.label != nullptr ? raw.label : ""};
-}
-
 /// What a group's handle points to.
 struct OpenGroup {
   std::unique_ptr<Group> group;
@@ -357,7 +321,7 @@ struct TransportTable {
   static std::int32_t op_query(void* self, const sr_op* op, std::uint32_t group_size, sr_op_info* to,
                                sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      const OpSpec spec = read_op(read_one(op), group_size);
+      const OpSpec spec = read(read_one(op), group_size);
       check(spec, group_size);
       const std::optional<OpInfo> info = self_of(self).query(spec, group_size);
       if (!info) {
@@ -464,7 +428,7 @@ struct TransportTable {
     return guarded_transport(error, [&] {
       OpenGroup& opened = object_of<OpenGroup>(group);
       std::vector<OpSpec> specs;
-      for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read_op(op, opened.size)); });
+      for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read(op, opened.size)); });
       validate(specs, opened.rank, opened.size);
       *handle = handle_of(opened.group->prepare(specs, from_border(deadline)));
       return SR_OK;
