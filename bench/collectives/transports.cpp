@@ -55,13 +55,13 @@ class Transport final : public Contestant {
         is_ours_(is_ours),
         rank_(rendezvous.rank()),
         transport_(plugins::Transport::load({folder}, name.substr(0, name.find(':')))) {
+    transport_.configure({.options = options_of(name, transport_.options()), .world_size = rendezvous.size()});
     transport_.open({.rank = rendezvous.rank(),
                      .world_size = rendezvous.size(),
                      .local_rank = rendezvous.rank(),
                      .local_world_size = rendezvous.size(),
                      .job = run_of(name),
                      .address = "127.0.0.1",
-                     .options = options_of(name, transport_.options()),
                      .deadline = deadline(),
                      .secret = std::array<std::uint8_t, 32>{}},
                     rendezvous);
@@ -69,7 +69,7 @@ class Transport final : public Contestant {
     std::vector<std::uint32_t> members(rendezvous.size());
     std::iota(members.begin(), members.end(), 0U);
     group_.emplace(transport_.group(
-        {.name = "bench", .id = 1, .rank = rendezvous.rank(), .members = members, .deadline = deadline()}));
+        {.rank = rendezvous.rank(), .members = members, .name = "bench", .id = 1, .deadline = deadline()}));
   }
 
   bool is_ours() const noexcept override { return is_ours_; }
@@ -99,7 +99,7 @@ class Transport final : public Contestant {
 
   [[nodiscard]] double overhead() {
     plugins::TransportGroup alone =
-        transport_.group({.name = "alone", .id = 2, .rank = 0, .members = {rank_}, .deadline = deadline()});
+        transport_.group({.rank = 0, .members = {rank_}, .name = "alone", .id = 2, .deadline = deadline()});
     std::vector<float> data(2);
     sdk::OpSpec request{.opcode = SR_OP_ALL_REDUCE,
                         .dtype = SR_DTYPE_F32,

@@ -91,7 +91,7 @@ class Measuring final : private plugins::TransportHost {
       everybody[member] = member;
     }
     group_.emplace(
-        transport_->group({.name = "bench", .id = 1, .rank = own(), .members = everybody, .deadline = deadline()}));
+        transport_->group({.rank = own(), .members = everybody, .name = "bench", .id = 1, .deadline = deadline()}));
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 

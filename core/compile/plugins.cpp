@@ -211,8 +211,8 @@ namespace {
 
 /// Refuses a transport that moves neither host memory nor the device's.
 void require_memory(const job::Job& job, const device::Device& device, const plugins::Transport& transport) {
-  const plugins::TransportProps props = transport.props();
-  if (!props.moves_host_memory && !runtime::moves_memory_of(device, props)) {
+  const sdk::Props props = transport.props();
+  if (!props.moves(SR_MEMORY_HOST) && !runtime::moves_memory_of(device, props)) {
     const std::string& name = transport.manifest().name;
     throw Error(ErrorCode::job,
                 device.is_addressable()

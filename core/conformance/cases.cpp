@@ -34,7 +34,7 @@ std::vector<CaseInfo> transport_infos() {
 }
 
 void go_through_transport(Store& store, const MemberWords& words, std::string& before) {
-  if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
+  if (plugins::Transport::load(words.directories, words.plugin).props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
     throw Error(ErrorCode::transport, only_own_launcher);
   }
   const std::vector<Case> cases = transport_cases();

@@ -63,7 +63,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
                           return options_among(settings, wrapped + ".",
                                                plugins::Transport::load(directories, wrapped).options());
                         }});
-  if (!transport_.props().moves_host_memory) {
+  if (!transport_.props().moves(SR_MEMORY_HOST)) {
     std::string opening = "it opens here";
     try {
       open();
@@ -101,7 +101,7 @@ std::string Member::store_get(const std::string& key, std::int64_t deadline) {
 
 MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
   const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(timeout_s)}),
+  return {transport_.group({.rank = place, .members = ranks, .name = name, .id = id, .deadline = after(timeout_s)}),
           place, static_cast<std::uint32_t>(ranks.size())};
 }
 

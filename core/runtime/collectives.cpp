@@ -134,11 +134,10 @@ partition::TransferChecks checks_of(const TransportSet& set) {
   };
 }
 
-bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props) {
+bool moves_memory_of(const device::Device& device, const sdk::Props& props) {
   const device::DeviceApart* const apart = device::apart(device);
   const DeviceKinds kinds = apart == nullptr ? DeviceKinds{} : kinds_of(*apart);
-  return apart != nullptr && (props.memory_kinds >> kinds.memory & 1U) != 0 &&
-         (props.queue_kinds >> kinds.queue & 1U) != 0;
+  return apart != nullptr && props.moves(kinds.memory) && props.takes(kinds.queue);
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
@@ -177,10 +176,10 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
                             const std::vector<std::int64_t>& members, std::int64_t rank, const std::string& name) {
   const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   plugins::TransportGroup group =
-      set_.transports[set_.of_axis[axis]].group({.name = name,
-                                                 .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
-                                                 .rank = static_cast<std::uint32_t>(place),
+      set_.transports[set_.of_axis[axis]].group({.rank = static_cast<std::uint32_t>(place),
                                                  .members = {members.begin(), members.end()},
+                                                 .name = name,
+                                                 .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
                                                  .deadline = deadline()});
   const std::uint32_t recorded = record_.add_group(recorded_name(name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);

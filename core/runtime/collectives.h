@@ -30,7 +30,7 @@ struct TransportSet {
 };
 
 /// Whether a transport moves the memory of a device that the host cannot address, in the order of the device's queues.
-[[nodiscard]] bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props);
+[[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
 /// Asks the transports for the scratch of a transfer. `set` outlives the result, which throws Error where a transport
 /// lacks an operation on the device's memory that can be made of others in host memory alone.

@@ -53,10 +53,10 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, std::vector<std::byte> scratch)
       : group_(std::move(group)),
         op_(op),
-        schedule_(part_in(op, group_->rank, group_->size)),
+        schedule_(part_in(op, group_->spec.rank, group_->spec.size())),
         buffers_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
-        what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {
+        what_(fmt::format("group {}, {}", group_->spec.name, sdk::describe(op))) {
     for (std::size_t s = 0; group_->transport->setup.checked && s < schedule_.stages.size(); ++s) {
       hashes_.emplace_back(schedule_.stages[s]);
     }
@@ -84,7 +84,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void prepare(std::int64_t deadline) {
-    if (group_->size == 1) {
+    if (group_->spec.size() == 1) {
       return;
     }
     ComposedGroup& composed = group_->composing(deadline);
@@ -186,12 +186,12 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 
   /// Why the members' ops do not match; nothing where they do.
   std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
-    sdk::Agreement agreement(op_, group_->rank, group_->size);
+    sdk::Agreement agreement(op_, group_->spec.rank, group_->spec.size());
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
       std::vector<OpSpec> batch;
       const std::uint64_t bytes = agreement.bytes(round);
-      for (std::uint32_t peer = 0; peer < group_->size; ++peer) {
-        if (peer != group_->rank) {
+      for (std::uint32_t peer = 0; peer < group_->spec.size(); ++peer) {
+        if (peer != group_->spec.rank) {
           batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, bytes,
                                    {.data = agreement.outgoing(round, peer), .bytes = bytes}, op_.label));
           batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, bytes,
@@ -275,8 +275,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
                 "sent is {:016x}, and of what arrived {:016x}. The transport, the network or a memory has "
                 "changed them. Nothing of this step is saved. Run the job again from its newest checkpoint, and "
                 "without that link if it happens again",
-                receives[i].peer, group_->members[receives[i].peer], group_->rank, group_->members[group_->rank],
-                expected, found));
+                receives[i].peer, group_->spec.members[receives[i].peer], group_->spec.rank,
+                group_->spec.members[group_->spec.rank], expected, found));
       }
     }
   }
@@ -319,11 +319,10 @@ constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
 
 ComposedGroup::ComposedGroup(const TransportGroup::State& parent, std::int64_t deadline)
     : parent_(parent), transport_(*parent.transport), worker_([this] { abort_both(); }) {
-  handle_ = create_group(transport_, {.name = parent.name,
-                                      .id = parent.id | composed_ids,
-                                      .rank = parent.rank,
-                                      .members = parent.members,
-                                      .deadline = deadline});
+  sdk::GroupSpec spec = parent.spec;
+  spec.id |= composed_ids;
+  spec.deadline = deadline;
+  handle_ = create_group(transport_, spec);
 }
 
 ComposedGroup::~ComposedGroup() {
@@ -353,7 +352,7 @@ void ComposedGroup::check_parent() {
 std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t deadline) {
   std::vector<std::uint64_t> needed;
   for (const OpSpec& op : batch) {
-    needed.push_back(transport_.offered(op, parent_.size)->scratch_bytes);
+    needed.push_back(transport_.offered(op, parent_.spec.size())->scratch_bytes);
   }
   std::vector<std::byte> scratch = provide_scratch(batch, needed);
   const sdk::detail::WrittenOps raw(batch);
@@ -401,7 +400,7 @@ std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::S
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {
-    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error);
+    fail(group->transport->what(fmt::format("group {}, preparing {}", group->spec.name, sdk::describe(op))), error);
   }
   return composed;
 }

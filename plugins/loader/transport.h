@@ -2,7 +2,6 @@
 
 #include <shardrun/sdk/transport.hpp>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,16 +17,6 @@ namespace shardrun::plugins {
 
 class TransportQueue;
 struct TransportState;
-
-/// shardrun/transport.h as plain values. The header states the meaning of every field; numbers are the header's own.
-
-struct TransportProps {
-  bool same_host_only = false;
-  bool own_launcher_only = false;  ///< opens only in ranks that a launcher of its own started
-  bool moves_host_memory = false;
-  std::uint32_t memory_kinds = 0;  ///< that it moves: 1 << SR_MEMORY_... for each
-  std::uint32_t queue_kinds = 0;   ///< of queues that it takes by itself: 1 << SR_QUEUE_... for each
-};
 
 /// Bytes of the hashes that a member sends with an op over a transport whose messages are checked.
 [[nodiscard]] std::uint64_t hash_bytes(const sdk::OpSpec& op, std::uint32_t member, std::uint32_t members);
@@ -45,20 +34,6 @@ class TransportHost {
   /// A store that all ranks share. Both throw Error. `get` waits until the key is set, at most until `deadline`.
   virtual void store_set(const std::string& key, std::string value) = 0;
   [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
-};
-
-struct TransportConfig {
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_world_size = 1;
-  std::string job;       ///< unique to this run: [a-z0-9]+
-  std::string address;   ///< listeners bind to it
-  OptionValues options;  ///< for a transport that was not configured
-  std::int64_t deadline = INT64_MAX;
-  std::vector<std::uint32_t> machines = {};  ///< of each rank, its machine's number; empty: not known
-  /// The same on every rank of this run and known to no one else. Nothing: the transport gets none.
-  std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
 };
 
 /// What is known of a job before any of its processes runs.
@@ -107,15 +82,7 @@ class TransportOp {
   std::unique_ptr<State> state_;
 };
 
-struct GroupRequest {
-  std::string name;
-  std::uint64_t id = 0;
-  std::uint32_t rank = 0;  ///< index into `members`
-  std::vector<std::uint32_t> members;
-  std::int64_t deadline = INT64_MAX;
-};
-
-/// A group of ranks. Its ids are below 2^63. Ops keep it alive.
+/// A group of ranks. Ops keep it alive.
 class TransportGroup {
  public:
   TransportGroup(TransportGroup&& other) noexcept;
@@ -157,7 +124,7 @@ class Transport {
   /// Passes the job's options, once, before all calls below. Without it the defaults apply. Throws Error{transport} for
   /// options that it refuses.
   void configure(TransportSetup setup);
-  [[nodiscard]] TransportProps props() const;
+  [[nodiscard]] sdk::Props props() const;
   /// What an op needs in a group of `members`; buffers may lack their data. Every collective is available: those that
   /// the transport lacks, or does not run in the order that SR_OP_FLAG_IN_ORDER asks for, are made of its sends and
   /// receives. Throws Error for an invalid op.
@@ -168,12 +135,14 @@ class Transport {
   /// Call it before `open`, on all ranks; it waits for all. `bytes` (at most 4096, as many on every rank) become rank
   /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
-  void open(const TransportConfig& config, TransportHost& host);
+  /// Fills in the options and the host of `config`. Its deadline is one of transport_clock().
+  void open(sdk::Config config, TransportHost& host);
   /// `descriptor`: of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: of CUDA
   /// memory.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
                                               std::uint32_t device = 0);
-  [[nodiscard]] TransportGroup group(const GroupRequest& request);
+  /// Its id is below 2^63, and its deadline one of transport_clock().
+  [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
 
  private:

@@ -67,7 +67,7 @@ struct TransportState {
   }
 
   /// REQUIRES: it is configured.
-  [[nodiscard]] TransportProps props() const;
+  [[nodiscard]] sdk::Props props() const;
   /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
   /// or rounds partial sums in host memory. `why`: gets what the transport says where it does not offer it. Throws
   /// Error.
@@ -93,7 +93,6 @@ struct TransportState {
   TransportHost* host = nullptr;  ///< set once it is open
   sr_transport_host raw_host{};
   bool is_configured = false;
-  bool is_given_setup = false;  ///< not only by default
   TransportSetup setup;
   std::size_t configuring = 0;  ///< depth of transports being configured, each opened by the one before
   bool is_open = false;
@@ -101,7 +100,7 @@ struct TransportState {
 };
 
 struct TransportGroup::State {
-  State(std::shared_ptr<TransportState> of, const GroupRequest& request);
+  State(std::shared_ptr<TransportState> of, sdk::GroupSpec given);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
@@ -124,11 +123,7 @@ struct TransportGroup::State {
   void abort_native(const std::string& reason) const noexcept;
 
   std::shared_ptr<TransportState> transport;
-  std::string name;
-  std::uint64_t id = 0;
-  std::uint32_t rank = 0;
-  std::vector<std::uint32_t> members;
-  std::uint32_t size = 0;
+  sdk::GroupSpec spec;
   std::uint64_t handle = 0;
 
  private:
@@ -168,6 +163,6 @@ struct TransportOp::State {
 void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members);
 
 /// Creates a group of the plugin's. Throws Error.
-[[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
+[[nodiscard]] std::uint64_t create_group(const TransportState& transport, const sdk::GroupSpec& spec);
 
 }  // namespace shardrun::plugins

@@ -98,12 +98,12 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
     Transport frozen = Transport::load({release}, "frozen");
     std::array<float, 3> memory = {1, 2, 3};
     std::array<float, 3> result = {};
-    CHECK(frozen.props().same_host_only);
-    CHECK(frozen.props().moves_host_memory);
+    CHECK(frozen.props().has(SR_TRANSPORT_SAME_HOST));
+    CHECK(frozen.props().moves(SR_MEMORY_HOST));
 
-    frozen.open({.job = "j1", .address = "127.0.0.1", .options = {}}, host);
+    frozen.open({.job = "j1", .address = "127.0.0.1"}, host);
     const std::uint64_t registration = frozen.register_memory(memory.data(), sizeof(memory), -1);
-    TransportGroup group = frozen.group({.name = "data", .id = 1, .rank = 0, .members = {0}, .deadline = INT64_MAX});
+    TransportGroup group = frozen.group({.rank = 0, .members = {0}, .name = "data", .id = 1, .deadline = INT64_MAX});
     TransportOp op = group.prepare({{.opcode = SR_OP_ALL_REDUCE,
                                      .dtype = SR_DTYPE_F32,
                                      .reduction = SR_REDUCE_SUM,

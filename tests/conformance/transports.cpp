@@ -26,8 +26,8 @@ std::vector<std::string> transports_found() {
   const plugins::Directories directories = {SHARDRUN_BUILT_PLUGINS};
   std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
   std::erase_if(names, [&](const std::string& name) {
-    const plugins::TransportProps props = plugins::Transport::load(directories, name).props();
-    return props.own_launcher_only || !props.moves_host_memory;
+    const sdk::Props props = plugins::Transport::load(directories, name).props();
+    return props.has(SR_TRANSPORT_OWN_LAUNCHER) || !props.moves(SR_MEMORY_HOST);
   });
   for (const char* expected : {"gloo", "shm"}) {
     INFO(expected);

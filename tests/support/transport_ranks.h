@@ -108,7 +108,7 @@ class Rank {
   [[nodiscard]] plugins::TransportGroup group(std::uint64_t id = 1, double seconds = 30) {
     std::vector<std::uint32_t> members(n_);
     std::iota(members.begin(), members.end(), 0U);
-    return transport_.group({.name = "all", .id = id, .rank = rank_, .members = members, .deadline = after(seconds)});
+    return transport_.group({.rank = rank_, .members = members, .name = "all", .id = id, .deadline = after(seconds)});
   }
 
  private:

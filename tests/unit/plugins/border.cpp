@@ -1,3 +1,4 @@
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -7,6 +8,22 @@
 // Values of the SDK that are written in their C form and read again.
 
 using namespace shardrun::sdk;
+
+namespace {
+
+const sr_option_value option = {sizeof(sr_option_value), SR_OPTION_INTEGER, "depth", 5, 0, nullptr, nullptr};
+const RawOptions raw_options = {&option, 1, sizeof(option)};
+const sr_transport_host raw_host = {};
+
+template <class Raw, class Value>
+Value written_and_read(const Value& value) {
+  Raw raw{};
+  raw.struct_size = sizeof(raw);
+  detail::write(value, raw);
+  return detail::read(raw);
+}
+
+}  // namespace
 
 TEST_CASE("ops come back from their C form as they were", "[sdk]") {
   std::uint32_t memory[4];
@@ -32,4 +49,66 @@ TEST_CASE("ops come back from their C form as they were", "[sdk]") {
            [&](const sr_op& raw) { read.push_back(detail::read(raw, 2)); });
   CHECK(read == ops);
   CHECK(written.data()[1].send_counts == nullptr);
+}
+
+TEST_CASE("what a transport says comes back from its C form as it was", "[sdk]") {
+  const OpInfo info = {.flags = 1, .scratch_bytes = 2};
+  const OpTimes times = {.begun = 3, .ended = 4};
+  const Props props = {.flags = SR_TRANSPORT_OWN_LAUNCHER, .memory_kinds = 6, .queue_kinds = 7};
+
+  CHECK(written_and_read<sr_op_info>(info) == info);
+  CHECK(written_and_read<sr_op_times>(times) == times);
+  CHECK(written_and_read<sr_transport_props>(props) == props);
+  CHECK(written_and_read<sr_transport_props>(Props{.memory_kinds = 0}) == Props());
+  sr_transport_props old{.struct_size = SR_TRANSPORT_PROPS_SIZE_1_0, .queue_kinds = 9};
+  detail::write(props, old);
+  CHECK(old.queue_kinds == 9);
+}
+
+TEST_CASE("groups come back from their C form as they were", "[sdk]") {
+  const GroupSpec group = {.rank = 1, .members = {4, 2}, .name = "data", .id = 3, .deadline = 5};
+
+  CHECK(detail::read(detail::write(group)) == group);
+}
+
+TEST_CASE("what a transport is told of a job comes back from its C form as it was", "[sdk]") {
+  const Setup setup =
+      detail::read(detail::write(Setup{.world_size = 3, .options = {}, .host = TransportHost(&raw_host)}, raw_options));
+
+  CHECK(setup.world_size == 3);
+  CHECK(setup.options.integer("depth") == 5);
+  CHECK(setup.host.raw() == &raw_host);
+}
+
+TEST_CASE("the configuration of a rank comes back from its C form as it was", "[sdk]") {
+  const Config given = {.rank = 1,
+                        .world_size = 2,
+                        .local_rank = 3,
+                        .local_world_size = 4,
+                        .job = "j",
+                        .address = "a",
+                        .options = {},
+                        .deadline = 5,
+                        .machines = {6, 7},
+                        .secret = std::array<std::uint8_t, 32>{8},
+                        .host = TransportHost(&raw_host)};
+
+  const Config config = detail::read(detail::write(given, raw_options));
+
+  CHECK(config.rank == 1);
+  CHECK(config.world_size == 2);
+  CHECK(config.local_rank == 3);
+  CHECK(config.local_world_size == 4);
+  CHECK(config.job == "j");
+  CHECK(config.address == "a");
+  CHECK(config.options.integer("depth") == 5);
+  CHECK(config.deadline == 5);
+  CHECK(config.machines == given.machines);
+  CHECK(config.secret == given.secret);
+  CHECK(config.host.raw() == &raw_host);
+  Config little = given;
+  little.machines.clear();
+  little.secret.reset();
+  CHECK(detail::write(little, raw_options).machines == nullptr);
+  CHECK(detail::write(little, raw_options).secret == nullptr);
 }

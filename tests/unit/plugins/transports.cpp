@@ -35,12 +35,8 @@ class MapHost final : public TransportHost {
   std::string suffix;
 };
 
-TransportConfig config_of(std::uint32_t world_size, OptionValues options = {}) {
-  return {.world_size = world_size,
-          .local_world_size = world_size,
-          .job = "j1",
-          .address = "127.0.0.1",
-          .options = std::move(options)};
+sdk::Config config_of(std::uint32_t world_size) {
+  return {.world_size = world_size, .local_world_size = world_size, .job = "j1", .address = "127.0.0.1"};
 }
 
 Transport opened_solo(MapHost& host) {
@@ -50,7 +46,7 @@ Transport opened_solo(MapHost& host) {
 }
 
 TransportGroup alone(Transport& transport) {
-  return transport.group({.name = "data", .id = 1, .members = {0}, .deadline = never});
+  return transport.group({.members = {0}, .name = "data", .id = 1, .deadline = never});
 }
 
 sdk::OpSpec reduction(std::vector<float>& send, std::vector<float>& recv) {
@@ -73,13 +69,13 @@ TEST_CASE("a transport presents itself before it is opened", "[plugins]") {
   CHECK(solo.manifest().name == "solo");
   REQUIRE(solo.options().size() == 1);
   CHECK(solo.options()[0].name == "loud");
-  CHECK(solo.props().same_host_only);
-  CHECK(solo.props().moves_host_memory);  // it names no kinds of memory
+  CHECK(solo.props().has(SR_TRANSPORT_SAME_HOST));
+  CHECK(solo.props().moves(SR_MEMORY_HOST));  // it names no kinds of memory
   CHECK(solo.props().memory_kinds == 1U << SR_MEMORY_HOST);
   CHECK(solo.props().queue_kinds == 0);
   const Transport wrap = Transport::load(fixtures, "wrap");
-  CHECK_FALSE(wrap.props().same_host_only);
-  CHECK_FALSE(wrap.props().moves_host_memory);
+  CHECK_FALSE(wrap.props().has(SR_TRANSPORT_SAME_HOST));
+  CHECK_FALSE(wrap.props().moves(SR_MEMORY_HOST));
   CHECK(wrap.props().memory_kinds == 1U << SR_MEMORY_CUDA);
 }
 
@@ -128,22 +124,24 @@ TEST_CASE("a transport reaches the host's store and its options", "[plugins]") {
   MapHost host;
   {
     Transport solo = Transport::load(fixtures, "solo");
-    solo.open(config_of(1, {{"loud", true}}), host);
+    solo.configure({.options = {{"loud", true}}});
+    solo.open(config_of(1), host);
   }
   CHECK(host.values == std::map<std::string, std::string>{{"solo/j1", "127.0.0.1"}});
 
   host.suffix = "!";
   Transport solo = Transport::load(fixtures, "solo");
-  CHECK(error_of([&] {
-          solo.open(config_of(1, {{"loud", true}}), host);
-        }) == "1: transport solo, opening: the store forgot what it was told");
-  host.suffix = std::string(5000, 'x');
   CHECK_THAT(error_of([&] {
-               solo.open(config_of(1, {{"loud", true}}), host);
+               Transport::load(fixtures, "solo").configure({.options = {{"lod", true}}});
              }),
+             Contains("did you mean 'loud'"));
+  solo.configure({.options = {{"loud", true}}});
+  CHECK(error_of([&] { solo.open(config_of(1), host); }) ==
+        "1: transport solo, opening: the store forgot what it was told");
+  host.suffix = std::string(5000, 'x');
+  CHECK_THAT(error_of([&] { solo.open(config_of(1), host); }),
              Contains("key 'solo/j1' holds 5009 bytes, more than the 4096 there is room for"));
   CHECK_THAT(error_of([&] { solo.open(config_of(2), host); }), Contains("it serves one rank, and the job has 2"));
-  CHECK_THAT(error_of([&] { solo.open(config_of(1, {{"lod", true}}), host); }), Contains("did you mean 'loud'"));
 }
 
 TEST_CASE("statuses become codes", "[plugins]") {
@@ -209,7 +207,7 @@ TEST_CASE("ops and groups that cannot be are refused before the plugin sees them
   Transport closed = Transport::load(fixtures, "solo");
   CHECK_THAT(error_of([&] { static_cast<void>(alone(closed)); }), Contains("before it was opened"));
   Transport solo = opened_solo(host);
-  CHECK_THAT(error_of([&] { static_cast<void>(solo.group({.name = "x", .rank = 1, .members = {0}})); }),
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.group({.rank = 1, .members = {0}, .name = "x"})); }),
              Contains("group x has 1 members, and this rank was said to be member 1"));
   TransportGroup group = alone(solo);
   std::vector<float> data(4);
@@ -252,9 +250,8 @@ TEST_CASE("a transport can wrap another", "[plugins]") {
   group.abort("from outside");
   CHECK(group.error() == "inside: from outside");
   Transport missing = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
-  CHECK_THAT(error_of([&] {
-               missing.open(config_of(1, {{"inner", "slo"}}), host);
-             }),
+  missing.configure({.options = {{"inner", "slo"}}});
+  CHECK_THAT(error_of([&] { missing.open(config_of(1), host); }),
              Contains("transport wrap, opening") && Contains("'slo'") && Contains("solo"));
 }
 

@@ -59,8 +59,8 @@ TEST_CASE("chaos: what the transport below says of itself passes through, before
     Transport chaos = Transport::load({SHARDRUN_BUILT_PLUGINS}, "chaos");
     chaos.configure({.options = {{"over", std::string(over)}}, .world_size = 2});
 
-    CHECK(chaos.props().same_host_only == inner.props().same_host_only);
-    CHECK(chaos.props().moves_host_memory);
+    CHECK(chaos.props().has(SR_TRANSPORT_SAME_HOST) == inner.props().has(SR_TRANSPORT_SAME_HOST));
+    CHECK(chaos.props().moves(SR_MEMORY_HOST));
     const sdk::OpSpec op{
         .opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_F32, .reduction = SR_REDUCE_SUM, .count = 1000};
     CHECK(chaos.query(op, 3).scratch_bytes == inner.query(op, 3).scratch_bytes);

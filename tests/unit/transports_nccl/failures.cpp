@@ -27,8 +27,8 @@ std::string refusal() {
 
 TEST_CASE("nccl: it presents itself on any machine", "[no_driver][no_nccl][no_device]") {
   plugins::Transport nccl = plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, "nccl");
-  CHECK_FALSE(nccl.props().moves_host_memory);
-  CHECK_FALSE(nccl.props().same_host_only);
+  CHECK_FALSE(nccl.props().moves(SR_MEMORY_HOST));
+  CHECK_FALSE(nccl.props().has(SR_TRANSPORT_SAME_HOST));
   REQUIRE(nccl.options().size() == 1);
   const sdk::OpSpec op{.opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_BF16, .reduction = SR_REDUCE_SUM, .count = 5};
   const std::uint32_t own_sums = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
@@ -171,10 +171,10 @@ TEST_CASE("nccl: a member that does not come is named where it is the first, and
   run_ranks("nccl", 2, [&](Rank& rank) {
     const std::uint32_t here = rank.rank();
     CHECK_THAT(error_of([&] {
-                 (void)rank.transport().group({.name = "alone",
-                                               .id = 40 + here,  // so that they do not meet
-                                               .rank = here,
+                 (void)rank.transport().group({.rank = here,
                                                .members = {0, 1},
+                                               .name = "alone",
+                                               .id = 40 + here,  // so that they do not meet
                                                .deadline = after(0.05)});
                }),
                Contains("connecting group alone: past the deadline") &&
@@ -216,7 +216,7 @@ TEST_CASE("nccl: the only device that a rank may use is its own, whatever its nu
   set_gpus(1);
   CHECK(error_of([&] {
           Rank rank(host, "nccl", 3, 4);
-          (void)rank.transport().group({.name = "alone", .id = 1, .rank = 0, .members = {3}, .deadline = after(30)});
+          (void)rank.transport().group({.rank = 0, .members = {3}, .name = "alone", .id = 1, .deadline = after(30)});
         }) == "nothing");
   set_gpus(4);
 }

@@ -119,10 +119,10 @@ TEST_CASE("nccl: groups of some ranks have communicators of their own") {
   const Fakes fakes;
   run_ranks("nccl", 4, [&](Rank& rank) {
     const std::uint32_t first = rank.rank() / 2 * 2;
-    plugins::TransportGroup pair = rank.transport().group({.name = "pair",
-                                                           .id = 5 + first,
-                                                           .rank = rank.rank() - first,
+    plugins::TransportGroup pair = rank.transport().group({.rank = rank.rank() - first,
                                                            .members = {first, first + 1},
+                                                           .name = "pair",
+                                                           .id = 5 + first,
                                                            .deadline = after(30)});
     plugins::TransportGroup all = rank.group();
     const DeviceFloats data(rank, std::vector<float>(4, 1.0F));

@@ -88,6 +88,8 @@ struct OpSpec {
 struct OpInfo {
   std::uint32_t flags = 0;  ///< SR_OP_INFO_...
   std::uint64_t scratch_bytes = 0;
+
+  bool operator==(const OpInfo&) const = default;
 };
 
 /// Properties of every op with this opcode.
