@@ -180,13 +180,13 @@ plugins::Strategy open_strategy(const job::Job& job) {
 }
 
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy) {
-  request.ranks = counted(job, "job", "ranks", job.ranks);
+  request.job.ranks = counted(job, "job", "ranks", job.ranks);
   for (const job::MeshAxis& axis : job.mesh) {
-    request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
+    request.job.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
   request.options = with_contents(job, "strategy", job.strategy.options, strategy.options());
   for (const job::Sharding& line : job.sharding) {
-    request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
+    request.job.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
   }
 }
 

@@ -9,6 +9,7 @@
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
+#include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -131,11 +132,12 @@ class HookRecorder {
 
 }  // namespace
 
-Hooks::Hooks(Plugin plugin, StrategyRequest request, const plan::Plan& plan)
+Hooks::Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan)
     : plugin_(std::move(plugin)),
-      request_(std::move(request)),
-      options_(checked_with_defaults(plugin_.options(), request_.options)),
-      tables_(request_, options_),
+      given_(request.job),
+      options_(checked_with_defaults(plugin_.options(), request.options)),
+      raw_options_(raw_options(options_)),
+      job_(given_, raw_view(raw_options_)),
       name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
   functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);
   for (const plan::Hook& hook : plan.hooks) {
@@ -179,7 +181,7 @@ plan::HookPlan Hooks::ask(const plan::HookGroup& group) const {
   try {
     const CallGuard guard(label_of(plugin_), "plan_hook", call_limit());
     call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
-      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &tables.raw(), &recorder.writer(), error);
+      return functions_.plan_hook(plugin_.table().self, &job_.raw(), &tables.raw(), &recorder.writer(), error);
     });
   } catch (const Error&) {
     if (!recorder.refusal()) {
@@ -198,7 +200,7 @@ void Hooks::run(const HookTables& tables, sr_hook_call call) const {
   const plan::HookGroup& group = tables.group();
   call.struct_size = sizeof(call);
   call.group = &tables.raw();
-  call.job = &tables_.job();
+  call.job = &job_.raw();
   const auto function =
       group.kind == plan::HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
   try {

@@ -204,12 +204,12 @@ void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
 
 void PlanRecorder::place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count) {
   const std::string_view given = required(axis, "the axis");
-  const auto found = std::ranges::find(request_.axes, given, &LogicalAxis::name);
-  if (found == request_.axes.end()) {
-    const std::vector<std::string> names = names_of(request_.axes);
+  const auto found = std::ranges::find(request_.graph.axes, given, &sdk::Axis::name);
+  if (found == request_.graph.axes.end()) {
+    const std::vector<std::string> names = names_of(request_.graph.axes);
     refuse_with(fmt::format("the graph has no axis of that name{} {}", did_you_mean(given, names), known(names)));
   }
-  axes_[static_cast<std::size_t>(found - request_.axes.begin())] = checked_mesh_axes(mesh_axes, count);
+  axes_[static_cast<std::size_t>(found - request_.graph.axes.begin())] = checked_mesh_axes(mesh_axes, count);
 }
 
 void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
@@ -220,8 +220,8 @@ void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_s
   }
   std::vector<Split> read = read_splits(splits, count, stride);
   const std::vector<std::string> flat = Split::take_flat(read);
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    const TensorSummary& tensor = request_.tensors[index];
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    const sdk::Tensor& tensor = request_.graph.tensors[index];
     tensors_[{index, *known_role}] = {tensor.name, *known_role, Split::over(tensor, read), flat};
   }
 }
@@ -229,8 +229,8 @@ void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_s
 void PlanRecorder::place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count,
                                    std::uint32_t stride) {
   const std::vector<Split> read = read_splits(splits, count, stride);
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.cut_points, "cut point")) {
-    cut_points_[index] = Split::over(request_.cut_points[index], read);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.cut_points, "cut point")) {
+    cut_points_[index] = Split::over(request_.graph.cut_points[index], read);
   }
 }
 
@@ -238,8 +238,8 @@ void PlanRecorder::gather_at_use(const char* glob, const char* unit, std::uint32
   if (keep > 1) {
     refuse_with(fmt::format("keep is {}, expected 0 or 1", keep));
   }
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    const std::string& tensor = request_.tensors[index].name;
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    const std::string& tensor = request_.graph.tensors[index].name;
     gathers_[index] = {tensor, unit == nullptr ? tensor : std::string(required(unit, "the unit")), keep == 1};
   }
 }
@@ -257,7 +257,7 @@ void PlanRecorder::place_layers(const char* mesh_axis, const sr_chunk* chunks, s
   for (std::uint32_t c = 0; c < count; ++c) {
     const auto raw = read_element<sr_chunk>(chunks, stride, c, SR_CHUNK_SIZE_1_1, fmt::format("chunk {}", c));
     const std::uint32_t least = c == 0 ? 0 : pipeline_.chunks.back().first_layer;
-    const std::size_t most = c == 0 ? 0 : request_.layers.size();
+    const std::size_t most = c == 0 ? 0 : request_.graph.layers.size();
     if (raw.first_layer < least || raw.first_layer > most) {
       refuse_with(fmt::format("chunk {} begins with layer {}, expected {} to {}", c, raw.first_layer, least, most));
     }
@@ -291,9 +291,9 @@ void PlanRecorder::set_hook(plan::HookKind kind, const char* glob, const char* m
     refuse_with("every is 0 steps, expected at least 1");
   }
   plan::Hook hook{.kind = kind, .mesh_axis = checked_mesh_axes(&mesh_axis, 1).front(), .every = every};
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    if (request_.tensors[index].kind == TensorKind::parameter) {
-      hook.tensors.push_back(request_.tensors[index].name);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    if (request_.graph.tensors[index].kind == SR_TENSOR_PARAMETER) {
+      hook.tensors.push_back(request_.graph.tensors[index].name);
     }
   }
   if (hook.tensors.empty()) {
@@ -330,7 +330,7 @@ void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name, std::uin
 
 void PlanRecorder::vary(const char* glob, const char* mesh_axis) {
   const std::string axis = checked_mesh_axes(&mesh_axis, 1).front();
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
     varying_[index].insert(axis);
   }
 }
@@ -382,13 +382,13 @@ plan::Plan PlanRecorder::finish() const {
     product = std::min<std::uint64_t>(product * axis.size, UINT32_MAX);
     sizes.push_back(fmt::format("{} = {}", axis.name, axis.size));
   }
-  if (product != request_.ranks) {
+  if (product != request_.job.ranks) {
     refuse_with(fmt::format("its mesh ({}) has {} places, but the job has {} ranks",
                             sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", ")), product,
-                            request_.ranks));
+                            request_.job.ranks));
   }
-  for (const plan::MeshAxis& wanted : request_.mesh) {
-    if (wanted.size > 1 && std::ranges::find(mesh_, wanted) == mesh_.end()) {
+  for (const sdk::MeshAxis& wanted : request_.job.mesh) {
+    if (wanted.size > 1 && std::ranges::find(mesh_, plan::MeshAxis{wanted.name, wanted.size}) == mesh_.end()) {
       refuse_with(fmt::format("the job's mesh has {} = {}, but the plan's has not ({})", wanted.name, wanted.size,
                               sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", "))));
     }
@@ -396,13 +396,13 @@ plan::Plan PlanRecorder::finish() const {
   plan::Plan plan;
   plan.mesh = mesh_;
   for (const auto& [index, mesh_axes] : axes_) {
-    plan.axes.push_back({request_.axes[index].name, mesh_axes});
+    plan.axes.push_back({request_.graph.axes[index].name, mesh_axes});
   }
   for (const auto& [key, placement] : tensors_) {
     plan.tensors.push_back(placement);
   }
   for (const auto& [index, dims] : cut_points_) {
-    plan.cut_points.push_back({request_.cut_points[index].name, dims});
+    plan.cut_points.push_back({request_.graph.cut_points[index].name, dims});
   }
   for (const auto& [index, gather] : gathers_) {
     plan.gathers.push_back(gather);
@@ -413,7 +413,7 @@ plan::Plan PlanRecorder::finish() const {
   std::ranges::sort(plan.hooks, {}, &plan::Hook::kind);
   for (const auto& [index, mesh_axes] : varying_) {
     for (const std::string& axis : mesh_axes) {
-      plan.varying.push_back({request_.tensors[index].name, axis});
+      plan.varying.push_back({request_.graph.tensors[index].name, axis});
     }
   }
   return plan;

@@ -39,14 +39,14 @@ std::vector<std::filesystem::path> releases(const std::string& kind) {
 
 StrategyRequest request_of(std::uint32_t ranks) {
   StrategyRequest request;
-  request.ranks = ranks;
-  request.mesh = {{"data", 2}, {"model", ranks / 2}};
+  request.job.ranks = ranks;
+  request.job.mesh = {{"data", 2}, {"model", ranks / 2}};
   request.options = {{"depth", std::int64_t{5}}, {"mode", std::string("tall")}};
-  request.tensors = {{"w", TensorKind::parameter, {8, 12}, {"embed", "mlp"}, 384, 0, 1},
-                     {"field", TensorKind::state, {9}, {"x"}, 36, -1, 0}};
-  request.axes = {{"batch", 16}, {"embed", 8}, {"mlp", 12}, {"x", 9}};
-  request.cut_points = {{"layer.0/residual", {16, 8}, {"batch", "embed"}, 512, 0}};
-  request.layers = {{"layer.0", 384, 10, 11, 12}};
+  request.graph.tensors = {{SR_TENSOR_PARAMETER, "w", {8, 12}, {"embed", "mlp"}, 384, 0, 1},
+                           {SR_TENSOR_STATE, "field", {9}, {"x"}, 36, -1, 0}};
+  request.graph.axes = {{"batch", 16}, {"embed", 8}, {"mlp", 12}, {"x", 9}};
+  request.graph.cut_points = {{"layer.0/residual", {16, 8}, {"batch", "embed"}, 512, 0}};
+  request.graph.layers = {{"layer.0", 384, 10, 11, 12}};
   return request;
 }
 

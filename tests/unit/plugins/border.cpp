@@ -112,3 +112,31 @@ TEST_CASE("the configuration of a rank comes back from its C form as it was", "[
   CHECK(detail::write(little, raw_options).machines == nullptr);
   CHECK(detail::write(little, raw_options).secret == nullptr);
 }
+
+TEST_CASE("a job comes back from its C form as it was", "[sdk]") {
+  Job given = {.ranks = 6, .mesh = {{"data", 3}, {"model", 2}}, .options = {}, .microbatches = 4};
+  given.sharding = {{"w", "model", "job.ini:3"}};
+
+  const Job job = detail::read(detail::WrittenJob(given, raw_options).raw());
+
+  CHECK(job.ranks == 6);
+  CHECK(job.mesh == given.mesh);
+  CHECK(job.options.integer("depth") == 5);
+  CHECK(job.microbatches == 4);
+  CHECK(job.sharding == given.sharding);
+}
+
+TEST_CASE("a graph comes back from its C form as it was", "[sdk]") {
+  Graph given;
+  given.tensors = {{SR_TENSOR_PARAMETER, "w", {2, 3}, {"in", ""}, 24, 1, 7}, {SR_TENSOR_STATE, "t", {}, {}, 4, -1, 0}};
+  given.axes = {{"in", 2}, {"batch", 9}};
+  given.cut_points = {{"residual", {9, 2}, {"batch", "in"}, 72, 0}};
+  given.layers = {{"layer.0", 1, 2, 3, 4}, {"layer.1", 5, 6, 7, 8}};
+  given.before = {"before", 9, 10, 11, 12};
+  given.behind = {"behind", 13, 14, 15, 16};
+
+  CHECK(detail::read(detail::WrittenGraph(given).raw()) == given);
+
+  given.cut_points[0].axes.pop_back();
+  CHECK_THROWS_WITH(detail::WrittenGraph(given), "'residual' has 2 dimensions but 1 axis names");
+}

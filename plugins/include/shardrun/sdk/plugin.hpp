@@ -178,6 +178,13 @@ template <class Raw>
 
 }  // namespace detail
 
+/// Option values in their C form.
+struct RawOptions {
+  const sr_option_value* data = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t stride = 0;
+};
+
 /// The values of the declared options, from the job or by default.
 class OptionValues {
  public:

@@ -130,13 +130,6 @@ struct GroupSpec {
   bool operator==(const GroupSpec&) const = default;
 };
 
-/// Option values in their C form.
-struct RawOptions {
-  const sr_option_value* data = nullptr;
-  std::uint32_t count = 0;
-  std::uint32_t stride = 0;
-};
-
 /// Wraps sr_transport_host. Copyable. Valid until the transport is closed. Any thread. Failures throw TransportError.
 class TransportHost {
  public:
