@@ -66,13 +66,6 @@ std::optional<plan::TensorRole> role_of(std::uint32_t role) {
   }
 }
 
-/// Runs one function of the writer. `what` names the call in a refusal.
-template <class Act>
-std::int32_t record(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
-  PlanRecorder& recorder = *static_cast<PlanRecorder*>(self);
-  return recorder.recorded(error, function, item, [&] { act(recorder); });
-}
-
 }  // namespace
 
 struct PlanRecorder::Split {
@@ -136,59 +129,59 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   writer_.struct_size = sizeof(writer_);
   writer_.self = this;
   writer_.add_mesh_axis = [](void* self, const char* name, std::uint32_t size, sr_error* error) {
-    return record(self, error, "add_mesh_axis", name, [&](PlanRecorder& to) { to.add_mesh_axis(name, size); });
+    return record_in<PlanRecorder>(self, error, "add_mesh_axis", name,
+                                   [&](PlanRecorder& to) { to.add_mesh_axis(name, size); });
   };
   writer_.place_axis = [](void* self, const char* axis, const char* const* mesh_axes, std::uint32_t count,
                           sr_error* error) {
-    return record(self, error, "place_axis", axis, [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
+    return record_in<PlanRecorder>(self, error, "place_axis", axis,
+                                   [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
   };
   writer_.place_tensor = [](void* self, const char* glob, std::uint32_t role, const sr_split* splits,
                             std::uint32_t count, std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_tensor", glob,
-                  [&](PlanRecorder& to) { to.place_tensor(glob, role, splits, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_tensor", glob,
+                                   [&](PlanRecorder& to) { to.place_tensor(glob, role, splits, count, stride); });
   };
   writer_.place_cut_point = [](void* self, const char* glob, const sr_split* splits, std::uint32_t count,
                                std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_cut_point", glob,
-                  [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_cut_point", glob,
+                                   [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
   };
   writer_.set_bucket_bytes = [](void* self, std::uint64_t bytes, sr_error* error) {
-    return record(self, error, "set_bucket_bytes", nullptr, [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
+    return record_in<PlanRecorder>(self, error, "set_bucket_bytes", nullptr,
+                                   [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
   };
   writer_.gather_at_use = [](void* self, const char* glob, const char* unit, std::uint32_t keep, sr_error* error) {
-    return record(self, error, "gather_at_use", glob, [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
+    return record_in<PlanRecorder>(self, error, "gather_at_use", glob,
+                                   [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
   };
   writer_.place_layers = [](void* self, const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count,
                             std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_layers", mesh_axis,
-                  [&](PlanRecorder& to) { to.place_layers(mesh_axis, chunks, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_layers", mesh_axis,
+                                   [&](PlanRecorder& to) { to.place_layers(mesh_axis, chunks, count, stride); });
   };
   writer_.set_actions = [](void* self, std::uint32_t stage, const sr_action* actions, std::uint32_t count,
                            std::uint32_t stride, sr_error* error) {
-    return record(self, error, "set_actions", nullptr,
-                  [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
+    return record_in<PlanRecorder>(self, error, "set_actions", nullptr,
+                                   [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
   };
   writer_.sync_gradients = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
-    return record(self, error, "sync_gradients", glob,
-                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::sync_gradients, glob, mesh_axis, 1); });
+    return record_in<PlanRecorder>(self, error, "sync_gradients", glob, [&](PlanRecorder& to) {
+      to.set_hook(plan::HookKind::sync_gradients, glob, mesh_axis, 1);
+    });
   };
   writer_.after_step = [](void* self, const char* glob, const char* mesh_axis, std::uint32_t every, sr_error* error) {
-    return record(self, error, "after_step", glob,
-                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::after_step, glob, mesh_axis, every); });
+    return record_in<PlanRecorder>(self, error, "after_step", glob, [&](PlanRecorder& to) {
+      to.set_hook(plan::HookKind::after_step, glob, mesh_axis, every);
+    });
   };
   writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins, sr_error* error) {
-    return record(self, error, "add_hook_state", name,
-                  [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
+    return record_in<PlanRecorder>(self, error, "add_hook_state", name,
+                                   [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
   };
   writer_.vary = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
-    return record(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
+    return record_in<PlanRecorder>(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
   };
-}
-
-std::int32_t PlanRecorder::recorded(sr_error* error, std::string_view function, const char* item,
-                                    const std::function<void()>& act) noexcept {
-  return record_call(
-      refusal_, error, [&] { return fmt::format("{}('{}')", function, item != nullptr ? item : ""); }, act);
 }
 
 void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
@@ -373,8 +366,8 @@ std::vector<PlanRecorder::Split> PlanRecorder::read_splits(const sr_split* split
 }
 
 plan::Plan PlanRecorder::finish() const {
-  if (refusal_) {
-    throw *refusal_;
+  if (refusal()) {
+    throw *refusal();
   }
   std::uint64_t product = 1;
   std::vector<std::string> sizes;
