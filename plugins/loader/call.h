@@ -1,7 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <shardrun/plugin.h>
+#include <shardrun/sdk/plugin.hpp>
 
 #include <cstring>
 #include <exception>
@@ -50,15 +50,6 @@ class Invalid : public Error {
   std::string setting_;
 };
 
-/// Writes `text` to the other side's error, cut to fit.
-inline void write_text(sr_error* error, std::string_view text) noexcept {
-  if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
-    const std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
-    std::memcpy(error->text, text.data(), length);
-    error->text[length] = '\0';
-  }
-}
-
 /// The host's side of a writer that a plugin is given: it refuses what is invalid, and keeps the first refusal, so that
 /// the plugin cannot ignore it.
 class Recorder {
@@ -93,7 +84,7 @@ class Recorder {
 
  private:
   std::int32_t refuse(sr_error* error, std::string_view text, const Error& kept) {
-    write_text(error, text);
+    sdk::detail::write_error(error, text);
     if (!refusal_) {
       refusal_ = kept;
     }

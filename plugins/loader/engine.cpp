@@ -232,7 +232,7 @@ void EngineInstance::forward(const ArrayView& input, const MakeArray& make) {
   call("forward", [&](const sr_engine& table, sr_error* error) {
     const std::int32_t status = table.forward(plugin_.table().self, engine_, &given, &raw, error);
     if (status == SR_OK && !maker.is_made) {
-      write_text(error, "it returned no predictions");
+      sdk::detail::write_error(error, "it returned no predictions");
       return SR_INTERNAL;
     }
     return status;

@@ -20,11 +20,25 @@
 #include "core/base/printable.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/transport.h"
-#include "plugins/loader/transport_raw.h"
 
 namespace shardrun::plugins {
 
 class ComposedGroup;
+
+[[nodiscard]] inline sr_error empty_error() noexcept {
+  sr_error error{};
+  error.struct_size = sizeof(error);
+  return error;
+}
+
+/// A plugin's failure, with a text that can be printed.
+[[nodiscard]] sdk::TransportError failure_of(std::int32_t status, const sr_error& error);
+
+/// Throws Error "WHAT: TEXT" with the code for an SR_... status.
+[[noreturn]] void fail(std::string_view what, const sdk::TransportError& failure);
+
+/// The host's functions for an opened transport. `self` is their first argument.
+[[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
 
 /// A transport that another one has opened, and its options.
 struct WrappedTransport {
