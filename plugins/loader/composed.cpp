@@ -143,11 +143,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::from_border(deadline)); });
   }
   std::optional<sdk::OpTimes> times() override {
-    if (!is_on_worker_) {
-      return std::nullopt;
-    }
-    const sdk::Worker::TaskTimes times = worker().times(*this);
-    return sdk::OpTimes{times.begun, times.ended};
+    return is_on_worker_ ? std::optional(worker().times(*this)) : std::nullopt;
   }
 
  private:

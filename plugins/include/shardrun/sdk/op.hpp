@@ -92,6 +92,14 @@ struct OpInfo {
   bool operator==(const OpInfo&) const = default;
 };
 
+/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
+struct OpTimes {
+  std::int64_t begun = 0;
+  std::int64_t ended = 0;
+
+  bool operator==(const OpTimes&) const = default;
+};
+
 /// Properties of every op with this opcode.
 struct OpcodeTraits {
   std::uint32_t opcode = 0;
@@ -358,6 +366,20 @@ class WrittenOps {
   std::vector<sr_buffer> buffers_;
   std::vector<sr_op> ops_;
 };
+
+[[nodiscard]] inline OpInfo read(const sr_op_info& raw) noexcept { return {raw.flags, raw.scratch_bytes}; }
+
+inline void write(const OpInfo& info, sr_op_info& to) noexcept {
+  to.flags = info.flags;
+  to.scratch_bytes = info.scratch_bytes;
+}
+
+[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept { return {raw.begun, raw.ended}; }
+
+inline void write(const OpTimes& times, sr_op_times& to) noexcept {
+  to.begun = times.begun;
+  to.ended = times.ended;
+}
 
 }  // namespace detail
 

@@ -50,14 +50,6 @@ namespace shardrun::sdk {
 // A `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: after a
 // suspension it ends too early.
 
-/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
-struct OpTimes {
-  std::int64_t begun = 0;
-  std::int64_t ended = 0;
-
-  bool operator==(const OpTimes&) const = default;
-};
-
 /// A prepared op or batch. Its destructor is op_free.
 class Op {
  public:
@@ -278,20 +270,6 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
 
 // Values to and from their C form, which points into the value. Deadlines stay as they are: each side counts them by
 // its own clock, and converts its own.
-
-[[nodiscard]] inline OpInfo read(const sr_op_info& raw) noexcept { return {raw.flags, raw.scratch_bytes}; }
-
-inline void write(const OpInfo& info, sr_op_info& to) noexcept {
-  to.flags = info.flags;
-  to.scratch_bytes = info.scratch_bytes;
-}
-
-[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept { return {raw.begun, raw.ended}; }
-
-inline void write(const OpTimes& times, sr_op_times& to) noexcept {
-  to.begun = times.begun;
-  to.ended = times.ended;
-}
 
 [[nodiscard]] inline Props read(const sr_transport_props& raw) noexcept {
   return {raw.flags, raw.memory_kinds != 0 ? raw.memory_kinds : Props().memory_kinds, raw.queue_kinds};
