@@ -55,13 +55,13 @@ class Transport final : public Contestant {
         is_ours_(is_ours),
         rank_(rendezvous.rank()),
         transport_(plugins::Transport::load({folder}, name.substr(0, name.find(':')))) {
+    transport_.configure({.options = options_of(name, transport_.options()), .world_size = rendezvous.size()});
     transport_.open({.rank = rendezvous.rank(),
                      .world_size = rendezvous.size(),
                      .local_rank = rendezvous.rank(),
                      .local_world_size = rendezvous.size(),
                      .job = run_of(name),
                      .address = "127.0.0.1",
-                     .options = options_of(name, transport_.options()),
                      .deadline = deadline(),
                      .secret = std::array<std::uint8_t, 32>{}},
                     rendezvous);
@@ -69,13 +69,13 @@ class Transport final : public Contestant {
     std::vector<std::uint32_t> members(rendezvous.size());
     std::iota(members.begin(), members.end(), 0U);
     group_.emplace(transport_.group(
-        {.name = "bench", .id = 1, .rank = rendezvous.rank(), .members = members, .deadline = deadline()}));
+        {.rank = rendezvous.rank(), .members = members, .name = "bench", .id = 1, .deadline = deadline()}));
   }
 
   bool is_ours() const noexcept override { return is_ours_; }
 
   Run prepare(const Exercise& e) override {
-    std::vector<plugins::OpRequest> requests = {request_of(e)};
+    std::vector<sdk::OpSpec> requests = {request_of(e)};
     ++ids_;
     if (e.kind == Kind::send_recv) {
       requests.push_back(requests[0]);
@@ -84,7 +84,7 @@ class Transport final : public Contestant {
       requests[1].opcode = SR_OP_RECV;
       requests[1].peer = e.previous();
     }
-    for (plugins::OpRequest& request : requests) {
+    for (sdk::OpSpec& request : requests) {
       request.id = ids_;
       request.scratch = scratch_for(request, e.size);
     }
@@ -99,15 +99,15 @@ class Transport final : public Contestant {
 
   [[nodiscard]] double overhead() {
     plugins::TransportGroup alone =
-        transport_.group({.name = "alone", .id = 2, .rank = 0, .members = {rank_}, .deadline = deadline()});
+        transport_.group({.rank = 0, .members = {rank_}, .name = "alone", .id = 2, .deadline = deadline()});
     std::vector<float> data(2);
-    plugins::OpRequest request{.opcode = SR_OP_ALL_REDUCE,
-                               .dtype = SR_DTYPE_F32,
-                               .reduction = SR_REDUCE_SUM,
-                               .flags = SR_OP_FLAG_BLOCKING,
-                               .id = 1,
-                               .count = 2,
-                               .send = plugins::HostBuffer{data.data(), data.size() * sizeof(float)}};
+    sdk::OpSpec request{.opcode = SR_OP_ALL_REDUCE,
+                        .dtype = SR_DTYPE_F32,
+                        .reduction = SR_REDUCE_SUM,
+                        .flags = SR_OP_FLAG_BLOCKING,
+                        .id = 1,
+                        .count = 2,
+                        .send = sdk::Buffer{data.data(), data.size() * sizeof(float)}};
     request.recv = request.send;
     plugins::TransportOp op = alone.prepare({request}, deadline());
     double least = 1e9;
@@ -125,16 +125,16 @@ class Transport final : public Contestant {
   }
 
  private:
-  [[nodiscard]] plugins::OpRequest request_of(const Exercise& e) const {
-    plugins::OpRequest request;
+  [[nodiscard]] sdk::OpSpec request_of(const Exercise& e) const {
+    sdk::OpSpec request;
     request.opcode = opcode_of(e.kind);
     request.dtype = SR_DTYPE_F32;
     request.reduction = SR_REDUCE_SUM;
     request.peer = e.kind == Kind::send_recv ? e.next() : 0;
     request.flags = SR_OP_FLAG_BLOCKING;
     request.count = e.count;
-    request.send = plugins::HostBuffer{e.send, e.sent() * sizeof(float), registration_};
-    request.recv = plugins::HostBuffer{e.recv, e.received() * sizeof(float), registration_};
+    request.send = sdk::Buffer{e.send, e.sent() * sizeof(float), registration_};
+    request.recv = sdk::Buffer{e.recv, e.received() * sizeof(float), registration_};
     if (e.kind == Kind::broadcast && e.rank != 0) {
       request.send.reset();
     }
@@ -142,7 +142,7 @@ class Transport final : public Contestant {
   }
 
   /// Core has its scratch in the arena too. Only one exercise runs at a time.
-  std::optional<plugins::HostBuffer> scratch_for(const plugins::OpRequest& request, std::uint32_t size) {
+  std::optional<sdk::Buffer> scratch_for(const sdk::OpSpec& request, std::uint32_t size) {
     const std::uint64_t bytes = transport_.query(request, size).scratch_bytes;
     if (bytes == 0) {
       return std::nullopt;
@@ -151,7 +151,7 @@ class Transport final : public Contestant {
       const device::HostMemory& more = *scratch_.emplace_back(std::make_unique<device::HostMemory>(bytes));
       scratch_registration_ = transport_.register_memory(more.data(), bytes, more.descriptor());
     }
-    return plugins::HostBuffer{scratch_.back()->data(), bytes, scratch_registration_};
+    return sdk::Buffer{scratch_.back()->data(), bytes, scratch_registration_};
   }
 
   bool is_ours_;

@@ -102,12 +102,12 @@ Setting check(const Settings& settings) {
   const plugins::Transport transport =
       compile::load_transport(compile::directories_of(settings.plugins), settings.transport, settings.options,
                               static_cast<std::uint32_t>(settings.ranks));
-  if (!transport.props().moves_host_memory) {
+  if (!transport.props().moves(SR_MEMORY_HOST)) {
     throw Error(ErrorCode::usage, fmt::format("bench: transport {} does not move host memory, which is all that "
                                               "bench measures: choose another ('shardrun plugins' lists them)",
                                               settings.transport));
   }
-  if (transport.props().own_launcher_only) {
+  if (transport.props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
     throw Error(ErrorCode::usage,
                 fmt::format("bench: transport {} opens only in ranks that a launcher of its own (mpirun, srun) has "
                             "started, and bench starts its ranks itself: time a job over it instead, as 'mpirun -n {} "

@@ -113,13 +113,21 @@ std::vector<Case> cases_of(const Settings& settings) {
   return cases;
 }
 
-std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank) {
-  sdk::OpSpec op = {.opcode = each.opcode, .dtype = each.dtype, .reduction = each.reduction, .count = each.count};
+std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank, std::uint64_t id) {
+  sdk::OpSpec op = {.opcode = each.opcode,
+                    .dtype = each.dtype,
+                    .reduction = each.reduction,
+                    .flags = SR_OP_FLAG_BLOCKING,
+                    .id = id,
+                    .count = each.count,
+                    .label = "bench"};
   if (each.opcode == SR_OP_SEND) {
     op.peer = (rank + 1) % members;
     sdk::OpSpec receive = op;
     receive.opcode = SR_OP_RECV;
     receive.peer = (rank + members - 1) % members;
+    op.id += rank;  // the id of a link is the sender's
+    receive.id += receive.peer;
     return {op, receive};
   }
   const sdk::OpcodeTraits& traits = *sdk::find_opcode(each.opcode);
@@ -136,26 +144,6 @@ std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::
   return {op};
 }
 
-std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,
-                                            std::uint64_t id) {
-  std::vector<plugins::OpRequest> requests;
-  for (const sdk::OpSpec& spec : specs_of(each, members, rank)) {
-    // The id of a link is the sender's.
-    const std::uint64_t own = spec.opcode == SR_OP_SEND ? rank : spec.opcode == SR_OP_RECV ? spec.peer : 0;
-    requests.push_back({.opcode = spec.opcode,
-                        .dtype = spec.dtype,
-                        .reduction = spec.reduction,
-                        .peer = spec.peer,
-                        .flags = SR_OP_FLAG_BLOCKING,
-                        .id = id + own,
-                        .count = spec.count,
-                        .send_counts = spec.send_counts,
-                        .recv_counts = spec.recv_counts,
-                        .label = "bench"});
-  }
-  return requests;
-}
-
 ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std::uint32_t members,
                       std::uint32_t rank) {
   ArenaLayout layout;
@@ -165,7 +153,7 @@ ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std
     layout.end = layout.recv + aligned(each.bytes);
     return layout;
   }
-  const std::vector<sdk::OpSpec> specs = specs_of(each, members, rank);
+  std::vector<sdk::OpSpec> specs = specs_of(each, members, rank);
   const std::uint64_t element = sdk::dtype_size(each.dtype);
   for (const sdk::OpSpec& spec : specs) {
     layout.send_bytes += sdk::send_elements(spec, rank, members) * element;
@@ -181,11 +169,10 @@ ArenaLayout layout_of(const Case& each, const plugins::Transport& transport, std
   }
   layout.scratch = aligned(std::max(layout.send + layout.send_bytes, layout.recv + layout.recv_bytes));
   layout.end = layout.scratch;
-  std::vector<plugins::OpRequest> requests = requests_of(each, members, rank, 1);
-  for (plugins::OpRequest& request : requests) {
-    request.send = plugins::HostBuffer{.bytes = layout.send_bytes};
-    request.recv = plugins::HostBuffer{.bytes = layout.recv_bytes};
-    layout.scratch_bytes.push_back(transport.query(request, members).scratch_bytes);
+  for (sdk::OpSpec& spec : specs) {
+    spec.send = sdk::Buffer{.bytes = layout.send_bytes};
+    spec.recv = sdk::Buffer{.bytes = layout.recv_bytes};
+    layout.scratch_bytes.push_back(transport.query(spec, members).scratch_bytes);
     layout.end += aligned(layout.scratch_bytes.back());
   }
   return layout;

@@ -36,14 +36,11 @@ struct Case {
 /// The ceilings, then ops in the order of the settings.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
 
-/// What member `rank` does in a case of ops, without ids and buffers. The blocks of the V forms grow with the member's
-/// number. All members of an ALL_TO_ALLV send equally much, in blocks that differ.
-[[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank);
-
-/// What member `rank` prepares, without buffers: one collective, or a send and a receive. `id`: of the first op; uses
-/// as many ids as there are members.
-[[nodiscard]] std::vector<plugins::OpRequest> requests_of(const Case& each, std::uint32_t members, std::uint32_t rank,
-                                                          std::uint64_t id);
+/// What member `rank` prepares in a case of ops, without buffers: one collective, or a send and a receive. The blocks
+/// of the V forms grow with the member's number. All members of an ALL_TO_ALLV send equally much, in blocks that
+/// differ. `id`: of the first op; uses as many ids as there are members.
+[[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank,
+                                                std::uint64_t id = 1);
 
 /// Offsets of a case's buffers in a rank's arena, in bytes.
 struct ArenaLayout {

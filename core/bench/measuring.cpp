@@ -90,7 +90,7 @@ class Measuring final : private plugins::TransportHost {
       everybody[member] = member;
     }
     group_.emplace(
-        transport_->group({.name = "bench", .id = 1, .rank = own(), .members = everybody, .deadline = deadline()}));
+        transport_->group({.rank = own(), .members = everybody, .name = "bench", .id = 1, .deadline = deadline()}));
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 
@@ -116,7 +116,7 @@ class Measuring final : private plugins::TransportHost {
   }
 
   [[nodiscard]] plugins::TransportOp prepare(const Case& each, const ArenaLayout& layout) {
-    std::vector<plugins::OpRequest> requests = requests_of(each, members_, own(), next_id_);
+    std::vector<sdk::OpSpec> requests = specs_of(each, members_, own(), next_id_);
     next_id_ += members_;
     std::uint64_t scratch = layout.scratch;
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -134,7 +134,7 @@ class Measuring final : private plugins::TransportHost {
     return group_->prepare(requests, deadline());
   }
 
-  [[nodiscard]] plugins::HostBuffer buffer(std::uint64_t offset, std::uint64_t bytes) {
+  [[nodiscard]] sdk::Buffer buffer(std::uint64_t offset, std::uint64_t bytes) {
     return {.data = arena_->data() + offset, .bytes = bytes, .registration = registration_};
   }
 

@@ -10,10 +10,7 @@
 namespace shardrun::compile {
 namespace {
 
-using plugins::CutPointSummary;
-using plugins::LayerSummary;
 using plugins::StrategyRequest;
-using plugins::TensorKind;
 
 std::uint64_t bytes_of(const graph::TensorType& type) {
   return static_cast<std::uint64_t>(graph::element_count(type)) * graph::element_bytes(type.dtype);
@@ -26,7 +23,7 @@ void add_axes(std::map<std::string, std::int64_t>& axes, const graph::TensorType
   }
 }
 
-void add_cost(LayerSummary& layer, graph::Phase phase, std::uint64_t flops) {
+void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
   switch (phase) {
     case graph::Phase::forward: layer.forward_flops += flops; break;
     case graph::Phase::backward_input: layer.backward_input_flops += flops; break;
@@ -36,8 +33,8 @@ void add_cost(LayerSummary& layer, graph::Phase phase, std::uint64_t flops) {
 }
 
 /// The layers between what is before the first and what is behind the last.
-std::vector<LayerSummary> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
-  std::vector<LayerSummary> layers(static_cast<std::size_t>(graph.layers) + 2);
+std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+  std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);
   layers.front().name = "before";
   layers.back().name = "behind";
   for (std::int32_t l = 0; l < graph.layers; ++l) {
@@ -70,7 +67,7 @@ std::vector<LayerSummary> layer_costs(const graph::Graph& graph, const std::vect
   return layers;
 }
 
-std::vector<CutPointSummary> cut_points(const graph::Graph& graph) {
+std::vector<sdk::CutPoint> cut_points(const graph::Graph& graph) {
   std::map<std::string_view, const graph::TensorType*> types;  // of the first function that has it
   for (const graph::CutPoint& point : graph.cut_points) {
     types.emplace(point.name, nullptr);
@@ -83,7 +80,7 @@ std::vector<CutPointSummary> cut_points(const graph::Graph& graph) {
       }
     }
   }
-  std::vector<CutPointSummary> points;
+  std::vector<sdk::CutPoint> points;
   for (const graph::CutPoint& point : graph.cut_points) {
     if (const graph::TensorType* type = types.at(point.name)) {
       points.push_back({point.name, type->shape, type->axes, bytes_of(*type), point.layer});
@@ -96,16 +93,17 @@ std::vector<CutPointSummary> cut_points(const graph::Graph& graph) {
 
 StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   StrategyRequest request;
+  sdk::Graph& described = request.graph;
   std::map<std::string, std::int64_t> axes;
   for (const graph::State& state : graph.states) {
     const bool parameter = state.kind == graph::StateKind::parameter;
     if (parameter || state.kind == graph::StateKind::field || state.kind == graph::StateKind::output) {
-      request.tensors.push_back({.name = state.name,
-                                 .kind = parameter ? TensorKind::parameter : TensorKind::state,
-                                 .shape = state.type.shape,
-                                 .axes = state.type.axes,
-                                 .bytes = bytes_of(state.type),
-                                 .layer = state.layer});
+      described.tensors.push_back({.kind = parameter ? SR_TENSOR_PARAMETER : SR_TENSOR_STATE,
+                                   .name = state.name,
+                                   .shape = state.type.shape,
+                                   .axes = state.type.axes,
+                                   .bytes = bytes_of(state.type),
+                                   .layer = state.layer});
       add_axes(axes, state.type);
     }
   }
@@ -121,14 +119,14 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
   made.erase("");
   axes.merge(made);
   for (const auto& [name, size] : axes) {
-    request.axes.push_back({name, size});
+    described.axes.push_back({name, size});
   }
-  request.cut_points = cut_points(graph);
-  std::vector<LayerSummary> layers = layer_costs(graph, microbatch_rows);
-  request.before = std::move(layers.front());
-  request.behind = std::move(layers.back());
-  request.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));
-  request.microbatches = static_cast<std::uint32_t>(std::max<std::size_t>(1, microbatch_rows.size()));
+  described.cut_points = cut_points(graph);
+  std::vector<sdk::Layer> layers = layer_costs(graph, microbatch_rows);
+  described.before = std::move(layers.front());
+  described.behind = std::move(layers.back());
+  described.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));
+  request.job.microbatches = static_cast<std::uint32_t>(std::max<std::size_t>(1, microbatch_rows.size()));
   return request;
 }
 

@@ -77,11 +77,13 @@ void configure(const job::Job& job, plugins::Transport& transport) {
   try {
     transport.configure({.options = std::move(options),
                          .world_size = static_cast<std::uint32_t>(job.ranks),
-                         .options_of = [&job](const std::string& wrapped) {
-                           return transport_options(
-                               job, wrapped,
-                               plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
-                         }});
+                         .options_of =
+                             [&job](const std::string& wrapped) {
+                               return transport_options(
+                                   job, wrapped,
+                                   plugins::Transport::load(directories_of(job.plugins.path), wrapped).options());
+                             },
+                         .checked = job.checks.transfers});
   } catch (const Error& error) {
     const std::string section = "transport." + name;
     const std::string where = job.is_given(section, "") ? job.where(section, "") : place_of_transport(job, name);
@@ -178,13 +180,13 @@ plugins::Strategy open_strategy(const job::Job& job) {
 }
 
 void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugins::Strategy& strategy) {
-  request.ranks = counted(job, "job", "ranks", job.ranks);
+  request.job.ranks = counted(job, "job", "ranks", job.ranks);
   for (const job::MeshAxis& axis : job.mesh) {
-    request.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
+    request.job.mesh.push_back({axis.name, counted(job, "mesh", axis.name, axis.size)});
   }
   request.options = with_contents(job, "strategy", job.strategy.options, strategy.options());
   for (const job::Sharding& line : job.sharding) {
-    request.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
+    request.job.sharding.push_back({line.key, line.value, job.where("sharding", line.key)});
   }
 }
 
@@ -209,8 +211,8 @@ namespace {
 
 /// Refuses a transport that moves neither host memory nor the device's.
 void require_memory(const job::Job& job, const device::Device& device, const plugins::Transport& transport) {
-  const plugins::TransportProps props = transport.props();
-  if (!props.moves_host_memory && !runtime::moves_memory_of(device, props)) {
+  const sdk::Props props = transport.props();
+  if (!props.moves(SR_MEMORY_HOST) && !runtime::moves_memory_of(device, props)) {
     const std::string& name = transport.manifest().name;
     throw Error(ErrorCode::job,
                 device.is_addressable()

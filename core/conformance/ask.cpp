@@ -10,8 +10,8 @@
 
 #include "core/base/error.h"
 #include "core/conformance/strategy_member.h"
+#include "plugins/loader/option_values.h"
 #include "plugins/loader/recorder.h"
-#include "plugins/loader/request.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::conformance {
@@ -163,7 +163,9 @@ Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& requ
     throw Failure("the function table has no make_plan");
   }
   const OptionValues options = checked_with_defaults(strategy.options(), request.options);
-  const plugins::RequestTables tables(request, options);
+  const std::vector<sr_option_value> raw = plugins::raw_options(options);
+  const sdk::detail::WrittenJob written_job(request.job, plugins::raw_view(raw));
+  const sdk::detail::WrittenGraph written_graph(request.graph);
   plugins::PlanRecorder recorder(request);
   GuardedError guarded;
   const auto call = [&](const sr_job& job, const sr_graph& graph, const sr_plan_writer& writer) {
@@ -171,8 +173,9 @@ Answer ask(const plugins::Plugin& strategy, const plugins::StrategyRequest& requ
   };
   std::int32_t status = SR_OK;
   try {
-    status = host == HostRelease::current ? call(tables.job(), tables.graph(), recorder.writer())
-                                          : call_as_later(tables.job(), tables.graph(), recorder.writer(), call);
+    status = host == HostRelease::current
+                 ? call(written_job.raw(), written_graph.raw(), recorder.writer())
+                 : call_as_later(written_job.raw(), written_graph.raw(), recorder.writer(), call);
   } catch (const std::exception& escaped) {
     throw Failure(fmt::format("make_plan let an exception out, which no plugin may: {}", escaped.what()));
   } catch (...) {

@@ -39,13 +39,13 @@ void late_receive(Member& member) {
   MemberGroup group = reversed(member, "late receive of a rank", 220);
   if (member.rank() == 0) {
     std::vector<float> data(100);
-    plugins::OpRequest request;
+    sdk::OpSpec request;
     request.opcode = SR_OP_RECV;
     request.dtype = SR_DTYPE_F32;
     request.peer = 0;
     request.id = 1;
     request.count = data.size();
-    request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+    request.recv = sdk::Buffer{data.data(), data.size() * sizeof(float)};
     plugins::TransportOp op = group.group.prepare({request}, after(timeout_s));
     require_awaited(member, late_error(op), ErrorCode::timeout, 1);
   }

@@ -141,9 +141,9 @@ void nan_stays(Member& member) {
 void same_bits(Member& member) {
   constexpr std::size_t count = 5003;
   MemberGroup& group = member.first(4);
-  plugins::HostBuffer buffer = member.registered(count * sizeof(float));
+  sdk::Buffer buffer = member.registered(count * sizeof(float));
   auto* data = static_cast<float*>(buffer.data);
-  plugins::OpRequest request;
+  sdk::OpSpec request;
   request.opcode = SR_OP_ALL_REDUCE;
   request.dtype = SR_DTYPE_F32;
   request.reduction = SR_REDUCE_SUM;
@@ -216,7 +216,7 @@ void times_of_ops(Member& member) {
     trial.start();
     trial.wait();
     const std::int64_t after = plugins::transport_clock();
-    const std::optional<plugins::OpTimes> times = trial.op().times();
+    const std::optional<sdk::OpTimes> times = trial.op().times();
     if (times && (times->begun < before || times->ended < times->begun || times->ended > after)) {
       throw Failure(
           fmt::format("an op that was started at {} and waited for until {} was under way from {} to {}, as "

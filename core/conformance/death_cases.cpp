@@ -88,16 +88,16 @@ void death_before_blocking(Member& member, bool polled) {
   require_noticed(member, group, trial.op(), polled);
 }
 
-plugins::OpRequest request_of(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::uint32_t flags,
-                              std::vector<float>& data) {
-  plugins::OpRequest request;
+sdk::OpSpec request_of(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::uint32_t flags,
+                       std::vector<float>& data) {
+  sdk::OpSpec request;
   request.opcode = opcode;
   request.dtype = SR_DTYPE_F32;
   request.peer = peer;
   request.flags = flags;
   request.id = id;
   request.count = data.size();
-  (opcode == SR_OP_SEND ? request.send : request.recv) = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+  (opcode == SR_OP_SEND ? request.send : request.recv) = sdk::Buffer{data.data(), data.size() * sizeof(float)};
   return request;
 }
 

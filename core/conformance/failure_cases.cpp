@@ -106,13 +106,13 @@ void receive_aborted(Member& member) {
   MemberGroup doomed = member.connect("silent", 202, {0, 1});
   {
     std::vector<float> data(100);
-    plugins::OpRequest request;
+    sdk::OpSpec request;
     request.opcode = SR_OP_RECV;
     request.dtype = SR_DTYPE_F32;
     request.peer = 1 - member.rank();
     request.id = 1;
     request.count = data.size();
-    request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+    request.recv = sdk::Buffer{data.data(), data.size() * sizeof(float)};
     plugins::TransportOp op = doomed.group.prepare({request}, after(timeout_s));
     op.start(after(timeout_s));
     require(!op.wait(after(0.02)), "a receive was complete that nobody had sent anything for");
@@ -133,13 +133,13 @@ void fail_together(Member& member, bool collective_is_late) {
     Trial sum(member, doomed, sum_of(1000, 2), {}, 1);
     sum.fill(0);
     std::vector<float> data(100);
-    plugins::OpRequest request;
+    sdk::OpSpec request;
     request.opcode = SR_OP_RECV;
     request.dtype = SR_DTYPE_F32;
     request.peer = 1;
     request.id = 2;
     request.count = data.size();
-    request.recv = plugins::HostBuffer{data.data(), data.size() * sizeof(float)};
+    request.recv = sdk::Buffer{data.data(), data.size() * sizeof(float)};
     if (member.rank() == 0) {
       plugins::TransportOp receive = doomed.group.prepare({request}, after(timeout_s));
       plugins::TransportOp& late = collective_is_late ? sum.op() : receive;

@@ -216,11 +216,11 @@ void world_of_one(Member& member) {
 
 void second_memory(Member& member) {
   std::vector<float> memory(1000, static_cast<float>(member.rank() + 1));
-  const plugins::HostBuffer buffer = {
+  const sdk::Buffer buffer = {
       .data = memory.data(),
       .bytes = memory.size() * sizeof(float),
       .registration = member.transport().register_memory(memory.data(), memory.size() * sizeof(float), -1)};
-  plugins::OpRequest request;
+  sdk::OpSpec request;
   request.opcode = SR_OP_ALL_REDUCE;
   request.dtype = SR_DTYPE_F32;
   request.reduction = SR_REDUCE_MAX;

@@ -53,7 +53,7 @@ Member::Member(Store& store, const plugins::Directories& directories, const std:
                           return options_among(settings, wrapped + ".",
                                                plugins::Transport::load(directories, wrapped).options());
                         }});
-  if (!transport_.props().moves_host_memory) {
+  if (!transport_.props().moves(SR_MEMORY_HOST)) {
     std::string opening = "it opens here";
     try {
       host_.open(transport_, rank, world_size);
@@ -89,7 +89,7 @@ std::string StoreHost::store_get(const std::string& key, std::int64_t deadline) 
 
 MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
   const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  return {transport_.group({.name = name, .id = id, .rank = place, .members = ranks, .deadline = after(timeout_s)}),
+  return {transport_.group({.rank = place, .members = ranks, .name = name, .id = id, .deadline = after(timeout_s)}),
           place, static_cast<std::uint32_t>(ranks.size())};
 }
 
@@ -103,7 +103,7 @@ MemberGroup& Member::first(std::uint32_t n) {
   return first_.emplace(n, connect(fmt::format("first {}", n), n, ranks)).first->second;
 }
 
-plugins::HostBuffer Member::registered(std::size_t bytes) {
+sdk::Buffer Member::registered(std::size_t bytes) {
   const std::size_t at = (used_ + 63) / 64 * 64;
   if (at + bytes > arena_bytes) {
     throw Error(ErrorCode::internal, "a case needs more registered memory than there is");
@@ -150,7 +150,7 @@ namespace {
 const RegisterKind transports(
     {plugins::PluginKind::transport, [] { return infos_of(transport_cases()); },
      [](Store& store, const MemberWords& words, std::string& before) {
-       if (plugins::Transport::load(words.directories, words.plugin).props().own_launcher_only) {
+       if (plugins::Transport::load(words.directories, words.plugin).props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
          throw Error(ErrorCode::transport, only_own_launcher);
        }
        go_through(transport_cases(),

@@ -55,7 +55,7 @@ class Member final : public Peer {
   [[nodiscard]] MemberGroup& first(std::uint32_t n);
 
   /// Registered memory, valid until the next `forget`.
-  [[nodiscard]] plugins::HostBuffer registered(std::size_t bytes);
+  [[nodiscard]] sdk::Buffer registered(std::size_t bytes);
   void forget() noexcept { used_ = 0; }
 
  private:

@@ -54,9 +54,9 @@ class Exchange {
   }
 
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
-  [[nodiscard]] std::vector<plugins::HostBuffer> buffers() const {
-    std::vector<plugins::HostBuffer> all;
-    for (const std::optional<plugins::HostBuffer>& each : {send_, recv_}) {
+  [[nodiscard]] std::vector<sdk::Buffer> buffers() const {
+    std::vector<sdk::Buffer> all;
+    for (const std::optional<sdk::Buffer>& each : {send_, recv_}) {
       if (each) {
         all.push_back(*each);
       }
@@ -69,12 +69,12 @@ class Exchange {
 
   [[nodiscard]] float value(std::uint32_t rank) const noexcept { return static_cast<float>(10 * (round_ + 1) + rank); }
 
-  [[nodiscard]] std::vector<plugins::OpRequest> requests() const {
-    std::vector<plugins::OpRequest> requests;
+  [[nodiscard]] std::vector<sdk::OpSpec> requests() const {
+    std::vector<sdk::OpSpec> requests;
     for (const std::uint32_t opcode : {SR_OP_SEND, SR_OP_RECV}) {
-      const std::optional<plugins::HostBuffer>& buffer = opcode == SR_OP_SEND ? send_ : recv_;
+      const std::optional<sdk::Buffer>& buffer = opcode == SR_OP_SEND ? send_ : recv_;
       if (buffer) {
-        plugins::OpRequest& request = requests.emplace_back();
+        sdk::OpSpec& request = requests.emplace_back();
         request.opcode = opcode;
         request.dtype = SR_DTYPE_F32;
         request.peer = 1 - rank_;
@@ -87,8 +87,8 @@ class Exchange {
   }
 
   std::uint32_t rank_;
-  std::optional<plugins::HostBuffer> send_;
-  std::optional<plugins::HostBuffer> recv_;
+  std::optional<sdk::Buffer> send_;
+  std::optional<sdk::Buffer> recv_;
   std::uint32_t round_ = 0;
   plugins::TransportOp op_;
 };
@@ -96,9 +96,9 @@ class Exchange {
 constexpr auto canary = std::byte{0x33};
 
 /// Overwrites from the end, which a reader has likely not reached yet.
-void overwrite(const std::vector<plugins::HostBuffer>& buffers) {
+void overwrite(const std::vector<sdk::Buffer>& buffers) {
   constexpr std::size_t stretch = std::size_t{64} << 10U;
-  for (const plugins::HostBuffer& each : buffers) {
+  for (const sdk::Buffer& each : buffers) {
     for (std::size_t end = each.bytes; end != 0;) {
       const std::size_t begin = end - std::min(end, stretch);
       std::memset(static_cast<std::byte*>(each.data) + begin, static_cast<int>(canary), end - begin);
@@ -107,8 +107,8 @@ void overwrite(const std::vector<plugins::HostBuffer>& buffers) {
   }
 }
 
-bool is_overwritten(const std::vector<plugins::HostBuffer>& buffers) {
-  return std::all_of(buffers.begin(), buffers.end(), [](const plugins::HostBuffer& each) {
+bool is_overwritten(const std::vector<sdk::Buffer>& buffers) {
+  return std::all_of(buffers.begin(), buffers.end(), [](const sdk::Buffer& each) {
     const auto* bytes = static_cast<const std::byte*>(each.data);
     return bytes[0] == canary && std::memcmp(bytes, bytes + 1, each.bytes - 1) == 0;
   });

@@ -44,9 +44,9 @@ class Batch {
   /// Reverses the order of ids. Messages with one id keep their order.
   void reverse_ids() {
     std::stable_sort(requests_.begin(), requests_.end(),
-                     [](const plugins::OpRequest& a, const plugins::OpRequest& b) { return a.id > b.id; });
+                     [](const sdk::OpSpec& a, const sdk::OpSpec& b) { return a.id > b.id; });
   }
-  [[nodiscard]] const std::vector<plugins::OpRequest>& requests() const noexcept { return requests_; }
+  [[nodiscard]] const std::vector<sdk::OpSpec>& requests() const noexcept { return requests_; }
 
   void fill(std::uint32_t round) {
     for (TestMessage& each : sent_) {
@@ -69,8 +69,8 @@ class Batch {
   }
 
  private:
-  static plugins::OpRequest request(std::uint32_t opcode, TestMessage& message) {
-    plugins::OpRequest request;
+  static sdk::OpSpec request(std::uint32_t opcode, TestMessage& message) {
+    sdk::OpSpec request;
     request.opcode = opcode;
     request.dtype = SR_DTYPE_F32;
     request.peer = message.peer;
@@ -78,14 +78,14 @@ class Batch {
     request.count = message.text.size();
     request.label = "message";
     (opcode == SR_OP_SEND ? request.send : request.recv) =
-        plugins::HostBuffer{message.text.data(), message.text.size() * sizeof(float)};
+        sdk::Buffer{message.text.data(), message.text.size() * sizeof(float)};
     return request;
   }
 
   std::uint32_t rank_;
   std::deque<TestMessage> sent_;  // requests point to their data
   std::deque<TestMessage> received_;
-  std::vector<plugins::OpRequest> requests_;
+  std::vector<sdk::OpSpec> requests_;
 };
 
 void run(plugins::TransportOp& op) {
@@ -186,13 +186,13 @@ void during_collectives(Member& member) {
   batch.receive(peer, 60, 2);
   plugins::TransportOp messages = group.group.prepare(batch.requests(), after(timeout_s));
   std::vector<double> sums(5000);
-  plugins::OpRequest request;
+  sdk::OpSpec request;
   request.opcode = SR_OP_ALL_REDUCE;
   request.dtype = SR_DTYPE_F64;
   request.reduction = SR_REDUCE_SUM;
   request.id = 61;
   request.count = sums.size();
-  request.send = plugins::HostBuffer{sums.data(), sums.size() * sizeof(double)};
+  request.send = sdk::Buffer{sums.data(), sums.size() * sizeof(double)};
   request.recv = request.send;
   plugins::TransportOp sum = group.group.prepare({request}, after(timeout_s));
   for (std::uint32_t round = 0; round < 5; ++round) {

@@ -14,33 +14,32 @@ namespace {
 struct Difference {
   std::string name;
   std::uint32_t opcode = SR_OP_ALL_REDUCE;
-  std::function<void(plugins::OpRequest&)> make;
+  std::function<void(sdk::OpSpec&)> make;
   std::uint64_t count = 20'000;
 };
 
 std::vector<Difference> differences() {
-  using plugins::OpRequest;
+  using sdk::OpSpec;
   return {
-      {"counts", SR_OP_ALL_REDUCE, [](OpRequest& op) { ++op.count; }},
-      {"dtypes", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.dtype = SR_DTYPE_I32; }},
-      {"reductions", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.reduction = SR_REDUCE_MAX; }},
-      {"opcodes", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.opcode = SR_OP_REDUCE; }},
-      {"ids", SR_OP_ALL_REDUCE, [](OpRequest& op) { op.id += 1000; }},
-      {"roots", SR_OP_BROADCAST, [](OpRequest& op) { op.peer = 0; }},
-      {"counts of a small op", SR_OP_ALL_GATHER, [](OpRequest& op) { ++op.count; }, 10},
-      {"recv_counts", SR_OP_ALL_GATHERV, [](OpRequest& op) { ++op.recv_counts[0]; }},
-      {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV,
-       [](OpRequest& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
+      {"counts", SR_OP_ALL_REDUCE, [](OpSpec& op) { ++op.count; }},
+      {"dtypes", SR_OP_ALL_REDUCE, [](OpSpec& op) { op.dtype = SR_DTYPE_I32; }},
+      {"reductions", SR_OP_ALL_REDUCE, [](OpSpec& op) { op.reduction = SR_REDUCE_MAX; }},
+      {"opcodes", SR_OP_ALL_REDUCE, [](OpSpec& op) { op.opcode = SR_OP_REDUCE; }},
+      {"ids", SR_OP_ALL_REDUCE, [](OpSpec& op) { op.id += 1000; }},
+      {"roots", SR_OP_BROADCAST, [](OpSpec& op) { op.peer = 0; }},
+      {"counts of a small op", SR_OP_ALL_GATHER, [](OpSpec& op) { ++op.count; }, 10},
+      {"recv_counts", SR_OP_ALL_GATHERV, [](OpSpec& op) { ++op.recv_counts[0]; }},
+      {"recv_counts of one sum", SR_OP_REDUCE_SCATTERV, [](OpSpec& op) { --op.recv_counts[0], ++op.recv_counts[1]; }},
       // Only the two members of the mismatched exchange can see these differences.
-      {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { ++op.send_counts[0]; }},
-      {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpRequest& op) { op.recv_counts[0] = 0; }},
+      {"send_counts to member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { ++op.send_counts[0]; }},
+      {"recv_counts from member 0", SR_OP_ALL_TO_ALLV, [](OpSpec& op) { op.recv_counts[0] = 0; }},
   };
 }
 
 /// The op that all members agree on. Its buffers have room for every variation.
-plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count, std::uint32_t n,
-                              std::vector<float>& send, std::vector<float>& recv) {
-  plugins::OpRequest request;
+sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count, std::uint32_t n,
+                       std::vector<float>& send, std::vector<float>& recv) {
+  sdk::OpSpec request;
   request.opcode = opcode;
   request.dtype = SR_DTYPE_F32;
   request.reduction = SR_REDUCE_SUM;
@@ -54,8 +53,8 @@ plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint6
   }
   send.assign(n * (count + 1), 1);
   recv.assign(n * (count + 1), 0);
-  request.send = plugins::HostBuffer{send.data(), send.size() * sizeof(float)};
-  request.recv = plugins::HostBuffer{recv.data(), recv.size() * sizeof(float)};
+  request.send = sdk::Buffer{send.data(), send.size() * sizeof(float)};
+  request.recv = sdk::Buffer{recv.data(), recv.size() * sizeof(float)};
   return request;
 }
 
@@ -63,7 +62,7 @@ plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint6
 void differ(Member& member, MemberGroup& group, const Difference& difference, std::uint64_t id) {
   std::vector<float> send;
   std::vector<float> recv;
-  plugins::OpRequest request = request_of(difference.opcode, id, difference.count, group.size, send, recv);
+  sdk::OpSpec request = request_of(difference.opcode, id, difference.count, group.size, send, recv);
   if (group.rank == group.size - 1) {
     difference.make(request);
   }

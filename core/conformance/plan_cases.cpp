@@ -102,7 +102,7 @@ void long_names(StrategyMember& member) {
   for (const std::string& program : program_names()) {
     for (StrategyJob& job : jobs_of(program, 4)) {
       job.mesh = "names of 700 characters";
-      for (plan::MeshAxis& axis : job.request.mesh) {
+      for (sdk::MeshAxis& axis : job.request.job.mesh) {
         axis.name += std::string(700, 'x');
       }
       naming(job, [&] { return ask(member.strategy(), job.request); });

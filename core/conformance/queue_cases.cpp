@@ -183,16 +183,15 @@ void enqueued_when_idle(Member& member) {
 }
 
 /// An op of a group of one: a copy.
-plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const plugins::HostBuffer& from,
-                             const plugins::HostBuffer& to) {
-  const plugins::OpRequest op = {.opcode = SR_OP_ALL_REDUCE,
-                                 .dtype = SR_DTYPE_F32,
-                                 .reduction = SR_REDUCE_SUM,
-                                 .id = id,
-                                 .count = from.bytes / sizeof(float),
-                                 .send = from,
-                                 .recv = to,
-                                 .label = "a copy"};
+plugins::TransportOp copying(MemberGroup& alone, std::uint64_t id, const sdk::Buffer& from, const sdk::Buffer& to) {
+  const sdk::OpSpec op = {.opcode = SR_OP_ALL_REDUCE,
+                          .dtype = SR_DTYPE_F32,
+                          .reduction = SR_REDUCE_SUM,
+                          .id = id,
+                          .count = from.bytes / sizeof(float),
+                          .send = from,
+                          .recv = to,
+                          .label = "a copy"};
   return alone.group.prepare({op}, after(timeout_s));
 }
 
@@ -201,9 +200,9 @@ void in_order_alone(Member& member) {
   MemberGroup alone = member.connect("alone in queues", 220 + member.rank(), {member.rank()});
   for (const std::size_t count : {std::size_t{1}, std::size_t{1000}}) {
     const auto numbers = [&] { return member.registered(count * sizeof(float)); };
-    const plugins::HostBuffer x = numbers();
-    const plugins::HostBuffer y = numbers();
-    const plugins::HostBuffer z = numbers();
+    const sdk::Buffer x = numbers();
+    const sdk::Buffer y = numbers();
+    const sdk::Buffer z = numbers();
     HostQueue queue;
     HostQueue behind;
     plugins::TransportOp first = copying(alone, 1, x, y);

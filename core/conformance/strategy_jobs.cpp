@@ -10,9 +10,8 @@
 namespace shardrun::conformance {
 namespace {
 
-using plan::MeshAxis;
-using plugins::StrategyRequest;
-using plugins::TensorKind;
+using sdk::Graph;
+using sdk::MeshAxis;
 
 constexpr std::int64_t batch = 10;  // not divisible by most numbers of ranks: splits need not be even
 constexpr std::int64_t layers = 3;
@@ -25,68 +24,68 @@ std::uint64_t bytes_of(const std::vector<std::int64_t>& shape) {
   return bytes;
 }
 
-void add_tensor(StrategyRequest& request, const std::string& name, std::vector<std::int64_t> shape,
-                std::vector<std::string> axes, std::int32_t layer, TensorKind kind = TensorKind::parameter) {
+void add_tensor(Graph& graph, const std::string& name, std::vector<std::int64_t> shape, std::vector<std::string> axes,
+                std::int32_t layer, std::uint32_t kind = SR_TENSOR_PARAMETER) {
   const std::uint64_t bytes = bytes_of(shape);
   if (layer >= 0) {
-    request.layers[static_cast<std::size_t>(layer)].parameter_bytes += bytes;
+    graph.layers[static_cast<std::size_t>(layer)].parameter_bytes += bytes;
   }
-  request.tensors.push_back({name, kind, std::move(shape), std::move(axes), bytes, layer, 0});
+  graph.tensors.push_back({kind, name, std::move(shape), std::move(axes), bytes, layer, 0});
 }
 
-void add_cut_point(StrategyRequest& request, const std::string& name, std::vector<std::int64_t> shape,
+void add_cut_point(Graph& graph, const std::string& name, std::vector<std::int64_t> shape,
                    std::vector<std::string> axes, std::int32_t layer) {
   const std::uint64_t bytes = bytes_of(shape);
-  request.cut_points.push_back({name, std::move(shape), std::move(axes), bytes, layer});
+  graph.cut_points.push_back({name, std::move(shape), std::move(axes), bytes, layer});
 }
 
-StrategyRequest gpt() {
+Graph gpt() {
   constexpr std::int64_t heads = 4, head_dim = 8, embed = 32, mlp = 128, seq = 16, vocab = 65;
-  StrategyRequest request;
-  request.axes = {{"batch", batch}, {"embed", embed}, {"head_dim", head_dim}, {"heads", heads},
-                  {"mlp", mlp},     {"qkv", 3},       {"seq", seq},           {"vocab", vocab}};
+  Graph graph;
+  graph.axes = {{"batch", batch}, {"embed", embed}, {"head_dim", head_dim}, {"heads", heads},
+                {"mlp", mlp},     {"qkv", 3},       {"seq", seq},           {"vocab", vocab}};
   for (std::int64_t i = 0; i < layers; ++i) {
-    request.layers.push_back({fmt::format("layer.{}", i), 0, 4'000'000, 4'000'000, 4'000'000});
+    graph.layers.push_back({fmt::format("layer.{}", i), 0, 4'000'000, 4'000'000, 4'000'000});
   }
-  add_tensor(request, "embedding/tokens", {vocab, embed}, {"vocab", "embed"}, -1);
-  add_tensor(request, "embedding/positions", {seq, embed}, {"seq", "embed"}, -1);
-  add_cut_point(request, "residual", {batch, seq, embed}, {"batch", "seq", "embed"}, -1);
+  add_tensor(graph, "embedding/tokens", {vocab, embed}, {"vocab", "embed"}, -1);
+  add_tensor(graph, "embedding/positions", {seq, embed}, {"seq", "embed"}, -1);
+  add_cut_point(graph, "residual", {batch, seq, embed}, {"batch", "seq", "embed"}, -1);
   for (std::int32_t i = 0; i < layers; ++i) {
     const std::string at = fmt::format("layer.{}/", i);
-    add_tensor(request, at + "attention_norm/gain", {embed}, {"embed"}, i);
-    add_tensor(request, at + "attention/qkv/weights", {embed, 3, heads, head_dim},
-               {"embed", "qkv", "heads", "head_dim"}, i);
-    add_tensor(request, at + "attention/qkv/bias", {3, heads, head_dim}, {"qkv", "heads", "head_dim"}, i);
-    add_tensor(request, at + "attention/output/weights", {heads, head_dim, embed}, {"heads", "head_dim", "embed"}, i);
-    add_tensor(request, at + "mlp/up/weights", {embed, mlp}, {"embed", "mlp"}, i);
-    add_tensor(request, at + "mlp/down/weights", {mlp, embed}, {"mlp", "embed"}, i);
-    add_cut_point(request, at + "residual", {batch, seq, embed}, {"batch", "seq", "embed"}, i);
+    add_tensor(graph, at + "attention_norm/gain", {embed}, {"embed"}, i);
+    add_tensor(graph, at + "attention/qkv/weights", {embed, 3, heads, head_dim}, {"embed", "qkv", "heads", "head_dim"},
+               i);
+    add_tensor(graph, at + "attention/qkv/bias", {3, heads, head_dim}, {"qkv", "heads", "head_dim"}, i);
+    add_tensor(graph, at + "attention/output/weights", {heads, head_dim, embed}, {"heads", "head_dim", "embed"}, i);
+    add_tensor(graph, at + "mlp/up/weights", {embed, mlp}, {"embed", "mlp"}, i);
+    add_tensor(graph, at + "mlp/down/weights", {mlp, embed}, {"mlp", "embed"}, i);
+    add_cut_point(graph, at + "residual", {batch, seq, embed}, {"batch", "seq", "embed"}, i);
   }
-  add_tensor(request, "head/weights", {vocab, embed}, {"vocab", "embed"}, -1);
-  request.tensors.front().tied_set = 1;
-  request.tensors.back().tied_set = 1;
-  return request;
+  add_tensor(graph, "head/weights", {vocab, embed}, {"vocab", "embed"}, -1);
+  graph.tensors.front().tied_set = 1;
+  graph.tensors.back().tied_set = 1;
+  return graph;
 }
 
-StrategyRequest mlp() {
-  StrategyRequest request;
-  request.axes = {{"batch", batch}, {"features", 12}, {"mlp", 20}, {"outputs", 3}};
-  request.layers = {{"layer.0", 0, 4800, 0, 4800}, {"layer.1", 0, 1200, 1200, 1200}};
-  add_tensor(request, "layer_0/weights", {12, 20}, {"features", "mlp"}, 0);
-  add_tensor(request, "layer_1/weights", {20, 3}, {"mlp", "outputs"}, 1);
-  add_cut_point(request, "layer.0/residual", {batch, 20}, {"batch", "mlp"}, 0);
-  add_cut_point(request, "layer.1/residual", {batch, 3}, {"batch", "outputs"}, 1);
-  return request;
+Graph mlp() {
+  Graph graph;
+  graph.axes = {{"batch", batch}, {"features", 12}, {"mlp", 20}, {"outputs", 3}};
+  graph.layers = {{"layer.0", 0, 4800, 0, 4800}, {"layer.1", 0, 1200, 1200, 1200}};
+  add_tensor(graph, "layer_0/weights", {12, 20}, {"features", "mlp"}, 0);
+  add_tensor(graph, "layer_1/weights", {20, 3}, {"mlp", "outputs"}, 1);
+  add_cut_point(graph, "layer.0/residual", {batch, 20}, {"batch", "mlp"}, 0);
+  add_cut_point(graph, "layer.1/residual", {batch, 3}, {"batch", "outputs"}, 1);
+  return graph;
 }
 
-StrategyRequest field() {
-  StrategyRequest request;
-  request.axes = {{"x", 1000}};
-  add_tensor(request, "temperature", {1000}, {"x"}, -1, TensorKind::state);
-  return request;
+Graph field() {
+  Graph graph;
+  graph.axes = {{"x", 1000}};
+  add_tensor(graph, "temperature", {1000}, {"x"}, -1, SR_TENSOR_STATE);
+  return graph;
 }
 
-StrategyRequest program(const std::string& name) {
+Graph program(const std::string& name) {
   if (name == "gpt") {
     return gpt();
   }
@@ -133,9 +132,9 @@ const std::vector<std::uint32_t>& rank_counts() {
 std::vector<StrategyJob> jobs_of(const std::string& name, std::uint32_t ranks) {
   std::vector<StrategyJob> jobs;
   for (const std::vector<MeshAxis>& mesh : meshes(ranks)) {
-    StrategyJob& job = jobs.emplace_back(StrategyJob{text_of(mesh), program(name)});
-    job.request.ranks = ranks;
-    job.request.mesh = mesh;
+    StrategyJob& job = jobs.emplace_back(StrategyJob{text_of(mesh), {.graph = program(name)}});
+    job.request.job.ranks = ranks;
+    job.request.job.mesh = mesh;
   }
   return jobs;
 }

@@ -202,7 +202,7 @@ std::string shortened(const std::string& reason) {
 void split_by_hand(ModelMember& member) {
   for (const ModelJob& job : member.jobs()) {
     const graph::Graph graph = build_graph(member.model(), job);
-    for (const plugins::LogicalAxis& axis : compile::describe(graph, microbatch_rows_of(job)).axes) {
+    for (const sdk::Axis& axis : compile::describe(graph, microbatch_rows_of(job)).graph.axes) {
       for (const std::uint32_t ranks : {2U, 3U}) {
         plan::Plan plan{.strategy = "by hand"};
         plan.mesh = {{"m", ranks}};
@@ -230,7 +230,8 @@ std::string check_strategy(const plugins::Strategy& strategy, const plugins::Str
   if (!plan.hooks.empty() || !plan.varying.empty()) {
     return "it changes what is computed";
   }
-  return check_plan(job, graph, plan, fmt::format("split by strategy {} over {} ranks", plan.strategy, request.ranks));
+  return check_plan(job, graph, plan,
+                    fmt::format("split by strategy {} over {} ranks", plan.strategy, request.job.ranks));
 }
 
 void split_by_strategies(ModelMember& member) {
@@ -246,7 +247,7 @@ void split_by_strategies(ModelMember& member) {
       }
       std::vector<std::string> refusals;
       for (const std::uint32_t ranks : {1U, 2U, 3U}) {
-        request.ranks = ranks;
+        request.job.ranks = ranks;
         std::string refusal = check_strategy(*strategy, request, job, graph);
         if (ranks > 1 && !refusal.empty()) {
           refusals.push_back(std::move(refusal));

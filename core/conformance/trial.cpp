@@ -12,21 +12,6 @@ constexpr std::size_t guard_bytes = 64;
 constexpr auto guard = std::byte{0xA5};
 constexpr auto stale = std::byte{0x5A};  ///< fills receive buffers
 
-plugins::OpRequest request_of(const sdk::OpSpec& spec) {
-  plugins::OpRequest request;
-  request.opcode = spec.opcode;
-  request.dtype = spec.opcode == SR_OP_BARRIER ? 0 : spec.dtype;
-  request.reduction = sdk::find_opcode(spec.opcode)->reduces ? spec.reduction : 0;
-  request.peer = spec.peer;
-  request.flags = spec.flags;
-  request.id = spec.id;
-  request.count = spec.count;
-  request.send_counts = spec.send_counts;
-  request.recv_counts = spec.recv_counts;
-  request.label = spec.label;
-  return request;
-}
-
 }  // namespace
 
 Memory::Memory(Member& member, std::size_t bytes, bool registered) {
@@ -41,7 +26,7 @@ Memory::Memory(Member& member, std::size_t bytes, bool registered) {
   std::memset(all_.data, static_cast<int>(guard), all);
 }
 
-plugins::HostBuffer Memory::part(std::size_t offset, std::size_t bytes) const {
+sdk::Buffer Memory::part(std::size_t offset, std::size_t bytes) const {
   return {.data = static_cast<std::byte*>(all_.data) + guard_bytes + offset,
           .bytes = bytes,
           .registration = all_.registration};
@@ -57,6 +42,8 @@ bool Memory::guards_are_whole() const {
 Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const BufferLayout& layout, std::uint64_t id,
              std::uint32_t flags)
     : shape_(shape), layout_(layout), rank_(group.rank), ops_(ops_of(shape)), spec_(ops_[rank_]), op_([&] {
+        spec_.dtype = shape.opcode == SR_OP_BARRIER ? 0 : shape.dtype;
+        spec_.reduction = sdk::find_opcode(shape.opcode)->reduces ? shape.reduction : 0;
         spec_.id = id;
         spec_.flags = flags;
         spec_.label = fmt::format("trial {}", id);
@@ -75,15 +62,15 @@ Trial::Trial(Member& member, MemberGroup& group, const Shape& shape, const Buffe
           send_ = first.part(0, send_bytes);
           recv_ = memory_.emplace_back(member, recv_bytes, layout.registered).part(0, recv_bytes);
         }
-        const std::size_t scratch = member.transport().query(request_of(spec_), shape.members).scratch_bytes;
+        const std::size_t scratch = member.transport().query(spec_, shape.members).scratch_bytes;
         if (scratch != 0) {
           scratch_ = memory_.emplace_back(member, scratch, layout.registered).part(0, scratch);
         }
         return group.group.prepare({request()}, after(timeout_s));
       }()) {}
 
-plugins::OpRequest Trial::request() const {
-  plugins::OpRequest request = request_of(spec_);
+sdk::OpSpec Trial::request() const {
+  sdk::OpSpec request = spec_;
   if (spec_.opcode != SR_OP_BARRIER) {
     // An op without data may have an empty buffer or none.
     request.send = send_->bytes != 0 || rank_ % 2 == 0 ? send_ : std::nullopt;
@@ -123,9 +110,9 @@ void Trial::verify() const {
   }
 }
 
-std::vector<plugins::HostBuffer> Trial::buffers() const {
-  std::vector<plugins::HostBuffer> all;
-  for (const std::optional<plugins::HostBuffer>& each : {send_, recv_, scratch_}) {
+std::vector<sdk::Buffer> Trial::buffers() const {
+  std::vector<sdk::Buffer> all;
+  for (const std::optional<sdk::Buffer>& each : {send_, recv_, scratch_}) {
     if (each) {
       all.push_back(*each);
     }

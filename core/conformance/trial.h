@@ -23,12 +23,12 @@ class Memory {
  public:
   Memory(Member& member, std::size_t bytes, bool registered);
 
-  [[nodiscard]] plugins::HostBuffer part(std::size_t offset, std::size_t bytes) const;
+  [[nodiscard]] sdk::Buffer part(std::size_t offset, std::size_t bytes) const;
   [[nodiscard]] bool guards_are_whole() const;
 
  private:
   std::vector<std::byte> own_;
-  plugins::HostBuffer all_;  ///< includes the guards
+  sdk::Buffer all_;  ///< includes the guards
 };
 
 /// A prepared collective with its data: fill, start, wait, verify, any number of times. Throws Failure, and Error where
@@ -51,10 +51,10 @@ class Trial {
   [[nodiscard]] plugins::TransportOp& op() noexcept { return op_; }
   [[nodiscard]] const void* received() const noexcept { return recv_->data; }
   /// All buffers of the op, scratch included.
-  [[nodiscard]] std::vector<plugins::HostBuffer> buffers() const;
+  [[nodiscard]] std::vector<sdk::Buffer> buffers() const;
 
  private:
-  [[nodiscard]] plugins::OpRequest request() const;
+  [[nodiscard]] sdk::OpSpec request() const;
   [[noreturn]] void fail(const std::string& why) const;
 
   Shape shape_;
@@ -63,9 +63,9 @@ class Trial {
   std::vector<sdk::OpSpec> ops_;  ///< of all members
   sdk::OpSpec& spec_;             ///< this member's
   std::vector<Memory> memory_;
-  std::optional<plugins::HostBuffer> send_;
-  std::optional<plugins::HostBuffer> recv_;
-  std::optional<plugins::HostBuffer> scratch_;
+  std::optional<sdk::Buffer> send_;
+  std::optional<sdk::Buffer> recv_;
+  std::optional<sdk::Buffer> scratch_;
   bool in_place_ = false;
   std::uint32_t round_ = 0;
   plugins::TransportOp op_;

@@ -111,8 +111,9 @@ void require_memory(const job::Job& job, const compile::Compiled& compiled, cons
             limits.memory->name.empty() ? "free memory" : "raise that limit"));
   }
   // Transports map memory of their own, and those within a machine that of all ranks.
-  const bool maps_others = std::ranges::any_of(
-      compiled.transports.transports, [](const plugins::Transport& each) { return each.props().same_host_only; });
+  const bool maps_others = std::ranges::any_of(compiled.transports.transports, [](const plugins::Transport& each) {
+    return each.props().has(SR_TRANSPORT_SAME_HOST);
+  });
   const std::uint64_t arena = fullest_of(forecast, *compiled.device);
   const std::uint64_t others =
       maps_others ? arena * static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1) - 1) : 0;
@@ -403,7 +404,7 @@ void load_data(const compile::Compiled& compiled) {
 void require_launchable(const job::Job& job, const compile::Compiled& compiled) {
   launch::require_loopback();
   for (const plugins::Transport& transport : compiled.transports.transports) {
-    if (transport.props().own_launcher_only) {
+    if (transport.props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
       throw Error(
           ErrorCode::job,
           fmt::format("{}: transport {} works between ranks that a launcher of its own has started: put 'mpirun -n {}' "

@@ -42,7 +42,7 @@ std::uint32_t dtype_of(std::uint32_t element) noexcept {
   return element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32;
 }
 
-plugins::HostBuffer buffer_of(const void* data, std::uint64_t bytes) {
+sdk::Buffer buffer_of(const void* data, std::uint64_t bytes) {
   return {.data = const_cast<void*>(data), .bytes = bytes};  // what is sent is not changed
 }
 
@@ -107,7 +107,7 @@ std::vector<std::int64_t> ArrayCollectives::shape_of(const Facts& facts) {
 }
 
 /// After an error the transport may still use the buffers, which the caller is about to free.
-void ArrayCollectives::run(plugins::OpRequest op) {
+void ArrayCollectives::run(sdk::OpSpec op) {
   op.flags = SR_OP_FLAG_BLOCKING;
   try {
     collectives_->finish_once(collectives_->start_once(group_, std::move(op)));
@@ -119,7 +119,7 @@ void ArrayCollectives::run(plugins::OpRequest op) {
 
 std::vector<ArrayCollectives::Facts> ArrayCollectives::compare(const Facts& own) {
   std::vector<Facts> all(world_size_);
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_ALL_GATHER;
   op.dtype = SR_DTYPE_U8;
   op.count = sizeof(Facts);
@@ -198,7 +198,7 @@ void ArrayCollectives::all_gather(const ArrayView& array, std::uint32_t axis, co
   }
   const ArrayAxis along(array.shape, axis);
   ArrayBlocks blocks(result.address, along, sizes);
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_ALL_GATHERV;
   op.dtype = dtype_of(array.element);
   op.recv_counts = blocks.counts();
@@ -221,7 +221,7 @@ void ArrayCollectives::all_reduce(const ArrayView& array, std::uint32_t reductio
   if (array.elements() == 0) {
     return;
   }
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_ALL_REDUCE;
   op.dtype = dtype_of(array.element);
   op.reduction = code;
@@ -253,7 +253,7 @@ void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis
   const ArrayAxis along(array.shape, axis);
   ArrayBlocks blocks(array.address, along, sizes);
   blocks.take_from_array();
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_REDUCE_SCATTERV;
   op.dtype = dtype_of(array.element);
   op.reduction = code;
@@ -286,7 +286,7 @@ void ArrayCollectives::all_to_all(const ArrayView& array, std::uint32_t axis, co
   ArrayBlocks from(array.address, along, parts_of(array.shape[axis], world_size_));
   ArrayBlocks to(result.address, along, received);
   from.take_from_array();
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_ALL_TO_ALLV;
   op.dtype = dtype_of(array.element);
   op.send_counts = from.counts();
@@ -317,7 +317,7 @@ void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uin
   if (result.elements() == 0) {
     return;
   }
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_BROADCAST;
   op.dtype = dtype_of(given.element);
   op.peer = root;
@@ -335,7 +335,7 @@ void ArrayCollectives::add_up(std::span<double> numbers) {
     return;
   }
   const std::vector<double> own(numbers.begin(), numbers.end());
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = SR_OP_ALL_REDUCE;
   op.dtype = SR_DTYPE_F64;
   op.reduction = SR_REDUCE_SUM;

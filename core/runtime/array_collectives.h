@@ -79,7 +79,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   [[nodiscard]] std::vector<Facts> compare(const Facts& own);
   /// And with the same shape, except along `axis`.
   void require_same_shape(const std::vector<Facts>& all, std::optional<std::uint32_t> axis) const;
-  void run(plugins::OpRequest op);
+  void run(sdk::OpSpec op);
   [[nodiscard]] std::size_t link(std::uint32_t peer, bool is_send) const;
   std::uint64_t add_message(Message message);
   [[nodiscard]] Collectives::Handle start_part(const Message& message, std::uint64_t count, void* data,

@@ -43,12 +43,12 @@ std::uint64_t ArrayCollectives::add_message(Message message) {
 /// The sender is the first member of the link's group.
 Collectives::Handle ArrayCollectives::start_part(const Message& message, std::uint64_t count, void* data,
                                                  std::uint64_t bytes, std::uint32_t dtype) {
-  plugins::OpRequest op;
+  sdk::OpSpec op;
   op.opcode = message.is_send ? SR_OP_SEND : SR_OP_RECV;
   op.peer = message.is_send ? 1 : 0;
   op.dtype = dtype;
   op.count = count;
-  (message.is_send ? op.send : op.recv) = plugins::HostBuffer{.data = data, .bytes = bytes};
+  (message.is_send ? op.send : op.recv) = sdk::Buffer{.data = data, .bytes = bytes};
   op.label = message.is_send ? fmt::format("send to rank {}", message.peer)
                              : fmt::format("receive from rank {}", message.peer);
   return collectives_->start_once(link(message.peer, message.is_send), std::move(op));

@@ -47,7 +47,7 @@ std::vector<std::uint64_t> unsigned_counts(const std::vector<std::int64_t>& coun
 }
 
 /// Uses the V form of the op only if counts differ.
-void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
+void set_opcode(sdk::OpSpec& op, const Transfer& transfer) {
   const auto choose = [&](std::uint32_t even, std::uint32_t uneven, bool is_even) {
     op.opcode = is_even ? even : uneven;
     op.count = is_even ? static_cast<std::uint64_t>(transfer.recv_counts.front()) : 0;
@@ -82,17 +82,15 @@ void set_opcode(plugins::OpRequest& op, const Transfer& transfer) {
 }
 
 /// `unit`: of the device, for its memory.
-plugins::OpRequest request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers,
-                              const TransportSet& set, std::uint32_t unit) {
-  plugins::OpRequest op;
+sdk::OpSpec request_of(const Transfer& transfer, const Communicator::TransferBuffers& buffers, const TransportSet& set,
+                       std::uint32_t unit) {
+  sdk::OpSpec op;
   const auto buffer = [&](void* data, std::uint64_t bytes) {
-    return transfer.is_direct
-               ? plugins::HostBuffer{.data = data, .bytes = bytes, .kind = set.device_memory, .device = unit}
-               : plugins::HostBuffer{.data = data, .bytes = bytes};
+    return transfer.is_direct ? sdk::Buffer{.data = data, .bytes = bytes, .kind = set.device_memory, .device = unit}
+                              : sdk::Buffer{.data = data, .bytes = bytes};
   };
-  op.in_order =
-      set.in_order && transfer.reduction == Reduction::sum;  // the largest and the smallest are the same in any order
-  op.checked = set.checked;
+  // The largest and the smallest are the same in any order.
+  op.flags = set.in_order && transfer.reduction == Reduction::sum ? SR_OP_FLAG_IN_ORDER : 0;
   op.dtype = code_of(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
                  : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
@@ -112,7 +110,7 @@ plugins::OpRequest request_of(const Transfer& transfer, const Communicator::Tran
 }
 
 /// The request for a transfer whose memory has no addresses yet.
-plugins::OpRequest planned_request(const Transfer& transfer, const TransportSet& set) {
+sdk::OpSpec planned_request(const Transfer& transfer, const TransportSet& set) {
   const std::size_t element_bytes = graph::element_bytes(transfer.dtype);
   return request_of(transfer,
                     {.send_bytes = static_cast<std::uint64_t>(transfer.send.elements) * element_bytes,
@@ -136,11 +134,10 @@ partition::TransferChecks checks_of(const TransportSet& set) {
   };
 }
 
-bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props) {
+bool moves_memory_of(const device::Device& device, const sdk::Props& props) {
   const device::DeviceApart* const apart = device::apart(device);
   const DeviceKinds kinds = apart == nullptr ? DeviceKinds{} : kinds_of(*apart);
-  return apart != nullptr && (props.memory_kinds >> kinds.memory & 1U) != 0 &&
-         (props.queue_kinds >> kinds.queue & 1U) != 0;
+  return apart != nullptr && props.moves(kinds.memory) && props.takes(kinds.queue);
 }
 
 Collectives::Collectives(TransportSet& set, const partition::Partition& partition, std::int64_t rank,
@@ -179,12 +176,11 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
                             const std::vector<std::int64_t>& members, std::int64_t rank, const std::string& name) {
   const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   plugins::TransportGroup group =
-      set_.transports[set_.of_axis[axis]].group({.name = name,
-                                                 .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
-                                                 .rank = static_cast<std::uint32_t>(place),
+      set_.transports[set_.of_axis[axis]].group({.rank = static_cast<std::uint32_t>(place),
                                                  .members = {members.begin(), members.end()},
-                                                 .deadline = deadline(),
-                                                 .checked = set_.checked});
+                                                 .name = name,
+                                                 .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
+                                                 .deadline = deadline()});
   const std::uint32_t recorded = record_.add_group(recorded_name(name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});
@@ -213,7 +209,7 @@ void Collectives::finish(Op& op) {
   }
   record_.ended(op.recorded, false);
   op.times.reset();
-  if (const std::optional<plugins::OpTimes> times = op.op.times()) {
+  if (const std::optional<sdk::OpTimes> times = op.op.times()) {
     op.times = Times{times->begun, times->ended};
   }
 }
@@ -228,11 +224,11 @@ Collectives::Group& Collectives::group_of(const Transfer& transfer) {
 Communicator::Handle Collectives::prepare(const Transfer& transfer, const TransferBuffers& buffers,
                                           bool waited_at_once) {
   Group& group = group_of(transfer);
-  plugins::OpRequest op = request_of(transfer, buffers, set_, unit_);
+  sdk::OpSpec op = request_of(transfer, buffers, set_, unit_);
   op.id = ++group.ops;
-  op.flags = waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
+  op.flags |= waited_at_once ? SR_OP_FLAG_BLOCKING : 0;
   const std::uint64_t registration = registrations_[set_.of_axis[transfer.axis]];
-  for (std::optional<plugins::HostBuffer>* buffer : {&op.send, &op.recv, &op.scratch}) {
+  for (std::optional<sdk::Buffer>* buffer : {&op.send, &op.recv, &op.scratch}) {
     if (*buffer) {
       (*buffer)->registration = registration;
     }
@@ -294,11 +290,10 @@ std::size_t Collectives::connect(const std::string& name, std::uint64_t id, cons
   return groups_.size() - 1;
 }
 
-Communicator::Handle Collectives::start_once(std::size_t group, plugins::OpRequest op) {
+Communicator::Handle Collectives::start_once(std::size_t group, sdk::OpSpec op) {
   Group& of = groups_[group];
   op.id = ++of.ops;
-  op.in_order = set_.in_order && op.reduction == SR_REDUCE_SUM;
-  op.checked = set_.checked;
+  op.flags = set_.in_order && op.reduction == SR_REDUCE_SUM ? SR_OP_FLAG_IN_ORDER : 0;
   const std::uint64_t bytes = std::max(op.send ? op.send->bytes : 0, op.recv ? op.recv->bytes : 0);
   std::vector<std::uint32_t>& numbers = recorded_once_[{of.recorded, bytes, op.label}];
   if (numbers.empty()) {

@@ -22,15 +22,15 @@ namespace shardrun::runtime {
 struct TransportSet {
   std::vector<plugins::Transport> transports;
   IdVector<mesh::AxisId, std::size_t> of_axis;
-  bool in_order = false;  ///< sums are added in the order of the ranks; see plugins::OpRequest
-  bool checked = false;   ///< every message carries a hash, which its receiver compares; see plugins::OpRequest
+  bool in_order = false;  ///< sums are added in the order of the ranks: SR_OP_FLAG_IN_ORDER
+  bool checked = false;   ///< see plugins::TransportSetup
   /// Per axis, whether its transport moves memory of the job's device that the host cannot address. Empty: none does.
   IdVector<mesh::AxisId, bool> moves_device_memory = {};
   std::uint32_t device_memory = 0;  ///< SR_MEMORY_... of that memory
 };
 
 /// Whether a transport moves the memory of a device that the host cannot address, in the order of the device's queues.
-[[nodiscard]] bool moves_memory_of(const device::Device& device, const plugins::TransportProps& props);
+[[nodiscard]] bool moves_memory_of(const device::Device& device, const sdk::Props& props);
 
 /// Asks the transports for the scratch of a transfer. `set` outlives the result, which throws Error where a transport
 /// lacks an operation on the device's memory that can be made of others in host memory alone.
@@ -69,7 +69,7 @@ class Collectives final : public Communicator, private QueuedTransfers {
                                     std::int64_t rank);
   /// Prepares and starts an operation, which ends with finish_once(). Members start those of a group in one order. The
   /// group numbers `op`. Throws Error.
-  [[nodiscard]] Handle start_once(std::size_t group, plugins::OpRequest op);
+  [[nodiscard]] Handle start_once(std::size_t group, sdk::OpSpec op);
   [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
   /// Waits and frees it. Throws its error.
   void finish_once(Handle op);

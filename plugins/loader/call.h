@@ -1,7 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <shardrun/plugin.h>
+#include <shardrun/sdk/plugin.hpp>
 
 #include <cstring>
 #include <exception>
@@ -50,36 +50,55 @@ class Invalid : public Error {
   std::string setting_;
 };
 
-/// Writes `text` to the other side's error, cut to fit.
-inline void write_text(sr_error* error, std::string_view text) noexcept {
-  if (error != nullptr && error->struct_size >= SR_ERROR_SIZE_1_0) {
-    const std::size_t length = text.size() < sizeof(error->text) ? text.size() : sizeof(error->text) - 1;
-    std::memcpy(error->text, text.data(), length);
-    error->text[length] = '\0';
-  }
-}
+/// The host's side of a writer that a plugin is given: it refuses what is invalid, and keeps the first refusal, so that
+/// the plugin cannot ignore it.
+class Recorder {
+ public:
+  Recorder() = default;
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
 
-/// Runs a function of the host that a plugin called. A failure of `act` is reported to the caller, after the name of
-/// the call. The first failure is also kept in `refusal`.
-template <class Name, class Act>
-std::int32_t record_call(std::optional<Error>& refusal, sr_error* error, Name name, Act act) noexcept {
-  const auto refuse = [&](Error given) {
-    write_text(error, given.message());
-    if (!refusal) {
-      refusal = std::move(given);
+  /// The first refusal, if there was one: an Error{job} as it was thrown, any other as Error{plugin} that names the
+  /// call.
+  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
+
+  /// Runs one of the writer's functions. `item`: what it is called for, or null. A failure is reported to the caller,
+  /// after the name of the call.
+  template <class Act>
+  std::int32_t recorded(sr_error* error, std::string_view function, const char* item, Act act) noexcept {
+    try {
+      try {
+        act();
+        return SR_OK;
+      } catch (const std::exception& failure) {
+        const std::string call =
+            item != nullptr ? fmt::format("{}('{}')", function, printable(excerpt(item))) : std::string(function);
+        const Error named(ErrorCode::plugin, fmt::format("{}: {}", call, failure.what()));
+        const auto* const thrown = dynamic_cast<const Error*>(&failure);
+        return refuse(error, named.message(), thrown != nullptr && thrown->code() == ErrorCode::job ? *thrown : named);
+      }
+    } catch (...) {
+      return refuse(error, "out of memory", Error(ErrorCode::internal, "out of memory"));
+    }
+  }
+
+ private:
+  std::int32_t refuse(sr_error* error, std::string_view text, const Error& kept) {
+    sdk::detail::write_error(error, text);
+    if (!refusal_) {
+      refusal_ = kept;
     }
     return SR_INVALID;
-  };
-  try {
-    try {
-      act();
-      return SR_OK;
-    } catch (const std::exception& failure) {
-      return refuse(Error(ErrorCode::plugin, fmt::format("{}: {}", name(), failure.what())));
-    }
-  } catch (...) {
-    return refuse(Error(ErrorCode::internal, "out of memory"));
   }
+
+  std::optional<Error> refusal_;
+};
+
+/// Runs a function of a writer whose `self` is a `Kind` of recorder.
+template <class Kind, class Act>
+std::int32_t record_in(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
+  auto& recorder = *static_cast<Kind*>(self);
+  return recorder.recorded(error, function, item, [&] { act(recorder); });
 }
 
 /// Calls a plugin's function: `call` takes an sr_error* and returns a status. A failure throws Error{"PREFIX: the

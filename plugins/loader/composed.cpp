@@ -29,9 +29,9 @@ OpSpec transfer(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std:
 }
 
 /// A member's part in an op, which may also be one side of a message.
-sdk::Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t members, Composition how) {
+sdk::Schedule part_in(const OpSpec& op, std::uint32_t rank, std::uint32_t members) {
   if (sdk::find_opcode(op.opcode)->collective) {
-    return how.in_order ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
+    return is_in_order(op) ? sdk::schedule_in_order_of(op, rank, members) : sdk::schedule_of(op, rank, members);
   }
   sdk::Schedule schedule{.dtype = op.dtype, .stages = {{}}};
   const bool sends = op.opcode == SR_OP_SEND;
@@ -50,15 +50,14 @@ struct StageHashes {
 
 class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
  public:
-  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, Composition how,
-             std::vector<std::byte> scratch)
+  ComposedOp(std::shared_ptr<TransportGroup::State> group, const OpSpec& op, std::vector<std::byte> scratch)
       : group_(std::move(group)),
         op_(op),
-        schedule_(schedule_of(op, group_->rank, group_->size, how)),
+        schedule_(part_in(op, group_->spec.rank, group_->spec.size())),
         buffers_(op, schedule_.dtype),
         scratch_(std::move(scratch)),
-        what_(fmt::format("group {}, {}", group_->name, sdk::describe(op))) {
-    for (std::size_t s = 0; how.checked && s < schedule_.stages.size(); ++s) {
+        what_(fmt::format("group {}, {}", group_->spec.name, sdk::describe(op))) {
+    for (std::size_t s = 0; group_->transport->setup.checked && s < schedule_.stages.size(); ++s) {
       hashes_.emplace_back(schedule_.stages[s]);
     }
     if (op.scratch && op.scratch->bytes > 0) {
@@ -85,7 +84,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void prepare(std::int64_t deadline) {
-    if (group_->size == 1) {
+    if (group_->spec.size() == 1) {
       return;
     }
     ComposedGroup& composed = group_->composing(deadline);
@@ -143,12 +142,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   bool wait(std::int64_t deadline) override {
     return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::from_border(deadline)); });
   }
-  std::optional<OpTimes> times() override {
-    if (!is_on_worker_) {
-      return std::nullopt;
-    }
-    const sdk::Worker::TaskTimes times = worker().times(*this);
-    return OpTimes{times.begun, times.ended};
+  std::optional<sdk::OpTimes> times() override {
+    return is_on_worker_ ? std::optional(worker().times(*this)) : std::nullopt;
   }
 
  private:
@@ -187,12 +182,12 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
 
   /// Why the members' ops do not match; nothing where they do.
   std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
-    sdk::Agreement agreement(op_, group_->rank, group_->size);
+    sdk::Agreement agreement(op_, group_->spec.rank, group_->spec.size());
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
       std::vector<OpSpec> batch;
       const std::uint64_t bytes = agreement.bytes(round);
-      for (std::uint32_t peer = 0; peer < group_->size; ++peer) {
-        if (peer != group_->rank) {
+      for (std::uint32_t peer = 0; peer < group_->spec.size(); ++peer) {
+        if (peer != group_->spec.rank) {
           batch.push_back(transfer(SR_OP_SEND, peer, id, SR_DTYPE_U8, bytes,
                                    {.data = agreement.outgoing(round, peer), .bytes = bytes}, op_.label));
           batch.push_back(transfer(SR_OP_RECV, peer, id, SR_DTYPE_U8, bytes,
@@ -276,8 +271,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
                 "sent is {:016x}, and of what arrived {:016x}. The transport, the network or a memory has "
                 "changed them. Nothing of this step is saved. Run the job again from its newest checkpoint, and "
                 "without that link if it happens again",
-                receives[i].peer, group_->members[receives[i].peer], group_->rank, group_->members[group_->rank],
-                expected, found));
+                receives[i].peer, group_->spec.members[receives[i].peer], group_->spec.rank,
+                group_->spec.members[group_->spec.rank], expected, found));
       }
     }
   }
@@ -320,11 +315,10 @@ constexpr std::uint64_t composed_ids = std::uint64_t{1} << 63U;
 
 ComposedGroup::ComposedGroup(const TransportGroup::State& parent, std::int64_t deadline)
     : parent_(parent), transport_(*parent.transport), worker_([this] { abort_both(); }) {
-  handle_ = create_group(transport_, {.name = parent.name,
-                                      .id = parent.id | composed_ids,
-                                      .rank = parent.rank,
-                                      .members = parent.members,
-                                      .deadline = deadline});
+  sdk::GroupSpec spec = parent.spec;
+  spec.id |= composed_ids;
+  spec.deadline = deadline;
+  handle_ = create_group(transport_, spec);
 }
 
 ComposedGroup::~ComposedGroup() {
@@ -354,10 +348,10 @@ void ComposedGroup::check_parent() {
 std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t deadline) {
   std::vector<std::uint64_t> needed;
   for (const OpSpec& op : batch) {
-    needed.push_back(transport_.offered(op, parent_.size)->scratch_bytes);
+    needed.push_back(transport_.offered(op, parent_.spec.size())->scratch_bytes);
   }
   std::vector<std::byte> scratch = provide_scratch(batch, needed);
-  const RawOps raw(batch);
+  const sdk::detail::WrittenOps raw(batch);
   sr_error error = empty_error();
   std::uint64_t handle = 0;
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
@@ -382,28 +376,27 @@ void ComposedGroup::free(std::uint64_t batch) noexcept {
   }
 }
 
-std::uint64_t hash_bytes(const OpRequest& op, std::uint32_t member, std::uint32_t members) {
+std::uint64_t hash_bytes(const OpSpec& op, std::uint32_t member, std::uint32_t members) {
   std::uint64_t messages = 0;
-  if (op.checked && members > 1) {
-    for (const sdk::ScheduleStage& stage :
-         schedule_of(spec_of(op), member, members, {.in_order = op.in_order}).stages) {
+  if (members > 1) {
+    for (const sdk::ScheduleStage& stage : part_in(op, member, members).stages) {
       messages += stage.sends.size();
     }
   }
   return messages * sizeof(std::uint64_t);
 }
 
-std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members, Composition how) {
-  return how.in_order ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
+std::uint64_t composed_scratch_bytes(const OpSpec& op, std::uint32_t members) {
+  return is_in_order(op) ? sdk::scratch_bytes_in_order_of(op, members) : sdk::scratch_bytes_of(op, members);
 }
 
 std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group, const OpSpec& op,
-                                               Composition how, std::vector<std::byte> scratch, std::int64_t deadline) {
-  auto composed = std::make_unique<ComposedOp>(group, op, how, std::move(scratch));
+                                               std::vector<std::byte> scratch, std::int64_t deadline) {
+  auto composed = std::make_unique<ComposedOp>(group, op, std::move(scratch));
   try {
     composed->prepare(deadline);
   } catch (const TransportError& error) {
-    fail(group->transport->what(fmt::format("group {}, preparing {}", group->name, sdk::describe(op))), error);
+    fail(group->transport->what(fmt::format("group {}, preparing {}", group->spec.name, sdk::describe(op))), error);
   }
   return composed;
 }

@@ -52,12 +52,12 @@ class ComposedGroup {
 };
 
 /// Scratch bytes of an op that is made of sends and receives.
-[[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members, Composition how);
+[[nodiscard]] std::uint64_t composed_scratch_bytes(const sdk::OpSpec& op, std::uint32_t members);
 
 /// Prepares `op` as sends and receives. For a collective, waits for the other members, which prepare the same op. `op`
 /// has the scratch that it needs; `scratch` may be its memory. Throws Error, also where the members' ops do not match.
 [[nodiscard]] std::unique_ptr<TransportOp::State> compose_op(std::shared_ptr<TransportGroup::State> group,
-                                                             const sdk::OpSpec& op, Composition how,
-                                                             std::vector<std::byte> scratch, std::int64_t deadline);
+                                                             const sdk::OpSpec& op, std::vector<std::byte> scratch,
+                                                             std::int64_t deadline);
 
 }  // namespace shardrun::plugins

@@ -90,27 +90,19 @@ EngineParameter parameter_from(const sr_engine_parameter* given) {
 }
 
 /// The host's side of sr_parameter_writer.
-class ParameterRecorder {
+class ParameterRecorder final : public Recorder {
  public:
   ParameterRecorder() {
     writer_.struct_size = sizeof(writer_);
     writer_.self = this;
     writer_.add_parameter = [](void* self, const sr_engine_parameter* parameter, sr_error* error) {
-      auto& to = *static_cast<ParameterRecorder*>(self);
-      return record_call(
-          to.refusal_, error,
-          [&] {
-            const char* const name = parameter != nullptr ? parameter->name : nullptr;
-            return fmt::format("add_parameter('{}')", name != nullptr ? printable(excerpt(name)) : "");
-          },
-          [&] { to.add(parameter_from(parameter)); });
+      return record_in<ParameterRecorder>(self, error, "add_parameter",
+                                          parameter != nullptr ? parameter->name : nullptr,
+                                          [&](ParameterRecorder& to) { to.add(parameter_from(parameter)); });
     };
   }
-  ParameterRecorder(const ParameterRecorder&) = delete;
-  ParameterRecorder& operator=(const ParameterRecorder&) = delete;
 
   [[nodiscard]] const sr_parameter_writer& writer() const noexcept { return writer_; }
-  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
   [[nodiscard]] std::vector<EngineParameter> take() { return std::move(parameters_); }
 
  private:
@@ -122,7 +114,6 @@ class ParameterRecorder {
   }
 
   sr_parameter_writer writer_{};
-  std::optional<Error> refusal_;
   std::vector<EngineParameter> parameters_;
 };
 
@@ -221,30 +212,27 @@ void EngineInstance::load_checkpoint(const std::vector<NamedArray>& tensors) {
 }
 
 void EngineInstance::forward(const ArrayView& input, const MakeArray& make) {
-  struct Maker {
-    const MakeArray& make;
-    std::optional<Error> refusal;
+  struct Maker final : Recorder {
     bool is_made = false;
-  } maker{.make = make, .refusal = {}};
+    const MakeArray* make = nullptr;
+  } maker;
+  maker.make = &make;
   sr_array_maker raw{sizeof(sr_array_maker), 0, &maker, nullptr};
   raw.make = [](void* self, const sr_array* like, void** data, sr_error* error) {
-    auto& to = *static_cast<Maker*>(self);
-    return record_call(
-        to.refusal, error, [] { return "its predictions"; },
-        [&] {
-          const ArrayView view = array_from(like, "the array");
-          if (to.is_made || view.element != SR_ELEMENT_F32) {
-            refuse_with(to.is_made ? "they are made twice" : "they are i32, expected f32");
-          }
-          to.is_made = true;
-          *data = to.make(view);
-        });
+    return record_in<Maker>(self, error, "its predictions", nullptr, [&](Maker& to) {
+      const ArrayView view = array_from(like, "the array");
+      if (to.is_made || view.element != SR_ELEMENT_F32) {
+        refuse_with(to.is_made ? "they are made twice" : "they are i32, expected f32");
+      }
+      to.is_made = true;
+      *data = (*to.make)(view);
+    });
   };
   const sr_array given = raw_array(input);
   call("forward", [&](const sr_engine& table, sr_error* error) {
     const std::int32_t status = table.forward(plugin_.table().self, engine_, &given, &raw, error);
     if (status == SR_OK && !maker.is_made) {
-      write_text(error, "it returned no predictions");
+      sdk::detail::write_error(error, "it returned no predictions");
       return SR_INTERNAL;
     }
     return status;

@@ -103,7 +103,7 @@ std::int32_t EngineInstance::Table::run_any(void* self, sr_error* error, std::st
       }
     }
     table.ranks_.end();
-    write_text(error, table.failure_->message());
+    sdk::detail::write_error(error, table.failure_->message());
   } catch (...) {
     // Out of memory: the failure has no text.
   }

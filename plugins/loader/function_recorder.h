@@ -18,7 +18,7 @@ namespace shardrun::plugins {
 [[nodiscard]] std::uint32_t value_number(graph::ValueId id);
 
 /// The host's side of sr_function_writer. It writes a function.
-class FunctionRecorder final : public GraphRecorder {
+class FunctionRecorder final : public Recorder {
  public:
   /// `rows`: samples of a call. `model`: the one whose own ops may be called.
   FunctionRecorder(graph::FunctionBuilder& builder, std::int64_t rows, std::string model);

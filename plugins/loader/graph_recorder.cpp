@@ -86,31 +86,6 @@ graph::TensorType type_from(const sr_tensor_type* given) {
   return type;
 }
 
-std::int32_t GraphRecorder::recorded(sr_error* error, std::string_view function, const char* item,
-                                     const std::function<void()>& act) noexcept {
-  std::optional<Error> of_job;
-  const bool is_first = !refusal_;
-  const std::int32_t status = record_call(
-      refusal_, error,
-      [&] {
-        return item != nullptr ? fmt::format("{}('{}')", function, printable(excerpt(item))) : std::string(function);
-      },
-      [&] {
-        try {
-          act();
-        } catch (const Error& refused) {
-          if (refused.code() == ErrorCode::job) {
-            of_job = refused;
-          }
-          throw;
-        }
-      });
-  if (of_job && is_first) {
-    refusal_ = std::move(of_job);
-  }
-  return status;
-}
-
 StateRecorder::StateRecorder(graph::Graph& graph) : graph_(graph) {
   writer_.struct_size = sizeof(writer_);
   writer_.self = this;

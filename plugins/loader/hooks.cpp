@@ -9,52 +9,44 @@
 #include "plugins/loader/call.h"
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
+#include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
 namespace {
 
-/// The host's side of sr_hook_writer. It keeps the first refusal, like PlanRecorder.
-class HookRecorder {
+/// The host's side of sr_hook_writer.
+class HookRecorder final : public Recorder {
  public:
   explicit HookRecorder(const sr_hook_group& group) : group_(group), elements_(1 + group.states, group.elements) {
     writer_.struct_size = sizeof(writer_);
     writer_.self = this;
     writer_.add_buffer = [](void* self, std::uint32_t element, std::uint64_t elements, sr_error* error) {
-      return record(self, error, "add_buffer", [&](HookRecorder& to) { to.add_buffer(element, elements); });
+      return record_in<HookRecorder>(self, error, "add_buffer", nullptr,
+                                     [&](HookRecorder& to) { to.add_buffer(element, elements); });
     };
     writer_.add_call = [](void* self, std::uint32_t call, sr_error* error) {
-      return record(self, error, "add_call", [&](HookRecorder& to) {
+      return record_in<HookRecorder>(self, error, "add_call", nullptr, [&](HookRecorder& to) {
         to.plan_.steps.push_back({.kind = plan::HookStep::Kind::call, .call = call});
       });
     };
     writer_.add_exchange = [](void* self, const sr_exchange* exchange, sr_error* error) {
-      return record(self, error, "add_exchange", [&](HookRecorder& to) {
+      return record_in<HookRecorder>(self, error, "add_exchange", nullptr, [&](HookRecorder& to) {
         to.add_exchange(read_struct<sr_exchange>(exchange, SR_EXCHANGE_SIZE_1_1, "the exchange"));
       });
     };
   }
-  HookRecorder(const HookRecorder&) = delete;
-  HookRecorder& operator=(const HookRecorder&) = delete;
 
   [[nodiscard]] const sr_hook_writer& writer() const noexcept { return writer_; }
-  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
   [[nodiscard]] plan::HookPlan finish() {
-    if (refusal_) {
-      throw *refusal_;
+    if (refusal()) {
+      throw *refusal();
     }
     return std::move(plan_);
   }
 
  private:
-  template <class Act>
-  static std::int32_t record(void* self, sr_error* error, const char* function, Act act) noexcept {
-    HookRecorder& recorder = *static_cast<HookRecorder*>(self);
-    return record_call(
-        recorder.refusal_, error, [&] { return std::string(function); }, [&] { act(recorder); });
-  }
-
   void add_buffer(std::uint32_t element, std::uint64_t elements) {
     if (element != SR_ELEMENT_F32 && element != SR_ELEMENT_I32) {
       refuse_with(fmt::format("there is no element type {}", element));
@@ -124,18 +116,18 @@ class HookRecorder {
   const sr_hook_group& group_;
   std::uint64_t added_ = 0;  ///< in all buffers
   sr_hook_writer writer_{};
-  std::optional<Error> refusal_;
   plan::HookPlan plan_;
   std::vector<std::uint64_t> elements_;  ///< of each buffer
 };
 
 }  // namespace
 
-Hooks::Hooks(Plugin plugin, StrategyRequest request, const plan::Plan& plan)
+Hooks::Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan)
     : plugin_(std::move(plugin)),
-      request_(std::move(request)),
-      options_(checked_with_defaults(plugin_.options(), request_.options)),
-      tables_(request_, options_),
+      given_(request.job),
+      options_(checked_with_defaults(plugin_.options(), request.options)),
+      raw_options_(raw_options(options_)),
+      job_(given_, raw_view(raw_options_)),
       name_(fmt::format("strategy '{}'", plugin_.manifest().name)) {
   functions_ = read_struct<sr_strategy>(plugin_.table().functions, SR_STRATEGY_SIZE_1_0, name_);
   for (const plan::Hook& hook : plan.hooks) {
@@ -179,7 +171,7 @@ plan::HookPlan Hooks::ask(const plan::HookGroup& group) const {
   try {
     const CallGuard guard(label_of(plugin_), "plan_hook", call_limit());
     call_plugin(prefix, ErrorCode::job, [&](sr_error* error) {
-      return functions_.plan_hook(plugin_.table().self, &tables_.job(), &tables.raw(), &recorder.writer(), error);
+      return functions_.plan_hook(plugin_.table().self, &job_.raw(), &tables.raw(), &recorder.writer(), error);
     });
   } catch (const Error&) {
     if (!recorder.refusal()) {
@@ -198,7 +190,7 @@ void Hooks::run(const HookTables& tables, sr_hook_call call) const {
   const plan::HookGroup& group = tables.group();
   call.struct_size = sizeof(call);
   call.group = &tables.raw();
-  call.job = &tables_.job();
+  call.job = &job_.raw();
   const auto function =
       group.kind == plan::HookKind::sync_gradients ? functions_.sync_gradients : functions_.after_step;
   try {

@@ -8,7 +8,7 @@
 
 #include "core/plan/plan.h"
 #include "plugins/loader/plugin.h"
-#include "plugins/loader/request.h"
+#include "plugins/loader/strategy.h"
 
 namespace shardrun::plugins {
 
@@ -32,7 +32,7 @@ class HookTables {
 class Hooks {
  public:
   /// Throws Error{plugin} where the strategy lacks a function that the plan needs.
-  Hooks(Plugin plugin, StrategyRequest request, const plan::Plan& plan);
+  Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan);
 
   /// What a hook needs for a group and does with it. Throws Error{plugin} where it fails or its answer is invalid,
   /// Error{job} where it refuses the job.
@@ -43,9 +43,10 @@ class Hooks {
 
  private:
   Plugin plugin_;
-  StrategyRequest request_;
+  sdk::Job given_;
   OptionValues options_;
-  RequestTables tables_;
+  std::vector<sr_option_value> raw_options_;
+  sdk::detail::WrittenJob job_;
   sr_strategy functions_{};
   std::string name_;  ///< "strategy 'x'", the prefix of its messages
 };

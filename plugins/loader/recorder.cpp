@@ -66,13 +66,6 @@ std::optional<plan::TensorRole> role_of(std::uint32_t role) {
   }
 }
 
-/// Runs one function of the writer. `what` names the call in a refusal.
-template <class Act>
-std::int32_t record(void* self, sr_error* error, std::string_view function, const char* item, Act act) noexcept {
-  PlanRecorder& recorder = *static_cast<PlanRecorder*>(self);
-  return recorder.recorded(error, function, item, [&] { act(recorder); });
-}
-
 }  // namespace
 
 struct PlanRecorder::Split {
@@ -136,59 +129,59 @@ PlanRecorder::PlanRecorder(const StrategyRequest& request) : request_(request) {
   writer_.struct_size = sizeof(writer_);
   writer_.self = this;
   writer_.add_mesh_axis = [](void* self, const char* name, std::uint32_t size, sr_error* error) {
-    return record(self, error, "add_mesh_axis", name, [&](PlanRecorder& to) { to.add_mesh_axis(name, size); });
+    return record_in<PlanRecorder>(self, error, "add_mesh_axis", name,
+                                   [&](PlanRecorder& to) { to.add_mesh_axis(name, size); });
   };
   writer_.place_axis = [](void* self, const char* axis, const char* const* mesh_axes, std::uint32_t count,
                           sr_error* error) {
-    return record(self, error, "place_axis", axis, [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
+    return record_in<PlanRecorder>(self, error, "place_axis", axis,
+                                   [&](PlanRecorder& to) { to.place_axis(axis, mesh_axes, count); });
   };
   writer_.place_tensor = [](void* self, const char* glob, std::uint32_t role, const sr_split* splits,
                             std::uint32_t count, std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_tensor", glob,
-                  [&](PlanRecorder& to) { to.place_tensor(glob, role, splits, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_tensor", glob,
+                                   [&](PlanRecorder& to) { to.place_tensor(glob, role, splits, count, stride); });
   };
   writer_.place_cut_point = [](void* self, const char* glob, const sr_split* splits, std::uint32_t count,
                                std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_cut_point", glob,
-                  [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_cut_point", glob,
+                                   [&](PlanRecorder& to) { to.place_cut_point(glob, splits, count, stride); });
   };
   writer_.set_bucket_bytes = [](void* self, std::uint64_t bytes, sr_error* error) {
-    return record(self, error, "set_bucket_bytes", nullptr, [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
+    return record_in<PlanRecorder>(self, error, "set_bucket_bytes", nullptr,
+                                   [&](PlanRecorder& to) { to.set_bucket_bytes(bytes); });
   };
   writer_.gather_at_use = [](void* self, const char* glob, const char* unit, std::uint32_t keep, sr_error* error) {
-    return record(self, error, "gather_at_use", glob, [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
+    return record_in<PlanRecorder>(self, error, "gather_at_use", glob,
+                                   [&](PlanRecorder& to) { to.gather_at_use(glob, unit, keep); });
   };
   writer_.place_layers = [](void* self, const char* mesh_axis, const sr_chunk* chunks, std::uint32_t count,
                             std::uint32_t stride, sr_error* error) {
-    return record(self, error, "place_layers", mesh_axis,
-                  [&](PlanRecorder& to) { to.place_layers(mesh_axis, chunks, count, stride); });
+    return record_in<PlanRecorder>(self, error, "place_layers", mesh_axis,
+                                   [&](PlanRecorder& to) { to.place_layers(mesh_axis, chunks, count, stride); });
   };
   writer_.set_actions = [](void* self, std::uint32_t stage, const sr_action* actions, std::uint32_t count,
                            std::uint32_t stride, sr_error* error) {
-    return record(self, error, "set_actions", nullptr,
-                  [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
+    return record_in<PlanRecorder>(self, error, "set_actions", nullptr,
+                                   [&](PlanRecorder& to) { to.set_actions(stage, actions, count, stride); });
   };
   writer_.sync_gradients = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
-    return record(self, error, "sync_gradients", glob,
-                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::sync_gradients, glob, mesh_axis, 1); });
+    return record_in<PlanRecorder>(self, error, "sync_gradients", glob, [&](PlanRecorder& to) {
+      to.set_hook(plan::HookKind::sync_gradients, glob, mesh_axis, 1);
+    });
   };
   writer_.after_step = [](void* self, const char* glob, const char* mesh_axis, std::uint32_t every, sr_error* error) {
-    return record(self, error, "after_step", glob,
-                  [&](PlanRecorder& to) { to.set_hook(plan::HookKind::after_step, glob, mesh_axis, every); });
+    return record_in<PlanRecorder>(self, error, "after_step", glob, [&](PlanRecorder& to) {
+      to.set_hook(plan::HookKind::after_step, glob, mesh_axis, every);
+    });
   };
   writer_.add_hook_state = [](void* self, std::uint32_t hook, const char* name, std::uint32_t begins, sr_error* error) {
-    return record(self, error, "add_hook_state", name,
-                  [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
+    return record_in<PlanRecorder>(self, error, "add_hook_state", name,
+                                   [&](PlanRecorder& to) { to.add_hook_state(hook, name, begins); });
   };
   writer_.vary = [](void* self, const char* glob, const char* mesh_axis, sr_error* error) {
-    return record(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
+    return record_in<PlanRecorder>(self, error, "vary", glob, [&](PlanRecorder& to) { to.vary(glob, mesh_axis); });
   };
-}
-
-std::int32_t PlanRecorder::recorded(sr_error* error, std::string_view function, const char* item,
-                                    const std::function<void()>& act) noexcept {
-  return record_call(
-      refusal_, error, [&] { return fmt::format("{}('{}')", function, item != nullptr ? item : ""); }, act);
 }
 
 void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
@@ -204,12 +197,12 @@ void PlanRecorder::add_mesh_axis(const char* name, std::uint32_t size) {
 
 void PlanRecorder::place_axis(const char* axis, const char* const* mesh_axes, std::uint32_t count) {
   const std::string_view given = required(axis, "the axis");
-  const auto found = std::ranges::find(request_.axes, given, &LogicalAxis::name);
-  if (found == request_.axes.end()) {
-    const std::vector<std::string> names = names_of(request_.axes);
+  const auto found = std::ranges::find(request_.graph.axes, given, &sdk::Axis::name);
+  if (found == request_.graph.axes.end()) {
+    const std::vector<std::string> names = names_of(request_.graph.axes);
     refuse_with(fmt::format("the graph has no axis of that name{} {}", did_you_mean(given, names), known(names)));
   }
-  axes_[static_cast<std::size_t>(found - request_.axes.begin())] = checked_mesh_axes(mesh_axes, count);
+  axes_[static_cast<std::size_t>(found - request_.graph.axes.begin())] = checked_mesh_axes(mesh_axes, count);
 }
 
 void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_split* splits, std::uint32_t count,
@@ -220,8 +213,8 @@ void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_s
   }
   std::vector<Split> read = read_splits(splits, count, stride);
   const std::vector<std::string> flat = Split::take_flat(read);
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    const TensorSummary& tensor = request_.tensors[index];
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    const sdk::Tensor& tensor = request_.graph.tensors[index];
     tensors_[{index, *known_role}] = {tensor.name, *known_role, Split::over(tensor, read), flat};
   }
 }
@@ -229,8 +222,8 @@ void PlanRecorder::place_tensor(const char* glob, std::uint32_t role, const sr_s
 void PlanRecorder::place_cut_point(const char* glob, const sr_split* splits, std::uint32_t count,
                                    std::uint32_t stride) {
   const std::vector<Split> read = read_splits(splits, count, stride);
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.cut_points, "cut point")) {
-    cut_points_[index] = Split::over(request_.cut_points[index], read);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.cut_points, "cut point")) {
+    cut_points_[index] = Split::over(request_.graph.cut_points[index], read);
   }
 }
 
@@ -238,8 +231,8 @@ void PlanRecorder::gather_at_use(const char* glob, const char* unit, std::uint32
   if (keep > 1) {
     refuse_with(fmt::format("keep is {}, expected 0 or 1", keep));
   }
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    const std::string& tensor = request_.tensors[index].name;
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    const std::string& tensor = request_.graph.tensors[index].name;
     gathers_[index] = {tensor, unit == nullptr ? tensor : std::string(required(unit, "the unit")), keep == 1};
   }
 }
@@ -257,7 +250,7 @@ void PlanRecorder::place_layers(const char* mesh_axis, const sr_chunk* chunks, s
   for (std::uint32_t c = 0; c < count; ++c) {
     const auto raw = read_element<sr_chunk>(chunks, stride, c, SR_CHUNK_SIZE_1_1, fmt::format("chunk {}", c));
     const std::uint32_t least = c == 0 ? 0 : pipeline_.chunks.back().first_layer;
-    const std::size_t most = c == 0 ? 0 : request_.layers.size();
+    const std::size_t most = c == 0 ? 0 : request_.graph.layers.size();
     if (raw.first_layer < least || raw.first_layer > most) {
       refuse_with(fmt::format("chunk {} begins with layer {}, expected {} to {}", c, raw.first_layer, least, most));
     }
@@ -291,9 +284,9 @@ void PlanRecorder::set_hook(plan::HookKind kind, const char* glob, const char* m
     refuse_with("every is 0 steps, expected at least 1");
   }
   plan::Hook hook{.kind = kind, .mesh_axis = checked_mesh_axes(&mesh_axis, 1).front(), .every = every};
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
-    if (request_.tensors[index].kind == TensorKind::parameter) {
-      hook.tensors.push_back(request_.tensors[index].name);
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
+    if (request_.graph.tensors[index].kind == SR_TENSOR_PARAMETER) {
+      hook.tensors.push_back(request_.graph.tensors[index].name);
     }
   }
   if (hook.tensors.empty()) {
@@ -330,7 +323,7 @@ void PlanRecorder::add_hook_state(std::uint32_t hook, const char* name, std::uin
 
 void PlanRecorder::vary(const char* glob, const char* mesh_axis) {
   const std::string axis = checked_mesh_axes(&mesh_axis, 1).front();
-  for (const std::size_t index : matches_of(required(glob, "the name"), request_.tensors, "tensor")) {
+  for (const std::size_t index : matches_of(required(glob, "the name"), request_.graph.tensors, "tensor")) {
     varying_[index].insert(axis);
   }
 }
@@ -373,8 +366,8 @@ std::vector<PlanRecorder::Split> PlanRecorder::read_splits(const sr_split* split
 }
 
 plan::Plan PlanRecorder::finish() const {
-  if (refusal_) {
-    throw *refusal_;
+  if (refusal()) {
+    throw *refusal();
   }
   std::uint64_t product = 1;
   std::vector<std::string> sizes;
@@ -382,13 +375,13 @@ plan::Plan PlanRecorder::finish() const {
     product = std::min<std::uint64_t>(product * axis.size, UINT32_MAX);
     sizes.push_back(fmt::format("{} = {}", axis.name, axis.size));
   }
-  if (product != request_.ranks) {
+  if (product != request_.job.ranks) {
     refuse_with(fmt::format("its mesh ({}) has {} places, but the job has {} ranks",
                             sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", ")), product,
-                            request_.ranks));
+                            request_.job.ranks));
   }
-  for (const plan::MeshAxis& wanted : request_.mesh) {
-    if (wanted.size > 1 && std::ranges::find(mesh_, wanted) == mesh_.end()) {
+  for (const sdk::MeshAxis& wanted : request_.job.mesh) {
+    if (wanted.size > 1 && std::ranges::find(mesh_, plan::MeshAxis{wanted.name, wanted.size}) == mesh_.end()) {
       refuse_with(fmt::format("the job's mesh has {} = {}, but the plan's has not ({})", wanted.name, wanted.size,
                               sizes.empty() ? "no axis" : fmt::format("{}", fmt::join(sizes, ", "))));
     }
@@ -396,13 +389,13 @@ plan::Plan PlanRecorder::finish() const {
   plan::Plan plan;
   plan.mesh = mesh_;
   for (const auto& [index, mesh_axes] : axes_) {
-    plan.axes.push_back({request_.axes[index].name, mesh_axes});
+    plan.axes.push_back({request_.graph.axes[index].name, mesh_axes});
   }
   for (const auto& [key, placement] : tensors_) {
     plan.tensors.push_back(placement);
   }
   for (const auto& [index, dims] : cut_points_) {
-    plan.cut_points.push_back({request_.cut_points[index].name, dims});
+    plan.cut_points.push_back({request_.graph.cut_points[index].name, dims});
   }
   for (const auto& [index, gather] : gathers_) {
     plan.gathers.push_back(gather);
@@ -413,7 +406,7 @@ plan::Plan PlanRecorder::finish() const {
   std::ranges::sort(plan.hooks, {}, &plan::Hook::kind);
   for (const auto& [index, mesh_axes] : varying_) {
     for (const std::string& axis : mesh_axes) {
-      plan.varying.push_back({request_.tensors[index].name, axis});
+      plan.varying.push_back({request_.graph.tensors[index].name, axis});
     }
   }
   return plan;

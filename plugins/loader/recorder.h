@@ -2,33 +2,25 @@
 
 #include <shardrun/strategy.h>
 
-#include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
 #include "core/plan/plan.h"
+#include "plugins/loader/call.h"
 #include "plugins/loader/strategy.h"
 
 namespace shardrun::plugins {
 
-/// The host's side of sr_plan_writer. It records what a strategy writes, and refuses what is invalid. It keeps the
-/// first refusal, so a strategy cannot ignore it.
-class PlanRecorder {
+/// The host's side of sr_plan_writer. It records what a strategy writes.
+class PlanRecorder final : public Recorder {
  public:
   explicit PlanRecorder(const StrategyRequest& request);
-  PlanRecorder(const PlanRecorder&) = delete;
-  PlanRecorder& operator=(const PlanRecorder&) = delete;
 
   [[nodiscard]] const sr_plan_writer& writer() const noexcept { return writer_; }
-
-  /// The first refusal, if there was one.
-  [[nodiscard]] const std::optional<Error>& refusal() const noexcept { return refusal_; }
 
   /// The plan, after the strategy has returned. Throws the first refusal, or Error{plugin} for a plan that does not fit
   /// the ranks or omits a mesh axis of the job.
@@ -51,10 +43,6 @@ class PlanRecorder {
 
   void set_bucket_bytes(std::uint64_t bytes) noexcept { bucket_bytes_ = bytes; }
 
-  /// Runs a function of the writer, and keeps what it throws.
-  std::int32_t recorded(sr_error* error, std::string_view function, const char* item,
-                        const std::function<void()>& act) noexcept;
-
  private:
   struct Split;
 
@@ -63,7 +51,6 @@ class PlanRecorder {
 
   const StrategyRequest& request_;
   sr_plan_writer writer_{};
-  std::optional<Error> refusal_;
   std::vector<plan::MeshAxis> mesh_;
   // Indexed by position in the request, so that the plan does not depend on the order of the calls.
   std::map<std::size_t, std::vector<std::string>> axes_;

@@ -11,8 +11,8 @@
 #include "plugins/loader/find.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/hooks.h"
+#include "plugins/loader/option_values.h"
 #include "plugins/loader/recorder.h"
-#include "plugins/loader/request.h"
 #include "plugins/loader/structs.h"
 
 namespace shardrun::plugins {
@@ -67,12 +67,14 @@ plan::Plan Strategy::make_plan(const StrategyRequest& request) const {
   const sr_plugin& plugin = plugin_.table();
   const auto functions = read_struct<sr_strategy>(plugin.functions, SR_STRATEGY_SIZE_1_0, name);
   const OptionValues options = naming(name, [&] { return checked_with_defaults(plugin_.options(), request.options); });
-  const RequestTables tables(request, options);
+  const std::vector<sr_option_value> raw = raw_options(options);
+  const sdk::detail::WrittenJob job(request.job, raw_view(raw));
+  const sdk::detail::WrittenGraph graph(request.graph);
   PlanRecorder recorder(request);
   try {
     const CallGuard guard(label_of(plugin_), "make_plan", call_limit());
     call_plugin(name, ErrorCode::job, [&](sr_error* error) {
-      return functions.make_plan(plugin.self, &tables.job(), &tables.graph(), &recorder.writer(), error);
+      return functions.make_plan(plugin.self, &job.raw(), &graph.raw(), &recorder.writer(), error);
     });
   } catch (const Error&) {
     if (!recorder.refusal()) {

@@ -16,10 +16,10 @@
 namespace shardrun::plugins {
 namespace {
 
-sr_transport_setup raw_setup(const TransportState& state, const std::vector<sr_option_value>& options) noexcept {
-  return {
-      sizeof(sr_transport_setup), state.setup.world_size, options.data(), static_cast<std::uint32_t>(options.size()),
-      sizeof(sr_option_value),    &state.raw_host};
+sr_transport_setup raw_setup(const TransportState& state, const std::vector<sr_option_value>& options) {
+  const sdk::Setup setup{
+      .world_size = state.setup.world_size, .options = {}, .host = sdk::TransportHost(&state.raw_host)};
+  return sdk::detail::write(setup, raw_view(options));
 }
 
 bool is_complete(const sr_transport& all) noexcept {
@@ -137,21 +137,19 @@ std::string TransportState::what(std::string_view doing) const {
   return fmt::format("transport {}, {}", plugin.manifest().name, doing);
 }
 
-TransportProps TransportState::props() const {
+sdk::Props TransportState::props() const {
   sr_transport_props props{};
   props.struct_size = sizeof(props);
   call("asked for its properties", [&](sr_error* error) { return functions.props(self, &props, error); });
-  const std::uint32_t memory_kinds = props.memory_kinds != 0 ? props.memory_kinds : 1U << SR_MEMORY_HOST;
-  return {.same_host_only = (props.flags & SR_TRANSPORT_SAME_HOST) != 0,
-          .own_launcher_only = (props.flags & SR_TRANSPORT_OWN_LAUNCHER) != 0,
-          .moves_host_memory = (memory_kinds & (1U << SR_MEMORY_HOST)) != 0,
-          .memory_kinds = memory_kinds,
-          .queue_kinds = functions.op_enqueue != nullptr && functions.op_join != nullptr ? props.queue_kinds : 0};
+  if (functions.op_enqueue == nullptr || functions.op_join == nullptr) {
+    props.queue_kinds = 0;
+  }
+  return sdk::detail::read(props);
 }
 
-std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members, std::string* why) const {
-  const std::vector<sdk::OpSpec> specs = {op};
-  const RawOps raw(specs);
+std::optional<sdk::OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32_t members,
+                                                   std::string* why) const {
+  const sdk::detail::WrittenOps raw({&op, 1});
   sr_op_info info{};
   info.struct_size = sizeof(info);
   bool is_offered = true;
@@ -164,15 +162,15 @@ std::optional<OpInfo> TransportState::offered(const sdk::OpSpec& op, std::uint32
     return is_offered ? status : SR_OK;
   });
   const bool is_rounded_once = (info.flags & SR_OP_INFO_ROUNDED_ONCE) != 0 || !sdk::has_wide_partials(op, members);
-  if (!is_offered || (!is_rounded_once && is_in_host_memory(op) && props().moves_host_memory)) {
+  if (!is_offered || (!is_rounded_once && is_in_host_memory(op) && props().moves(SR_MEMORY_HOST))) {
     return std::nullopt;
   }
-  return OpInfo{.flags = info.flags, .scratch_bytes = info.scratch_bytes};
+  return sdk::detail::read(info);
 }
 
-std::optional<OpInfo> TransportState::offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const {
-  const std::optional<OpInfo> info = offered(op, members);
-  if (!info || members == 1 || !sdk::find_opcode(op.opcode)->reduces) {
+std::optional<sdk::OpInfo> TransportState::offered_as_asked(const sdk::OpSpec& op, std::uint32_t members) const {
+  const std::optional<sdk::OpInfo> info = setup.checked ? std::nullopt : offered(op, members);
+  if (!info || !is_in_order(op) || members == 1 || !sdk::find_opcode(op.opcode)->reduces) {
     return info;
   }
   const std::uint32_t needed =
@@ -193,34 +191,27 @@ Transport Transport::load(const Directories& directories, std::string_view name,
 const Manifest& Transport::manifest() const noexcept { return state_->plugin.manifest(); }
 const std::vector<OptionSpec>& Transport::options() const noexcept { return state_->plugin.options(); }
 
-void Transport::configure(TransportSetup setup) {
-  state_->is_given_setup = true;
-  state_->configure(std::move(setup));
-}
+void Transport::configure(TransportSetup setup) { state_->configure(std::move(setup)); }
 
-TransportProps Transport::props() const {
+sdk::Props Transport::props() const {
   state_->require_configured();
   return state_->props();
 }
 
-OpInfo Transport::query(const OpRequest& op, std::uint32_t members) const {
-  const sdk::OpSpec spec = spec_of(op);
+sdk::OpInfo Transport::query(const sdk::OpSpec& op, std::uint32_t members) const {
   try {
-    sdk::check(spec, members);
+    sdk::check(op, members);
   } catch (const sdk::TransportError& invalid) {
     fail(state_->what("asked for an op"), invalid);
   }
   state_->require_configured();
-  const std::optional<OpInfo> info = op.checked    ? std::nullopt
-                                     : op.in_order ? state_->offered_in_order(spec, members)
-                                                   : state_->offered(spec, members);
-  if (!info) {
-    require_host_memory(*state_, spec, members, {.in_order = op.in_order, .checked = op.checked});
+  if (const std::optional<sdk::OpInfo> info = state_->offered_as_asked(op, members)) {
+    return *info;
   }
-  return info ? *info
-              : OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(spec, members) |
-                                (op.in_order ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
-                       .scratch_bytes = composed_scratch_bytes(spec, members, {.in_order = op.in_order})};
+  require_host_memory(*state_, op, members);
+  return {.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(op, members) |
+                   (is_in_order(op) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0),
+          .scratch_bytes = composed_scratch_bytes(op, members)};
 }
 
 bool Transport::shares_first() const noexcept { return state_->functions.share_first != nullptr; }
@@ -236,30 +227,16 @@ bool Transport::share_first(std::uint32_t rank, std::uint32_t world_size, std::s
   return is_offered;
 }
 
-void Transport::open(const TransportConfig& config, TransportHost& host) {
+void Transport::open(sdk::Config config, TransportHost& host) {
   TransportState& state = *state_;
   if (!state.is_configured) {
-    state.configure({.options = config.options, .world_size = config.world_size});
+    state.configure({.options = {}, .world_size = config.world_size});
   }
-  const OptionValues values =
-      checked_with_defaults(state.plugin.options(), state.is_given_setup ? state.setup.options : config.options);
+  const OptionValues values = checked_with_defaults(state.plugin.options(), state.setup.options);
   const std::vector<sr_option_value> options = raw_options(values);
   state.host = &host;
-  sr_transport_config raw{};
-  raw.struct_size = sizeof(raw);
-  raw.rank = config.rank;
-  raw.world_size = config.world_size;
-  raw.local_rank = config.local_rank;
-  raw.local_world_size = config.local_world_size;
-  raw.host = &state.raw_host;
-  raw.job = config.job.c_str();
-  raw.address = config.address.c_str();
-  raw.options = options.data();
-  raw.option_count = static_cast<std::uint32_t>(options.size());
-  raw.option_stride = sizeof(sr_option_value);
-  raw.deadline = config.deadline;
-  raw.machines = config.machines.empty() ? nullptr : config.machines.data();
-  raw.secret = config.secret ? config.secret->data() : nullptr;
+  config.host = sdk::TransportHost(&state.raw_host);
+  const sr_transport_config raw = sdk::detail::write(config, raw_view(options));
   state.call(
       "opening", [&](sr_error* error) { return state.functions.open(state.self, &raw, error); },
       limit_of(config.deadline));
@@ -283,10 +260,12 @@ std::uint64_t Transport::register_memory(void* data, std::uint64_t bytes, int de
   return registration;
 }
 
-TransportGroup Transport::group(const GroupRequest& request) {
-  auto state = std::make_shared<TransportGroup::State>(state_, request);
-  if (request.checked && request.members.size() > 1) {
-    static_cast<void>(state->composing(request.deadline));
+TransportGroup Transport::group(const sdk::GroupSpec& spec) {
+  auto state = std::make_shared<TransportGroup::State>(state_, spec);
+  if (state_->setup.checked && spec.size() > 1) {
+    // Members that prepare ops of several groups in different orders would wait for each other if a group connected
+    // later.
+    static_cast<void>(state->composing(spec.deadline));
   }
   return TransportGroup(std::move(state));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <array>
+#include <shardrun/sdk/transport.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,54 +18,8 @@ namespace shardrun::plugins {
 class TransportQueue;
 struct TransportState;
 
-/// shardrun/transport.h as plain values. The header states the meaning of every field; numbers are the header's own.
-
-struct TransportProps {
-  bool same_host_only = false;
-  bool own_launcher_only = false;  ///< opens only in ranks that a launcher of its own started
-  bool moves_host_memory = false;
-  std::uint32_t memory_kinds = 0;  ///< that it moves: 1 << SR_MEMORY_... for each
-  std::uint32_t queue_kinds = 0;   ///< of queues that it takes by itself: 1 << SR_QUEUE_... for each
-};
-
-/// A buffer of host memory by default.
-struct HostBuffer {
-  void* data = nullptr;
-  std::uint64_t bytes = 0;
-  std::uint64_t registration = 0;
-  std::uint32_t kind = 1;  ///< SR_MEMORY_...
-  std::uint32_t device = 0;
-};
-
-struct OpRequest {
-  std::uint32_t opcode = 0;
-  std::uint32_t dtype = 0;
-  std::uint32_t reduction = 0;
-  std::uint32_t peer = 0;
-  std::uint32_t flags = 0;
-  std::uint64_t id = 0;
-  std::uint64_t count = 0;
-  std::vector<std::uint64_t> send_counts;
-  std::vector<std::uint64_t> recv_counts;
-  std::optional<HostBuffer> send;
-  std::optional<HostBuffer> recv;
-  std::optional<HostBuffer> scratch;  ///< an op in host memory that needs some and has none gets it from the loader
-  std::string label;
-  /// For ops that reduce: in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
-  /// If the transport cannot reduce in that order, the op is made of sends and receives.
-  bool in_order = false;
-  /// For ops in host memory: every message carries a hash of its bytes, which its receiver compares. The op is made of
-  /// sends and receives, a collective too, so that each message has one sender and one receiver.
-  bool checked = false;
-};
-
-/// Bytes of the hashes that a member sends with a checked op.
-[[nodiscard]] std::uint64_t hash_bytes(const OpRequest& op, std::uint32_t member, std::uint32_t members);
-
-struct OpInfo {
-  std::uint32_t flags = 0;
-  std::uint64_t scratch_bytes = 0;
-};
+/// Bytes of the hashes that a member sends with an op over a transport whose messages are checked.
+[[nodiscard]] std::uint64_t hash_bytes(const sdk::OpSpec& op, std::uint32_t member, std::uint32_t members);
 
 /// What the host provides to a transport. It outlives the transport. Any thread may call it.
 class TransportHost {
@@ -81,36 +36,19 @@ class TransportHost {
   [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
 };
 
-struct TransportConfig {
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_world_size = 1;
-  std::string job;       ///< unique to this run: [a-z0-9]+
-  std::string address;   ///< listeners bind to it
-  OptionValues options;  ///< for a transport that was not configured
-  std::int64_t deadline = INT64_MAX;
-  std::vector<std::uint32_t> machines = {};  ///< of each rank, its machine's number; empty: not known
-  /// The same on every rank of this run and known to no one else. Nothing: the transport gets none.
-  std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
-};
-
 /// What is known of a job before any of its processes runs.
 struct TransportSetup {
   OptionValues options;
   std::uint32_t world_size = 0;  ///< 0: not known
   /// The job's options for a transport that this one opens.
   std::function<OptionValues(const std::string& name)> options_of = {};
+  /// Every message carries a hash of its bytes, which its receiver compares. All ops are made of sends and receives in
+  /// host memory, collectives too, so that each message has one sender and one receiver.
+  bool checked = false;
 };
 
 /// Nanoseconds of the clock of all deadlines.
 [[nodiscard]] std::int64_t transport_clock() noexcept;
-
-/// When an op's latest run was in progress: when the transport began to work on it, and when it was complete.
-struct OpTimes {
-  std::int64_t begun = 0;
-  std::int64_t ended = 0;
-};
 
 /// A prepared op. start and wait allocate nothing unless they fail. Freed with the object.
 class TransportOp {
@@ -134,7 +72,7 @@ class TransportOp {
   /// Returns false where `deadline` passed first; the op continues.
   [[nodiscard]] bool wait(std::int64_t deadline);
   /// Of a complete op. Nothing where the transport does not report it. Allocates nothing where it does.
-  [[nodiscard]] std::optional<OpTimes> times();
+  [[nodiscard]] std::optional<sdk::OpTimes> times();
 
   struct State;
 
@@ -144,29 +82,19 @@ class TransportOp {
   std::unique_ptr<State> state_;
 };
 
-struct GroupRequest {
-  std::string name;
-  std::uint64_t id = 0;
-  std::uint32_t rank = 0;  ///< index into `members`
-  std::vector<std::uint32_t> members;
-  std::int64_t deadline = INT64_MAX;
-  /// Whether it is to have checked ops: then it connects at once what makes ops of sends and receives. Members that
-  /// prepare ops of several groups in different orders would wait for each other else.
-  bool checked = false;
-};
-
-/// A group of ranks. Its ids are below 2^63. Ops keep it alive.
+/// A group of ranks. Ops keep it alive.
 class TransportGroup {
  public:
   TransportGroup(TransportGroup&& other) noexcept;
   TransportGroup& operator=(TransportGroup&& other) noexcept;
   ~TransportGroup();
 
-  /// Prepares one collective, or sends and receives as one op. Copies everything except the buffers. A collective waits
+  /// Prepares one collective, or sends and receives as one op. Copies everything except the buffers. An op in host
+  /// memory that needs scratch and has none gets it from the loader. A collective waits
   /// for the other members. The first collective that the transport lacks connects a second group of these members. So
   /// collectives are prepared as groups are connected: by one thread at a time, in one order on all ranks. Throws
   /// Error, also where members prepare different ops.
-  [[nodiscard]] TransportOp prepare(const std::vector<OpRequest>& ops, std::int64_t deadline);
+  [[nodiscard]] TransportOp prepare(const std::vector<sdk::OpSpec>& ops, std::int64_t deadline);
   /// Any thread. Never throws: a group that cannot be aborted has failed already.
   void abort(const std::string& reason) noexcept;
   /// Why the group failed; nothing where it has not. Any thread.
@@ -196,22 +124,25 @@ class Transport {
   /// Passes the job's options, once, before all calls below. Without it the defaults apply. Throws Error{transport} for
   /// options that it refuses.
   void configure(TransportSetup setup);
-  [[nodiscard]] TransportProps props() const;
+  [[nodiscard]] sdk::Props props() const;
   /// What an op needs in a group of `members`; buffers may lack their data. Every collective is available: those that
-  /// the transport lacks are made of its sends and receives. Throws Error for an invalid op.
-  [[nodiscard]] OpInfo query(const OpRequest& op, std::uint32_t members) const;
+  /// the transport lacks, or does not run in the order that SR_OP_FLAG_IN_ORDER asks for, are made of its sends and
+  /// receives. Throws Error for an invalid op.
+  [[nodiscard]] sdk::OpInfo query(const sdk::OpSpec& op, std::uint32_t members) const;
 
   /// Whether ranks that another launcher started can learn through it where rank 0 is.
   [[nodiscard]] bool shares_first() const noexcept;
   /// Call it before `open`, on all ranks; it waits for all. `bytes` (at most 4096, as many on every rank) become rank
   /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
-  void open(const TransportConfig& config, TransportHost& host);
+  /// Fills in the options and the host of `config`. Its deadline is one of transport_clock().
+  void open(sdk::Config config, TransportHost& host);
   /// `descriptor`: of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: of CUDA
   /// memory.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
                                               std::uint32_t device = 0);
-  [[nodiscard]] TransportGroup group(const GroupRequest& request);
+  /// Its id is below 2^63, and its deadline one of transport_clock().
+  [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
 
  private:

@@ -21,7 +21,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
       : group_(std::move(group)),
         functions_(group_->transport->functions),
         self_(group_->transport->self),
-        queue_kinds_(group_->transport->props().queue_kinds),
+        props_(group_->transport->props()),
         what_(std::move(what)),
         scratch_(std::move(scratch)) {}
   NativeOp(const NativeOp&) = delete;
@@ -42,8 +42,8 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   void prepare(const std::vector<sdk::OpSpec>& specs, std::int64_t deadline) {
-    const RawOps raw(specs);
-    group_->transport->call(fmt::format("group {}, preparing {}", group_->name, sdk::describe(specs[0])),
+    const sdk::detail::WrittenOps raw(specs);
+    group_->transport->call(fmt::format("group {}, preparing {}", group_->spec.name, sdk::describe(specs[0])),
                             [&](sr_error* error) {
                               return functions_.op_prepare(self_, group_->handle, raw.data(), raw.size(), sizeof(sr_op),
                                                            deadline, &handle_, error);
@@ -121,17 +121,16 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     fail_as_group(status, error);
   }
 
-  std::optional<OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
+  std::optional<sdk::OpTimes> times() override { return is_on_worker_ ? times_on_worker_ : native_times(); }
 
  private:
   /// Whether the transport takes this queue, or `fail`s where no one does.
   [[nodiscard]] bool takes(const TransportQueue& queue) const {
     const std::uint32_t kind = queue.raw().kind;
-    const bool is_taken = kind < 32 && (queue_kinds_ >> kind & 1U) != 0;
-    if (!is_taken && kind != SR_QUEUE_HOST) {
+    if (!props_.takes(kind) && kind != SR_QUEUE_HOST) {
       fail(what_, {SR_UNIMPLEMENTED, fmt::format("queues of kind {} are not offered", kind)});
     }
-    return is_taken;
+    return props_.takes(kind);
   }
 
   template <class Act>
@@ -149,7 +148,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return what_; }
 
-  [[nodiscard]] std::optional<OpTimes> native_times() const {
+  [[nodiscard]] std::optional<sdk::OpTimes> native_times() const {
     if (functions_.op_times == nullptr) {
       return std::nullopt;
     }
@@ -157,7 +156,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     times.struct_size = sizeof(times);
     sr_error error = empty_error();
     const bool is_known = functions_.op_times(self_, handle_, &times, &error) == SR_OK;
-    return is_known ? std::optional(OpTimes{times.begun, times.ended}) : std::nullopt;
+    return is_known ? std::optional(sdk::detail::read(times)) : std::nullopt;
   }
 
   /// Where another op of the group failed first, on a worker, that failure is the reason for this one.
@@ -172,18 +171,18 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   const sr_transport& functions_;
   void* self_;
   std::uint64_t handle_ = 0;
-  std::uint32_t queue_kinds_;
+  sdk::Props props_;
   std::string what_;
   std::vector<std::byte> scratch_;  ///< where the host provides none
   bool is_on_worker_ = false;       ///< the latest run
-  std::optional<OpTimes> times_on_worker_;
+  std::optional<sdk::OpTimes> times_on_worker_;
 };
 
 void require_valid(const TransportGroup::State& group, const std::vector<sdk::OpSpec>& specs) {
   try {
-    sdk::validate(specs, group.rank, group.size);
+    sdk::validate(specs, group.spec.rank, group.spec.size());
   } catch (const sdk::TransportError& invalid) {
-    fail(group.transport->what(fmt::format("group {}", group.name)), invalid);
+    fail(group.transport->what(fmt::format("group {}", group.spec.name)), invalid);
   }
 }
 
@@ -193,7 +192,7 @@ void require_device_scratch(const TransportGroup::State& group, const std::vecto
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const std::uint64_t given = specs[i].scratch ? specs[i].scratch->bytes : 0;
     if (needed[i] > given && !is_in_host_memory(specs[i])) {
-      fail(group.transport->what(fmt::format("group {}, {}", group.name, sdk::describe(specs[i]))),
+      fail(group.transport->what(fmt::format("group {}, {}", group.spec.name, sdk::describe(specs[i]))),
            {SR_INVALID, fmt::format("it needs {} bytes of scratch in the device's memory, and has {}: plan it by "
                                     "Transport::query",
                                     needed[i], given)});
@@ -210,17 +209,16 @@ bool is_in_host_memory(const sdk::OpSpec& op) noexcept {
   return !is_elsewhere(op.send) && !is_elsewhere(op.recv);
 }
 
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
-                         Composition how) {
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members) {
   if (is_in_host_memory(op)) {
     return;
   }
-  if (how.checked) {
+  if (transport.setup.checked) {
     fail(transport.what(sdk::describe(op)),
          {SR_UNIMPLEMENTED, "[job] check = transfers makes it of sends and receives, in host memory alone"});
   }
   std::string why;
-  const bool lacks_order = transport.offered(op, members, &why).has_value() && how.in_order;
+  const bool lacks_order = transport.offered(op, members, &why).has_value() && is_in_order(op);
   fail(transport.what(sdk::describe(op)),
        {SR_UNIMPLEMENTED,
         fmt::format(
@@ -229,37 +227,26 @@ void require_host_memory(const TransportState& transport, const sdk::OpSpec& op,
             why.empty() ? "" : fmt::format(" ({})", why))});
 }
 
-std::uint64_t create_group(const TransportState& transport, const GroupRequest& request) {
-  sr_group raw{};
-  raw.struct_size = sizeof(raw);
-  raw.rank = request.rank;
-  raw.members = request.members.data();
-  raw.member_count = static_cast<std::uint32_t>(request.members.size());
-  raw.name = request.name.c_str();
-  raw.id = request.id;
-  raw.deadline = request.deadline;
+std::uint64_t create_group(const TransportState& transport, const sdk::GroupSpec& spec) {
+  const sr_group raw = sdk::detail::write(spec);
   std::uint64_t handle = 0;
-  transport.call(fmt::format("connecting group {}", request.name), [&](sr_error* error) {
+  transport.call(fmt::format("connecting group {}", spec.name), [&](sr_error* error) {
     return transport.functions.group_create(transport.self, &raw, &handle, error);
   });
   return handle;
 }
 
-TransportGroup::State::State(std::shared_ptr<TransportState> of, const GroupRequest& request)
-    : transport(std::move(of)),
-      name(request.name),
-      id(request.id),
-      rank(request.rank),
-      members(request.members),
-      size(static_cast<std::uint32_t>(request.members.size())) {
+TransportGroup::State::State(std::shared_ptr<TransportState> of, sdk::GroupSpec given)
+    : transport(std::move(of)), spec(std::move(given)) {
   if (!transport->is_open) {
-    throw Error(ErrorCode::internal, transport->what(fmt::format("group {} was asked for before it was opened", name)));
-  }
-  if (request.rank >= request.members.size()) {
     throw Error(ErrorCode::internal,
-                fmt::format("group {} has {} members, and this rank was said to be member {}", name, size, rank));
+                transport->what(fmt::format("group {} was asked for before it was opened", spec.name)));
   }
-  handle = create_group(*transport, request);
+  if (spec.rank >= spec.size()) {
+    throw Error(ErrorCode::internal, fmt::format("group {} has {} members, and this rank was said to be member {}",
+                                                 spec.name, spec.size(), spec.rank));
+  }
+  handle = create_group(*transport, spec);
 }
 
 TransportGroup::State::~State() {
@@ -327,33 +314,25 @@ TransportGroup::TransportGroup(TransportGroup&& other) noexcept = default;
 TransportGroup& TransportGroup::operator=(TransportGroup&& other) noexcept = default;
 TransportGroup::~TransportGroup() = default;
 
-TransportOp TransportGroup::prepare(const std::vector<OpRequest>& ops, std::int64_t deadline) {
-  std::vector<sdk::OpSpec> specs;
-  specs.reserve(ops.size());
-  for (const OpRequest& op : ops) {
-    specs.push_back(spec_of(op));
-  }
-  require_valid(*state_, specs);
-  const Composition how{.in_order = ops[0].in_order, .checked = ops[0].checked};
+TransportOp TransportGroup::prepare(const std::vector<sdk::OpSpec>& ops, std::int64_t deadline) {
+  require_valid(*state_, ops);
+  std::vector<sdk::OpSpec> specs = ops;
   bool is_offered = true;
   std::vector<std::uint64_t> needed;
   for (const sdk::OpSpec& spec : specs) {
-    const TransportState& transport = *state_->transport;
-    const std::optional<OpInfo> info = how.checked    ? std::nullopt
-                                       : how.in_order ? transport.offered_in_order(spec, state_->size)
-                                                      : transport.offered(spec, state_->size);
+    const std::optional<sdk::OpInfo> info = state_->transport->offered_as_asked(spec, state_->spec.size());
     is_offered = is_offered && info;
-    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->size, how));
+    needed.push_back(info ? info->scratch_bytes : composed_scratch_bytes(spec, state_->spec.size()));
   }
   if (!is_offered) {
-    require_host_memory(*state_->transport, specs[0], state_->size, how);
+    require_host_memory(*state_->transport, specs[0], state_->spec.size());
   }
   require_device_scratch(*state_, specs, needed);
   std::vector<std::byte> scratch = provide_scratch(specs, needed);
   if (!is_offered) {
-    return TransportOp(compose_op(state_, specs[0], how, std::move(scratch), deadline));
+    return TransportOp(compose_op(state_, specs[0], std::move(scratch), deadline));
   }
-  std::string what = state_->transport->what(fmt::format("group {}, {}", state_->name, sdk::describe(specs[0])));
+  std::string what = state_->transport->what(fmt::format("group {}, {}", state_->spec.name, sdk::describe(specs[0])));
   auto op = std::make_unique<NativeOp>(state_, std::move(what), std::move(scratch));
   op->prepare(specs, deadline);
   return TransportOp(std::move(op));
@@ -391,6 +370,6 @@ void TransportOp::enqueue(const TransportQueue& queue, std::int64_t timeout) { s
 void TransportOp::join(const TransportQueue& queue) { state_->join(queue); }
 bool TransportOp::test() { return state_->test(); }
 bool TransportOp::wait(std::int64_t deadline) { return state_->wait(deadline); }
-std::optional<OpTimes> TransportOp::times() { return state_->times(); }
+std::optional<sdk::OpTimes> TransportOp::times() { return state_->times(); }
 
 }  // namespace shardrun::plugins

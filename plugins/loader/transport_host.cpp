@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "plugins/loader/call.h"
 #include "plugins/loader/transport_state.h"
 
 namespace shardrun::plugins {
@@ -17,6 +18,29 @@ std::int32_t status_of(ErrorCode code) noexcept {
     case ErrorCode::job: return SR_INVALID;
     default: return SR_INTERNAL;
   }
+}
+
+ErrorCode code_of(std::int32_t status) noexcept {
+  switch (status) {
+    case SR_TIMEOUT: return ErrorCode::timeout;
+    case SR_ABORTED: return ErrorCode::aborted;
+    case SR_PEER_LOST: return ErrorCode::peer_lost;
+    default: return ErrorCode::transport;
+  }
+}
+
+/// "WHAT: TEXT". Omits what `what` ends with where the text begins with it, such as an op that the transport names
+/// itself.
+std::string joined(std::string_view what, std::string_view text) {
+  constexpr std::string_view between = ", ";
+  for (std::size_t at = what.find(between); at != std::string_view::npos; at = what.find(between, at + 1)) {
+    const std::string_view end = what.substr(at + between.size());
+    const std::string_view rest = text.starts_with(end) ? text.substr(end.size()) : std::string_view();
+    if (rest.starts_with(':') || rest.starts_with(' ')) {
+      return fmt::format("{}{}", what, rest);
+    }
+  }
+  return fmt::format("{}: {}", what, text);
 }
 
 TransportState& state_of(void* self) noexcept { return *static_cast<TransportState*>(self); }
@@ -96,6 +120,16 @@ std::int32_t transport_options(void* self, const char* name, const sr_option_val
 }
 
 }  // namespace
+
+sdk::TransportError failure_of(std::int32_t status, const sr_error& error) {
+  const std::string text = text_of(error);
+  const auto awaited = sdk::TransportError(status, error).awaited();
+  return {status, text.empty() ? fmt::format("status {}, and no reason given", status) : text, awaited};
+}
+
+void fail(std::string_view what, const sdk::TransportError& failure) {
+  throw Error(code_of(failure.status()), joined(what, failure.what()), failure.awaited());
+}
 
 sr_transport_host raw_host(TransportState& self) noexcept {
   return {sizeof(sr_transport_host), 0, &self, now, aborted, store_set, store_get, open_transport, transport_options};

@@ -15,7 +15,7 @@ std::int32_t serve_queue(sr_error* error, Act act) noexcept {
     act();
     return SR_OK;
   } catch (const std::exception& failure) {
-    write_text(error, failure.what());
+    sdk::detail::write_error(error, failure.what());
     return SR_INTERNAL;
   }
 }

@@ -20,11 +20,25 @@
 #include "core/base/printable.h"
 #include "plugins/loader/guard.h"
 #include "plugins/loader/transport.h"
-#include "plugins/loader/transport_raw.h"
 
 namespace shardrun::plugins {
 
 class ComposedGroup;
+
+[[nodiscard]] inline sr_error empty_error() noexcept {
+  sr_error error{};
+  error.struct_size = sizeof(error);
+  return error;
+}
+
+/// A plugin's failure, with a text that can be printed.
+[[nodiscard]] sdk::TransportError failure_of(std::int32_t status, const sr_error& error);
+
+/// Throws Error "WHAT: TEXT" with the code for an SR_... status.
+[[noreturn]] void fail(std::string_view what, const sdk::TransportError& failure);
+
+/// The host's functions for an opened transport. `self` is their first argument.
+[[nodiscard]] sr_transport_host raw_host(TransportState& self) noexcept;
 
 /// A transport that another one has opened, and its options.
 struct WrappedTransport {
@@ -67,14 +81,15 @@ struct TransportState {
   }
 
   /// REQUIRES: it is configured.
-  [[nodiscard]] TransportProps props() const;
+  [[nodiscard]] sdk::Props props() const;
   /// What the transport says of an op. Nothing where the host composes the op: where the transport does not offer it,
   /// or rounds partial sums in host memory. `why`: gets what the transport says where it does not offer it. Throws
   /// Error.
-  [[nodiscard]] std::optional<OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
-                                              std::string* why = nullptr) const;
-  /// The same for an op that is to reduce in order. Nothing where the transport reduces otherwise.
-  [[nodiscard]] std::optional<OpInfo> offered_in_order(const sdk::OpSpec& op, std::uint32_t members) const;
+  [[nodiscard]] std::optional<sdk::OpInfo> offered(const sdk::OpSpec& op, std::uint32_t members,
+                                                   std::string* why = nullptr) const;
+  /// The same of an op as the job asks for it: nothing either where it is to reduce in the order of the members and the
+  /// transport reduces otherwise, or where messages are checked.
+  [[nodiscard]] std::optional<sdk::OpInfo> offered_as_asked(const sdk::OpSpec& op, std::uint32_t members) const;
 
   /// Call it once, before other functions; otherwise the defaults apply.
   void configure(TransportSetup given);
@@ -92,7 +107,6 @@ struct TransportState {
   TransportHost* host = nullptr;  ///< set once it is open
   sr_transport_host raw_host{};
   bool is_configured = false;
-  bool is_given_setup = false;  ///< not only by default
   TransportSetup setup;
   std::size_t configuring = 0;  ///< depth of transports being configured, each opened by the one before
   bool is_open = false;
@@ -100,7 +114,7 @@ struct TransportState {
 };
 
 struct TransportGroup::State {
-  State(std::shared_ptr<TransportState> of, const GroupRequest& request);
+  State(std::shared_ptr<TransportState> of, sdk::GroupSpec given);
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
@@ -123,11 +137,7 @@ struct TransportGroup::State {
   void abort_native(const std::string& reason) const noexcept;
 
   std::shared_ptr<TransportState> transport;
-  std::string name;
-  std::uint64_t id = 0;
-  std::uint32_t rank = 0;
-  std::vector<std::uint32_t> members;
-  std::uint32_t size = 0;
+  sdk::GroupSpec spec;
   std::uint64_t handle = 0;
 
  private:
@@ -149,7 +159,7 @@ struct TransportOp::State {
   virtual void join(const TransportQueue& queue) = 0;
   [[nodiscard]] virtual bool test() = 0;
   [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
-  [[nodiscard]] virtual std::optional<OpTimes> times() = 0;
+  [[nodiscard]] virtual std::optional<sdk::OpTimes> times() = 0;
 };
 
 /// Gives each op the `needed` scratch that it does not bring, and returns the memory.
@@ -159,18 +169,14 @@ struct TransportOp::State {
 /// Whether this process can access the op's buffers. Those that are missing count as host memory.
 [[nodiscard]] bool is_in_host_memory(const sdk::OpSpec& op) noexcept;
 
-/// How an op is made of sends and receives: see OpRequest.
-struct Composition {
-  bool in_order = false;
-  bool checked = false;
-};
+/// Whether an op is to reduce in the order of the members, ((0 + 1) + 2) + …, with the same bits over every transport.
+[[nodiscard]] inline bool is_in_order(const sdk::OpSpec& op) noexcept { return (op.flags & SR_OP_FLAG_IN_ORDER) != 0; }
 
 /// An op that the transport lacks is made of sends and receives. In it this process itself reduces, so it must be able
 /// to access the buffers. Throws Error, which says what the transport lacks, or that the op was to be checked.
-void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members,
-                         Composition how);
+void require_host_memory(const TransportState& transport, const sdk::OpSpec& op, std::uint32_t members);
 
 /// Creates a group of the plugin's. Throws Error.
-[[nodiscard]] std::uint64_t create_group(const TransportState& transport, const GroupRequest& request);
+[[nodiscard]] std::uint64_t create_group(const TransportState& transport, const sdk::GroupSpec& spec);
 
 }  // namespace shardrun::plugins

@@ -39,14 +39,14 @@ std::vector<std::filesystem::path> releases(const std::string& kind) {
 
 StrategyRequest request_of(std::uint32_t ranks) {
   StrategyRequest request;
-  request.ranks = ranks;
-  request.mesh = {{"data", 2}, {"model", ranks / 2}};
+  request.job.ranks = ranks;
+  request.job.mesh = {{"data", 2}, {"model", ranks / 2}};
   request.options = {{"depth", std::int64_t{5}}, {"mode", std::string("tall")}};
-  request.tensors = {{"w", TensorKind::parameter, {8, 12}, {"embed", "mlp"}, 384, 0, 1},
-                     {"field", TensorKind::state, {9}, {"x"}, 36, -1, 0}};
-  request.axes = {{"batch", 16}, {"embed", 8}, {"mlp", 12}, {"x", 9}};
-  request.cut_points = {{"layer.0/residual", {16, 8}, {"batch", "embed"}, 512, 0}};
-  request.layers = {{"layer.0", 384, 10, 11, 12}};
+  request.graph.tensors = {{SR_TENSOR_PARAMETER, "w", {8, 12}, {"embed", "mlp"}, 384, 0, 1},
+                           {SR_TENSOR_STATE, "field", {9}, {"x"}, 36, -1, 0}};
+  request.graph.axes = {{"batch", 16}, {"embed", 8}, {"mlp", 12}, {"x", 9}};
+  request.graph.cut_points = {{"layer.0/residual", {16, 8}, {"batch", "embed"}, 512, 0}};
+  request.graph.layers = {{"layer.0", 384, 10, 11, 12}};
   return request;
 }
 
@@ -98,12 +98,12 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
     Transport frozen = Transport::load({release}, "frozen");
     std::array<float, 3> memory = {1, 2, 3};
     std::array<float, 3> result = {};
-    CHECK(frozen.props().same_host_only);
-    CHECK(frozen.props().moves_host_memory);
+    CHECK(frozen.props().has(SR_TRANSPORT_SAME_HOST));
+    CHECK(frozen.props().moves(SR_MEMORY_HOST));
 
-    frozen.open({.job = "j1", .address = "127.0.0.1", .options = {}}, host);
+    frozen.open({.job = "j1", .address = "127.0.0.1"}, host);
     const std::uint64_t registration = frozen.register_memory(memory.data(), sizeof(memory), -1);
-    TransportGroup group = frozen.group({.name = "data", .id = 1, .rank = 0, .members = {0}, .deadline = INT64_MAX});
+    TransportGroup group = frozen.group({.rank = 0, .members = {0}, .name = "data", .id = 1, .deadline = INT64_MAX});
     TransportOp op = group.prepare({{.opcode = SR_OP_ALL_REDUCE,
                                      .dtype = SR_DTYPE_F32,
                                      .reduction = SR_REDUCE_SUM,
@@ -111,8 +111,8 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
                                      .count = memory.size(),
                                      .send_counts = {},
                                      .recv_counts = {},
-                                     .send = HostBuffer{memory.data(), sizeof(memory), registration},
-                                     .recv = HostBuffer{result.data(), sizeof(result)},
+                                     .send = sdk::Buffer{memory.data(), sizeof(memory), registration},
+                                     .recv = sdk::Buffer{result.data(), sizeof(result)},
                                      .scratch = {},
                                      .label = "w"}},
                                    INT64_MAX);

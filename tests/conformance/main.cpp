@@ -45,7 +45,7 @@ int check(const plugins::Directories& directories, const std::string& only, cons
       }
       ++plugins;
       if (kind == plugins::PluginKind::transport &&
-          plugins::Transport::load(directories, name).props().own_launcher_only) {
+          plugins::Transport::load(directories, name).props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
         fmt::print("transport {}: not checked here, where no launcher of its own has started us\n", name);
         continue;
       }

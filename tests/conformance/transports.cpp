@@ -26,8 +26,8 @@ std::vector<std::string> transports_found() {
   const plugins::Directories directories = {SHARDRUN_BUILT_PLUGINS};
   std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
   std::erase_if(names, [&](const std::string& name) {
-    const plugins::TransportProps props = plugins::Transport::load(directories, name).props();
-    return props.own_launcher_only || !props.moves_host_memory;
+    const sdk::Props props = plugins::Transport::load(directories, name).props();
+    return props.has(SR_TRANSPORT_OWN_LAUNCHER) || !props.moves(SR_MEMORY_HOST);
   });
   for (const char* expected : {"gloo", "shm"}) {
     INFO(expected);
@@ -73,7 +73,7 @@ Refusals refusals(const std::string& transport, RequestOfRank request_of_rank) {
     auto group = rank.group();
     std::vector<float> data(100'000, 1.0F);
     std::vector<float> received(10);
-    const plugins::OpRequest request = request_of_rank(rank.rank(), data, received);
+    const sdk::OpSpec request = request_of_rank(rank.rank(), data, received);
     told.errors[rank.rank()] = error_of([&] { (void)group.prepare({request}, after(30)); });
     auto op = group.prepare({request_of(SR_OP_ALL_REDUCE, 2, 100'000, data)}, after(30));
     run(op);
@@ -103,7 +103,7 @@ TEST_CASE("a mismatch is reported to the member that agrees with both, too", "[c
     INFO(transport);
     const Refusals told =
         refusals(transport, [](std::uint32_t rank, std::vector<float>& data, std::vector<float>& received) {
-          plugins::OpRequest request = request_of(SR_OP_ALL_TO_ALLV, 1, 0, data);
+          sdk::OpSpec request = request_of(SR_OP_ALL_TO_ALLV, 1, 0, data);
           request.recv = buffer_of(received);
           request.send_counts = request.recv_counts = {1, 1, 1};
           request.send_counts[1] = rank == 0 ? 2 : 1;

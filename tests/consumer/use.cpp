@@ -13,8 +13,8 @@ using namespace shardrun::plugins;
 int main() try {
   const Directories directories = plugin_directories({}, nullptr);
   StrategyRequest request;
-  request.ranks = 3;
-  request.tensors = {{"w", TensorKind::parameter, {4, 6}, {"in", "out"}, 96, -1, 0}};
+  request.job.ranks = 3;
+  request.graph.tensors = {{SR_TENSOR_PARAMETER, "w", {4, 6}, {"in", "out"}, 96, -1, 0}};
 
   const Plan columns = Strategy::open(directories, "columns").make_plan(request);
   const Plan plain = Strategy::open(directories, "plain").make_plan(request);

@@ -102,7 +102,7 @@ bool moves_by_itself(const std::filesystem::path& folder, const std::string& nam
   const plugins::Transport transport = plugins::Transport::load({folder}, name);
   const bool wraps = std::any_of(transport.options().begin(), transport.options().end(),
                                  [](const OptionSpec& option) { return option.names_transport; });
-  return !wraps && transport.props().moves_host_memory;
+  return !wraps && transport.props().moves(SR_MEMORY_HOST);
 }
 
 }  // namespace

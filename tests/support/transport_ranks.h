@@ -108,7 +108,7 @@ class Rank {
   [[nodiscard]] plugins::TransportGroup group(std::uint64_t id = 1, double seconds = 30) {
     std::vector<std::uint32_t> members(n_);
     std::iota(members.begin(), members.end(), 0U);
-    return transport_.group({.name = "all", .id = id, .rank = rank_, .members = members, .deadline = after(seconds)});
+    return transport_.group({.rank = rank_, .members = members, .name = "all", .id = id, .deadline = after(seconds)});
   }
 
  private:
@@ -150,14 +150,14 @@ inline void run_ranks(const std::string& transport, std::uint32_t n, const std::
 }
 
 template <class T>
-[[nodiscard]] plugins::HostBuffer buffer_of(std::vector<T>& data) {
+[[nodiscard]] sdk::Buffer buffer_of(std::vector<T>& data) {
   return {data.data(), data.size() * sizeof(T)};
 }
 
 /// Of float32; in place where it has two buffers.
-[[nodiscard]] inline plugins::OpRequest request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count,
-                                                   std::vector<float>& data, std::uint32_t peer = 0) {
-  plugins::OpRequest request;
+[[nodiscard]] inline sdk::OpSpec request_of(std::uint32_t opcode, std::uint64_t id, std::uint64_t count,
+                                            std::vector<float>& data, std::uint32_t peer = 0) {
+  sdk::OpSpec request;
   request.opcode = opcode;
   request.dtype = SR_DTYPE_F32;
   request.reduction = SR_REDUCE_SUM;

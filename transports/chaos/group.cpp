@@ -196,7 +196,7 @@ std::int32_t FaultyGroup::prepare(const sr_op* ops, std::uint32_t count, std::ui
                                   std::uint64_t* handle, sr_error* error) {
   const std::lock_guard lock(mutex_);
   std::vector<sdk::OpSpec> specs;
-  sdk::for_each(ops, count, stride, [&](const sr_op& op) { specs.push_back(sdk::detail::read_op(op, size())); });
+  sdk::for_each(ops, count, stride, [&](const sr_op& op) { specs.push_back(sdk::detail::read(op, size())); });
   RawSubset others(ops, stride);
   RawSubset lost(ops, stride);
   for (std::uint32_t i = 0; i < count; ++i) {

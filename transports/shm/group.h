@@ -138,10 +138,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   // a queued task a little later.
   void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, deadline); }
   [[nodiscard]] bool wait(Worker::Task& task, std::int64_t deadline) { return worker_.wait(task, deadline); }
-  [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) {
-    const Worker::TaskTimes times = worker_.times(task);
-    return {times.begun, times.ended};
-  }
+  [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) { return worker_.times(task); }
 
   /// Runs an op on the caller's thread. A failure there fails the group too. `advance(until)` returns whether the op is
   /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws

@@ -86,7 +86,7 @@ TEST_CASE("what members send fits what others receive, and V forms have uneven b
 
 TEST_CASE("sends go round in a ring, each with an id of its own", "[bench]") {
   const Case each{.opcode = SR_OP_SEND, .dtype = SR_DTYPE_F32, .count = 4};
-  const auto requests = requests_of(each, 3, 1, 10);
+  const auto requests = specs_of(each, 3, 1, 10);
   REQUIRE(requests.size() == 2);
   CHECK(requests[0].peer == 2);
   CHECK(requests[0].id == 11);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "plugins/loader/transport_raw.h"
+#include "plugins/loader/transport_state.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun;

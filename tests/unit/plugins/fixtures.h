@@ -20,19 +20,18 @@ inline std::string open_error(std::string_view name, const plugins::Directories&
 
 /// A small program: one layer with a matrix and a vector, one tensor with an axis twice, a cut point a layer.
 inline plugins::StrategyRequest small_request(std::uint32_t ranks) {
-  using plugins::TensorKind;
   plugins::StrategyRequest request;
-  request.ranks = ranks;
-  request.tensors = {
-      {"w", TensorKind::parameter, {8, 12}, {"embed", "mlp"}, 384, 0, 1},
-      {"b", TensorKind::parameter, {12}, {""}, 48, -1, 0},
-      {"square", TensorKind::parameter, {8, 8}, {"embed", "embed"}, 256, -1, 1},
-      {"field", TensorKind::state, {100, 4}, {"x", "y"}, 1600, -1, 0},
+  request.job.ranks = ranks;
+  request.graph.tensors = {
+      {SR_TENSOR_PARAMETER, "w", {8, 12}, {"embed", "mlp"}, 384, 0, 1},
+      {SR_TENSOR_PARAMETER, "b", {12}, {""}, 48, -1, 0},
+      {SR_TENSOR_PARAMETER, "square", {8, 8}, {"embed", "embed"}, 256, -1, 1},
+      {SR_TENSOR_STATE, "field", {100, 4}, {"x", "y"}, 1600, -1, 0},
   };
-  request.axes = {{"batch", 16}, {"seq", 32}, {"embed", 8}, {"mlp", 12}, {"heads", 7}, {"x", 100}, {"y", 4}};
-  request.cut_points = {{"layer.0/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 0},
-                        {"layer.1/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 1}};
-  request.layers = {{"layer.0", 384, 1000, 1001, 1002}, {"layer.1", 0, 2000, 2001, 2002}};
+  request.graph.axes = {{"batch", 16}, {"seq", 32}, {"embed", 8}, {"mlp", 12}, {"heads", 7}, {"x", 100}, {"y", 4}};
+  request.graph.cut_points = {{"layer.0/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 0},
+                              {"layer.1/residual", {16, 32, 8}, {"batch", "seq", "embed"}, 16384, 1}};
+  request.graph.layers = {{"layer.0", 384, 1000, 1001, 1002}, {"layer.1", 0, 2000, 2001, 2002}};
   return request;
 }
 

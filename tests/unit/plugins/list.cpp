@@ -131,9 +131,9 @@ TEST_CASE("single splits nothing", "[plugins]") {
   StrategyRequest request = small_request(1);
   CHECK(single.make_plan(request) == plan::Plan{.strategy = "single"});
 
-  request.mesh = {{"data", 1}, {"model", 1}};
+  request.job.mesh = {{"data", 1}, {"model", 1}};
   const plan::Plan plan = single.make_plan(request);
-  CHECK(plan.mesh == request.mesh);
+  CHECK(plan.mesh == std::vector<plan::MeshAxis>{{"data", 1}, {"model", 1}});
   CHECK(plan.axes.empty());
 }
 
@@ -147,8 +147,8 @@ TEST_CASE("single refuses a job of several ranks and says what to do", "[plugins
         "2: strategy 'single': it keeps everything on one rank, but the job has 4 ranks: set ranks = 1 in [job], or "
         "choose a strategy that splits ('shardrun plugins' lists them)");
 
-  request.ranks = 1;
-  request.mesh = {{"data", 2}};
+  request.job.ranks = 1;
+  request.job.mesh = {{"data", 2}};
   CHECK(error(request) ==
         "2: strategy 'single': it keeps everything on one rank, but [mesh] has data = 2: set it to 1 or leave [mesh] "
         "out");

@@ -54,7 +54,7 @@ TEST_CASE("a strategy reads all of the request", "[plugins]") {
   };
   const Strategy echo = Strategy::open(fixtures, "echo", keep);
   StrategyRequest request = small_request(2);
-  request.mesh = {{"data", 2}, {"model", 1}};
+  request.job.mesh = {{"data", 2}, {"model", 1}};
   request.options = {{"depth", std::int64_t{5}}, {"note", "über"}};
 
   static_cast<void>(echo.make_plan(request));
@@ -148,9 +148,9 @@ TEST_CASE("a plan must hold the job's mesh", "[plugins]") {
   const Strategy rows = Strategy::open(fixtures, "rows");
   StrategyRequest request = small_request(4);
 
-  request.mesh = {{"data", 4}, {"model", 1}};
+  request.job.mesh = {{"data", 4}, {"model", 1}};
   CHECK(plan_error(rows, request) == "nothing");
-  request.mesh = {{"data", 2}, {"model", 2}};
+  request.job.mesh = {{"data", 2}, {"model", 2}};
   CHECK_THAT(plan_error(rows, request), Contains("the job's mesh has data = 2, but the plan's has not (data = 4)"));
 }
 

@@ -35,12 +35,8 @@ class MapHost final : public TransportHost {
   std::string suffix;
 };
 
-TransportConfig config_of(std::uint32_t world_size, OptionValues options = {}) {
-  return {.world_size = world_size,
-          .local_world_size = world_size,
-          .job = "j1",
-          .address = "127.0.0.1",
-          .options = std::move(options)};
+sdk::Config config_of(std::uint32_t world_size) {
+  return {.world_size = world_size, .local_world_size = world_size, .job = "j1", .address = "127.0.0.1"};
 }
 
 Transport opened_solo(MapHost& host) {
@@ -50,17 +46,17 @@ Transport opened_solo(MapHost& host) {
 }
 
 TransportGroup alone(Transport& transport) {
-  return transport.group({.name = "data", .id = 1, .members = {0}, .deadline = never});
+  return transport.group({.members = {0}, .name = "data", .id = 1, .deadline = never});
 }
 
-OpRequest reduction(std::vector<float>& send, std::vector<float>& recv) {
+sdk::OpSpec reduction(std::vector<float>& send, std::vector<float>& recv) {
   return {.opcode = SR_OP_ALL_REDUCE,
           .dtype = SR_DTYPE_F32,
           .reduction = SR_REDUCE_SUM,
           .id = 1,
           .count = send.size(),
-          .send = HostBuffer{send.data(), send.size() * sizeof(float)},
-          .recv = HostBuffer{recv.data(), recv.size() * sizeof(float)},
+          .send = sdk::Buffer{send.data(), send.size() * sizeof(float)},
+          .recv = sdk::Buffer{recv.data(), recv.size() * sizeof(float)},
           .label = "weights"};
 }
 
@@ -73,13 +69,13 @@ TEST_CASE("a transport's properties are known before it is opened", "[plugins]")
   CHECK(solo.manifest().name == "solo");
   REQUIRE(solo.options().size() == 1);
   CHECK(solo.options()[0].name == "loud");
-  CHECK(solo.props().same_host_only);
-  CHECK(solo.props().moves_host_memory);  // it names no kinds of memory
+  CHECK(solo.props().has(SR_TRANSPORT_SAME_HOST));
+  CHECK(solo.props().moves(SR_MEMORY_HOST));  // it names no kinds of memory
   CHECK(solo.props().memory_kinds == 1U << SR_MEMORY_HOST);
   CHECK(solo.props().queue_kinds == 0);
   const Transport wrap = Transport::load(fixtures, "wrap");
-  CHECK_FALSE(wrap.props().same_host_only);
-  CHECK_FALSE(wrap.props().moves_host_memory);
+  CHECK_FALSE(wrap.props().has(SR_TRANSPORT_SAME_HOST));
+  CHECK_FALSE(wrap.props().moves(SR_MEMORY_HOST));
   CHECK(wrap.props().memory_kinds == 1U << SR_MEMORY_CUDA);
 }
 
@@ -91,17 +87,17 @@ TEST_CASE("a strategy's file is not a transport", "[plugins]") {
 TEST_CASE("an op that a transport lacks is composed of others, and takes scratch", "[plugins]") {
   const Transport solo = Transport::load(fixtures, "solo");
   std::vector<float> data(10);
-  const OpRequest op = reduction(data, data);
+  const sdk::OpSpec op = reduction(data, data);
 
   CHECK(solo.query(op, 1).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED));
   CHECK(solo.query(op, 1).scratch_bytes == 0);
   CHECK(solo.query(op, 3).scratch_bytes == 4 * sizeof(float));
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_NATIVE) == 0);
-  OpRequest send = op;
+  sdk::OpSpec send = op;
   send.opcode = SR_OP_SEND;
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(send, 2)); }),
              Contains("1: transport solo, asked for send of 10 f32 to member 0 'weights'") && Contains("not offered"));
-  OpRequest unknown = op;
+  sdk::OpSpec unknown = op;
   unknown.dtype = 99;
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(unknown, 2)); }), Contains("dtype 99 is not known"));
 }
@@ -110,14 +106,14 @@ TEST_CASE("an op that a transport lacks in a device's memory is refused when it 
   const Transport solo = Transport::load(fixtures, "solo");
   const Transport wrap = Transport::load(fixtures, "wrap");
   std::vector<float> data(10);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.recv->kind = SR_MEMORY_CUDA;  // solo offers what is sent from there
 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(op, 3)); }),
              Contains("1: transport solo, ") && Contains("of 10 f32") &&
                  Contains("'weights': it does not offer this op (") && Contains(" is not offered), and what"));
   CHECK(wrap.query(op, 3).scratch_bytes == 0);
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
   CHECK_THAT(
       error_of([&] { static_cast<void>(wrap.query(op, 3)); }),
       Contains("transport wrap, ") && Contains("it does not reduce in the order of the members, as the job asks"));
@@ -128,22 +124,24 @@ TEST_CASE("a transport reaches the host's store and its options", "[plugins]") {
   MapHost host;
   {
     Transport solo = Transport::load(fixtures, "solo");
-    solo.open(config_of(1, {{"loud", true}}), host);
+    solo.configure({.options = {{"loud", true}}});
+    solo.open(config_of(1), host);
   }
   CHECK(host.values == std::map<std::string, std::string>{{"solo/j1", "127.0.0.1"}});
 
   host.suffix = "!";
   Transport solo = Transport::load(fixtures, "solo");
-  CHECK(error_of([&] {
-          solo.open(config_of(1, {{"loud", true}}), host);
-        }) == "1: transport solo, opening: the store forgot what it was told");
-  host.suffix = std::string(5000, 'x');
   CHECK_THAT(error_of([&] {
-               solo.open(config_of(1, {{"loud", true}}), host);
+               Transport::load(fixtures, "solo").configure({.options = {{"lod", true}}});
              }),
+             Contains("did you mean 'loud'"));
+  solo.configure({.options = {{"loud", true}}});
+  CHECK(error_of([&] { solo.open(config_of(1), host); }) ==
+        "1: transport solo, opening: the store forgot what it was told");
+  host.suffix = std::string(5000, 'x');
+  CHECK_THAT(error_of([&] { solo.open(config_of(1), host); }),
              Contains("key 'solo/j1' holds 5009 bytes, more than the 4096 there is room for"));
   CHECK_THAT(error_of([&] { solo.open(config_of(2), host); }), Contains("it serves one rank, and the job has 2"));
-  CHECK_THAT(error_of([&] { solo.open(config_of(1, {{"lod", true}}), host); }), Contains("did you mean 'loud'"));
 }
 
 TEST_CASE("status codes become error codes", "[plugins]") {
@@ -192,7 +190,7 @@ TEST_CASE("an op that a transport lacks is a copy in a group of one member", "[p
   TransportGroup group = alone(solo);
   std::vector<float> send = {1, 2, 3};
   std::vector<float> recv(3);
-  OpRequest scatter = reduction(send, recv);
+  sdk::OpSpec scatter = reduction(send, recv);
   scatter.opcode = SR_OP_SCATTER;
   TransportOp op = group.prepare({scatter}, never);
 
@@ -209,18 +207,18 @@ TEST_CASE("invalid ops and groups are refused before the plugin sees them", "[pl
   Transport closed = Transport::load(fixtures, "solo");
   CHECK_THAT(error_of([&] { static_cast<void>(alone(closed)); }), Contains("before it was opened"));
   Transport solo = opened_solo(host);
-  CHECK_THAT(error_of([&] { static_cast<void>(solo.group({.name = "x", .rank = 1, .members = {0}})); }),
+  CHECK_THAT(error_of([&] { static_cast<void>(solo.group({.rank = 1, .members = {0}, .name = "x"})); }),
              Contains("group x has 1 members, and this rank was said to be member 1"));
   TransportGroup group = alone(solo);
   std::vector<float> data(4);
-  const auto refused = [&](const std::vector<OpRequest>& ops) {
+  const auto refused = [&](const std::vector<sdk::OpSpec>& ops) {
     return error_of([&] { static_cast<void>(group.prepare(ops, never)); });
   };
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
 
   CHECK_THAT(refused({}), Contains("1: transport solo, group data: nothing was given to prepare"));
   CHECK_THAT(refused({op, op}), Contains("only sends and receives can be"));
-  op.send = HostBuffer{data.data(), 3 * sizeof(float)};
+  op.send = sdk::Buffer{data.data(), 3 * sizeof(float)};
   CHECK_THAT(refused({op}), Contains("its send buffer has 12 bytes, expected 16"));
 }
 
@@ -252,9 +250,8 @@ TEST_CASE("a transport can open another one", "[plugins]") {
   group.abort("from outside");
   CHECK(group.error() == "inside: from outside");
   Transport missing = Transport::load(fixtures, "wrap", [](LogLevel, std::string_view, std::string_view) {});
-  CHECK_THAT(error_of([&] {
-               missing.open(config_of(1, {{"inner", "slo"}}), host);
-             }),
+  missing.configure({.options = {{"inner", "slo"}}});
+  CHECK_THAT(error_of([&] { missing.open(config_of(1), host); }),
              Contains("transport wrap, opening") && Contains("'slo'") && Contains("solo"));
 }
 
@@ -285,11 +282,11 @@ TEST_CASE("a transport that can sum in order is asked to", "[plugins]") {
   MapHost host;
   const Transport solo = opened_solo(host);
   std::vector<float> data(6);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.send->kind = SR_MEMORY_PINNED;
   CHECK(solo.query(op, 3).flags == SR_OP_INFO_NATIVE);
 
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
 
   CHECK(solo.query(op, 3).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE));
   CHECK(solo.query(op, 3).scratch_bytes == 8);
@@ -299,16 +296,16 @@ TEST_CASE("a transport that rounds partial sums of 16-bit floats does not count 
   MapHost host;
   Transport solo = opened_solo(host);
   std::vector<float> data(6);
-  OpRequest op = reduction(data, data);
+  sdk::OpSpec op = reduction(data, data);
   op.send->kind = SR_MEMORY_CUDA;
   op.recv->kind = SR_MEMORY_CUDA;
-  op.in_order = true;
+  op.flags = SR_OP_FLAG_IN_ORDER;
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_ASYNC) == 0);  // the transport's own
 
   op.dtype = SR_DTYPE_BF16;
 
   CHECK_THAT(error_of([&] { static_cast<void>(solo.query(op, 3)); }), Contains("does not reduce in the order"));
   CHECK((solo.query(op, 2).flags & SR_OP_INFO_ASYNC) == 0);
-  op.in_order = false;
+  op.flags = 0;
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_ROUNDED_ONCE) == 0);
 }

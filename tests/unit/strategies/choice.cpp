@@ -42,9 +42,9 @@ Answer answer_by(const ModelCase& model, const Choice& choice) {
   }
   plugins::StrategyRequest request = compile::describe(model.graph, model.microbatch_rows);
   for (const plan::MeshAxis& axis : choice.mesh) {
-    request.ranks *= axis.size;
+    request.job.ranks *= axis.size;
     if (!axis.name.empty()) {
-      request.mesh.push_back(axis);
+      request.job.mesh.push_back({axis.name, axis.size});
     }
   }
   request.options = choice.options;

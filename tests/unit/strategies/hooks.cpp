@@ -225,8 +225,8 @@ TEST_CASE("hooks of the earlier interface are left out along an axis of one rank
   const VerifyCase model = plain_gpt();
   plugins::StrategyRequest request = compile::describe(model.model.graph, model.model.microbatch_rows);
   const auto plan_over = [&](std::uint32_t data) {
-    request.ranks = data;
-    request.mesh = {{"data", data}};
+    request.job.ranks = data;
+    request.job.mesh = {{"data", data}};
     return earlier.make_plan(request);
   };
   CHECK(plan_over(2).hooks.size() == 1);

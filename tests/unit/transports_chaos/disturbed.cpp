@@ -59,9 +59,9 @@ TEST_CASE("chaos: properties of the transport below pass through before it is op
     Transport chaos = Transport::load({SHARDRUN_BUILT_PLUGINS}, "chaos");
     chaos.configure({.options = {{"over", std::string(over)}}, .world_size = 2});
 
-    CHECK(chaos.props().same_host_only == inner.props().same_host_only);
-    CHECK(chaos.props().moves_host_memory);
-    const OpRequest op{
+    CHECK(chaos.props().has(SR_TRANSPORT_SAME_HOST) == inner.props().has(SR_TRANSPORT_SAME_HOST));
+    CHECK(chaos.props().moves(SR_MEMORY_HOST));
+    const sdk::OpSpec op{
         .opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_F32, .reduction = SR_REDUCE_SUM, .count = 1000};
     CHECK(chaos.query(op, 3).scratch_bytes == inner.query(op, 3).scratch_bytes);
     CHECK(chaos.query(op, 3).flags == inner.query(op, 3).flags);
@@ -84,8 +84,8 @@ TransportOp sum(TransportGroup& group, std::vector<float>& data, std::uint64_t i
   return group.prepare({request_of(SR_OP_ALL_REDUCE, id, data.size(), data)}, after(30));
 }
 
-OpRequest message(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::vector<float>& data) {
-  OpRequest request = request_of(opcode, id, data.size(), data, peer);
+sdk::OpSpec message(std::uint32_t opcode, std::uint32_t peer, std::uint64_t id, std::vector<float>& data) {
+  sdk::OpSpec request = request_of(opcode, id, data.size(), data, peer);
   (opcode == SR_OP_SEND ? request.recv : request.send).reset();
   return request;
 }
@@ -162,7 +162,7 @@ TEST_CASE("chaos: a flipped bit lies in data of another member, in an element th
     std::vector<float> mine(8, 1.0F);
     mine[2] = mine[4] = rank.rank() == 0 ? 0.0F : 1.0F;
     std::vector<float> all(16);
-    OpRequest request = request_of(SR_OP_ALL_GATHER, 1, 8, mine);
+    sdk::OpSpec request = request_of(SR_OP_ALL_GATHER, 1, 8, mine);
     request.recv = buffer_of(all);
     TransportOp op = group.prepare({request}, after(30));
     run(op);

@@ -110,7 +110,7 @@ TEST_CASE("gloo: both members may send many eager messages before the first is r
     const std::uint32_t other = 1 - rank.rank();
     std::vector<std::vector<float>> sent(50, std::vector<float>(100));
     std::vector<std::vector<float>> received(50, std::vector<float>(100));
-    std::vector<plugins::OpRequest> batch;
+    std::vector<sdk::OpSpec> batch;
     for (std::size_t i = 0; i < sent.size(); ++i) {
       sent[i][99] = static_cast<float>(i);
       batch.push_back(request_of(SR_OP_SEND, i, 100, sent[i], other));

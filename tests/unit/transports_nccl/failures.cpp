@@ -27,26 +27,25 @@ std::string refusal() {
 
 TEST_CASE("nccl: properties are known on any machine", "[no_driver][no_nccl][no_device]") {
   plugins::Transport nccl = plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, "nccl");
-  CHECK_FALSE(nccl.props().moves_host_memory);
-  CHECK_FALSE(nccl.props().same_host_only);
+  CHECK_FALSE(nccl.props().moves(SR_MEMORY_HOST));
+  CHECK_FALSE(nccl.props().has(SR_TRANSPORT_SAME_HOST));
   REQUIRE(nccl.options().size() == 1);
-  const plugins::OpRequest op{
-      .opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_BF16, .reduction = SR_REDUCE_SUM, .count = 5};
+  const sdk::OpSpec op{.opcode = SR_OP_ALL_REDUCE, .dtype = SR_DTYPE_BF16, .reduction = SR_REDUCE_SUM, .count = 5};
   const std::uint32_t own_sums = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE;
   const bool has_kernels = SHARDRUN_HAS_NCCL_KERNELS != 0;
   CHECK(nccl.query(op, 4).flags == (SR_OP_INFO_ASYNC | (has_kernels ? own_sums : SR_OP_INFO_NATIVE)));
   CHECK(nccl.query(op, 4).scratch_bytes == (has_kernels ? 3 * 2 * sizeof(std::uint16_t) : 0));
   if (!has_kernels) {
     std::vector<float> values(5);
-    const plugins::HostBuffer data{.data = values.data(), .bytes = 5 * sizeof(float), .kind = SR_MEMORY_CUDA};
+    const sdk::Buffer data{.data = values.data(), .bytes = 5 * sizeof(float), .kind = SR_MEMORY_CUDA};
     for (const bool in_order : {true, false}) {
-      const plugins::OpRequest lacking{.opcode = SR_OP_ALL_REDUCE,
-                                       .dtype = SR_DTYPE_F32,
-                                       .reduction = in_order ? SR_REDUCE_SUM : SR_REDUCE_MAX,
-                                       .count = 5,
-                                       .send = data,
-                                       .recv = data,
-                                       .in_order = in_order};
+      const sdk::OpSpec lacking{.opcode = SR_OP_ALL_REDUCE,
+                                .dtype = SR_DTYPE_F32,
+                                .reduction = in_order ? SR_REDUCE_SUM : SR_REDUCE_MAX,
+                                .flags = in_order ? SR_OP_FLAG_IN_ORDER : 0,
+                                .count = 5,
+                                .send = data,
+                                .recv = data};
       CHECK_THAT(error_of([&] { static_cast<void>(nccl.query(lacking, 4)); }),
                  Contains("it does not offer this op (") && Contains("configured where no nvcc was found"));
     }
@@ -172,10 +171,10 @@ TEST_CASE("nccl: connecting ends at its deadline, and an absent first member is 
   run_ranks("nccl", 2, [&](Rank& rank) {
     const std::uint32_t here = rank.rank();
     CHECK_THAT(error_of([&] {
-                 (void)rank.transport().group({.name = "alone",
-                                               .id = 40 + here,  // so that they do not meet
-                                               .rank = here,
+                 (void)rank.transport().group({.rank = here,
                                                .members = {0, 1},
+                                               .name = "alone",
+                                               .id = 40 + here,  // so that they do not meet
                                                .deadline = after(0.05)});
                }),
                Contains("connecting group alone: past the deadline") &&
@@ -190,7 +189,7 @@ TEST_CASE("nccl: memory of the host or of another device is refused with what wa
     plugins::TransportGroup group = rank.group();
     const DeviceFloats data(rank, std::vector<float>(10));
     std::vector<float> on_host(10);
-    plugins::OpRequest request = request_of(SR_OP_ALL_REDUCE, 1, on_host.size(), on_host);
+    sdk::OpSpec request = request_of(SR_OP_ALL_REDUCE, 1, on_host.size(), on_host);
     CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
                Contains("memory of kind 1, expected CUDA memory (kind 3)"));
     request.send->kind = request.recv->kind = SR_MEMORY_CUDA;
@@ -217,7 +216,7 @@ TEST_CASE("nccl: the only visible device of a rank is used, whatever its number 
   set_gpus(1);
   CHECK(error_of([&] {
           Rank rank(host, "nccl", 3, 4);
-          (void)rank.transport().group({.name = "alone", .id = 1, .rank = 0, .members = {3}, .deadline = after(30)});
+          (void)rank.transport().group({.rank = 0, .members = {3}, .name = "alone", .id = 1, .deadline = after(30)});
         }) == "nothing");
   set_gpus(4);
 }

@@ -98,10 +98,10 @@ class DeviceMemory {
     const DeviceUse use(device_);
     (void)SHARDRUN_DRIVER(cuMemcpyDtoH)(to, at_ + at, bytes);
   }
-  [[nodiscard]] plugins::HostBuffer buffer(std::size_t at, std::size_t bytes) const {
+  [[nodiscard]] sdk::Buffer buffer(std::size_t at, std::size_t bytes) const {
     return {.data = data() + at, .bytes = bytes, .kind = SR_MEMORY_CUDA, .device = device_};
   }
-  [[nodiscard]] plugins::HostBuffer buffer() const { return buffer(0, bytes_); }
+  [[nodiscard]] sdk::Buffer buffer() const { return buffer(0, bytes_); }
 
  private:
   std::uint32_t device_;
@@ -125,9 +125,9 @@ class DeviceFloats : public DeviceMemory {
 };
 
 /// Of float32, in place where it has two buffers.
-[[nodiscard]] inline plugins::OpRequest device_request(std::uint32_t opcode, std::uint64_t id, const DeviceMemory& data,
-                                                       std::uint32_t peer = 0) {
-  plugins::OpRequest request;
+[[nodiscard]] inline sdk::OpSpec device_request(std::uint32_t opcode, std::uint64_t id, const DeviceMemory& data,
+                                                std::uint32_t peer = 0) {
+  sdk::OpSpec request;
   request.opcode = opcode;
   request.dtype = SR_DTYPE_F32;
   request.reduction = SR_REDUCE_SUM;

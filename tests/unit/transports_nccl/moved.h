@@ -25,16 +25,11 @@ class Moved {
     memory_ = std::make_unique<DeviceMemory>(rank_, one_buffer ? std::max(sends_, receives_) : sends_ + receives_ + 8);
     send_ = one_buffer ? sdk::recv_block(spec_, rank_, rank_).offset * size : 0;
     recv_ = one_buffer ? sdk::send_block(spec_, rank_, rank_).offset * size : (sends_ + 7) / 8 * 8;
-    plugins::OpRequest request;
-    request.opcode = spec_.opcode;
+    sdk::OpSpec request = spec_;
     request.dtype = spec_.opcode == SR_OP_BARRIER ? 0 : spec_.dtype;
     request.reduction = sdk::find_opcode(spec_.opcode)->reduces ? spec_.reduction : 0;
-    request.peer = spec_.peer;
+    request.flags = in_order ? SR_OP_FLAG_IN_ORDER : 0;
     request.id = id;
-    request.count = spec_.count;
-    request.send_counts = spec_.send_counts;
-    request.recv_counts = spec_.recv_counts;
-    request.in_order = in_order;
     if (spec_.opcode != SR_OP_BARRIER) {
       request.send = memory_->buffer(send_, sends_);
       request.recv = memory_->buffer(recv_, receives_);

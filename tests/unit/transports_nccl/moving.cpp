@@ -62,7 +62,7 @@ TEST_CASE("nccl: an op of several NCCL calls is one NCCL group") {
     plugins::TransportGroup group = rank.group();
     const DeviceFloats send(rank, std::vector<float>(3, 1.0F));
     const DeviceFloats recv(rank, std::vector<float>(3));
-    plugins::OpRequest request = device_request(SR_OP_ALL_GATHERV, 1, send);
+    sdk::OpSpec request = device_request(SR_OP_ALL_GATHERV, 1, send);
     request.count = 0;
     request.recv_counts = {1, 2};
     request.send->bytes = sizeof(float) * (1 + rank.rank());
@@ -94,9 +94,9 @@ TEST_CASE("nccl: sends and receives of a batch are one NCCL group, and are match
     const DeviceFloats b(rank, std::vector<float>(5, 20.0F + static_cast<float>(rank.rank())));
     const DeviceFloats from_a(rank, std::vector<float>(2));
     const DeviceFloats from_b(rank, std::vector<float>(5));
-    std::vector<plugins::OpRequest> batch = {
-        device_request(SR_OP_SEND, 7, a, other), device_request(SR_OP_SEND, 3, b, other),
-        device_request(SR_OP_RECV, 3, from_b, other), device_request(SR_OP_RECV, 7, from_a, other)};
+    std::vector<sdk::OpSpec> batch = {device_request(SR_OP_SEND, 7, a, other), device_request(SR_OP_SEND, 3, b, other),
+                                      device_request(SR_OP_RECV, 3, from_b, other),
+                                      device_request(SR_OP_RECV, 7, from_a, other)};
     if (rank.rank() == 1) {
       std::swap(batch[0], batch[1]);
       std::swap(batch[2], batch[3]);
@@ -119,10 +119,10 @@ TEST_CASE("nccl: groups of fewer ranks have communicators of their own") {
   const Fakes fakes;
   run_ranks("nccl", 4, [&](Rank& rank) {
     const std::uint32_t first = rank.rank() / 2 * 2;
-    plugins::TransportGroup pair = rank.transport().group({.name = "pair",
-                                                           .id = 5 + first,
-                                                           .rank = rank.rank() - first,
+    plugins::TransportGroup pair = rank.transport().group({.rank = rank.rank() - first,
                                                            .members = {first, first + 1},
+                                                           .name = "pair",
+                                                           .id = 5 + first,
                                                            .deadline = after(30)});
     plugins::TransportGroup all = rank.group();
     const DeviceFloats data(rank, std::vector<float>(4, 1.0F));

@@ -199,7 +199,7 @@ TEST_CASE("nccl: streams that do not wait for each other give wrong numbers") {
     const DeviceFloats data(rank, std::vector<float>(3));
     const DeviceFloats sum(rank, std::vector<float>(3));
     const DeviceFloats sum_of_sums(rank, std::vector<float>(3));
-    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, 1, data);
     request.recv = sum.buffer();
     plugins::TransportOp op = one.prepare({request}, after(30));
     request.send = sum.buffer();

@@ -54,7 +54,7 @@ namespace {
 
 float extreme(Rank& rank, plugins::TransportGroup& group, std::uint64_t id, std::uint32_t reduction, float number) {
   const DeviceFloats data(rank, {number});
-  plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, id, data);
+  sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, id, data);
   request.reduction = reduction;
   const DeviceMemory scratch(rank.rank(), rank.transport().query(request, 2).scratch_bytes);
   request.scratch = scratch.buffer();
@@ -111,8 +111,8 @@ std::vector<float> summed(Rank& rank, plugins::TransportGroup& group, std::uint6
     numbers.push_back(number_of(rank.rank(), i));
   }
   const DeviceFloats data(rank, numbers);
-  plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, id, data);
-  request.in_order = in_order;
+  sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, id, data);
+  request.flags = in_order ? SR_OP_FLAG_IN_ORDER : 0;
   const DeviceMemory scratch(rank.rank(), rank.transport().query(request, rank.size()).scratch_bytes);
   request.scratch = scratch.buffer();
   plugins::TransportOp op = group.prepare({request}, after(30));
@@ -177,7 +177,7 @@ TEST_CASE("nccl: an op without the device scratch that it needs is refused with 
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
     const DeviceFloats data(rank, std::vector<float>(10));
-    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, 1, data);
     request.reduction = SR_REDUCE_MAX;
     CHECK_THAT(error_of([&] { (void)group.prepare({request}, after(30)); }),
                Contains("all_reduce (max) of 10 f32") && Contains("needs 40 bytes of scratch in the device's memory"));
@@ -192,7 +192,7 @@ TEST_CASE("nccl: a kernel that cannot be launched fails the group, and the rest 
   run_ranks("nccl", 2, [&](Rank& rank) {
     plugins::TransportGroup group = rank.group();
     const DeviceFloats data(rank, {1.0F});
-    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, data);
+    sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, 1, data);
     request.reduction = SR_REDUCE_MAX;
     const DeviceMemory scratch(rank.rank(), rank.transport().query(request, 2).scratch_bytes);
     request.scratch = scratch.buffer();
@@ -228,7 +228,7 @@ TEST_CASE("nccl: registered memory is registered with each communicator that use
           transport.register_memory(memory.data(), memory.bytes(), -1, SR_MEMORY_CUDA, rank.rank());
       plugins::TransportGroup group = rank.group(1);
       plugins::TransportGroup unused = rank.group(2);
-      plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, memory);
+      sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, 1, memory);
       request.send->registration = request.recv->registration = registration;
       plugins::TransportOp op = group.prepare({request}, after(30));
       request.id = 2;
@@ -261,7 +261,7 @@ TEST_CASE("nccl: a slow registration with NCCL delays neither an abort nor a dea
     const std::uint64_t registration =
         rank.transport().register_memory(memory.data(), memory.bytes(), -1, SR_MEMORY_CUDA, rank.rank());
     plugins::TransportGroup group = rank.group();
-    plugins::OpRequest request = device_request(SR_OP_ALL_REDUCE, 1, memory);
+    sdk::OpSpec request = device_request(SR_OP_ALL_REDUCE, 1, memory);
     request.send->registration = request.recv->registration = registration;
     fakes.set_polls(1'000'000'000);
     std::thread aborting;

@@ -161,7 +161,7 @@ TEST_CASE("shm: a peer that ends after doing its part is not reported") {
     const std::uint32_t own = opcode == SR_OP_SEND && rank.rank() == 1 ? SR_OP_RECV : opcode;
     // Too much to be enclosed: the sender waits until it was read.
     auto request = request_of(own, 1, arena.bytes() / sizeof(float), none, 1 - rank.rank());
-    request.send = request.recv = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+    request.send = request.recv = sdk::Buffer{arena.data(), arena.bytes(), registration};
     auto op = group.prepare({request}, after(30));
     rank.meet("all is prepared");
     if (rank.rank() == 0) {
@@ -276,7 +276,7 @@ TEST_CASE("shm: a peer that has ended is lost, even if the kernel reports anothe
     std::vector<float> data(arena.bytes() / sizeof(float));
     auto request = request_of(rank.rank() == 0 ? SR_OP_RECV : SR_OP_SEND, 1, data.size(), data, 1 - rank.rank());
     if (rank.rank() == 1) {
-      request.send = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+      request.send = sdk::Buffer{arena.data(), arena.bytes(), registration};
     }
     auto transfer = group.prepare({request}, after(30));
     if (rank.rank() == 1) {
@@ -351,7 +351,7 @@ TEST_CASE("shm: freeing a running sum waits until no peer writes its memory") {
       auto group = rank.group(static_cast<std::uint64_t>(round));
       std::vector<float> none;
       auto request = request_of(SR_OP_ALL_REDUCE, 1, count, none);
-      request.send = request.recv = plugins::HostBuffer{data, count * sizeof(float), registration};
+      request.send = request.recv = sdk::Buffer{data, count * sizeof(float), registration};
       auto op = std::make_optional(group.prepare(std::vector{request}, after(30)));
       std::fill(data, data + count, 1.0F);
       rank.meet("filled " + std::to_string(round));

@@ -30,7 +30,7 @@ class Messages {
  private:
   plugins::TransportOp prepare(plugins::TransportGroup& group, std::uint32_t opcode, std::uint32_t peer,
                                const std::vector<std::uint64_t>& ids) {
-    std::vector<plugins::OpRequest> requests;
+    std::vector<sdk::OpSpec> requests;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       requests.push_back(request_of(opcode, ids[i], 1, values_[i], peer));
     }

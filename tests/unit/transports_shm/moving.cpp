@@ -18,8 +18,7 @@ namespace {
 constexpr std::uint64_t large = 10'000;
 
 /// What member 1 gets of a buffer that member 0 overwrites once its op is started, which an op's owner may not.
-float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugins::OpRequest& received,
-                                    bool is_registered) {
+float overwritten_before_it_is_read(const sdk::OpSpec& sent, const sdk::OpSpec& received, bool is_registered) {
   float got = 0;
   const std::array<Arena, 2> arenas;
   run_ranks("shm", 2, [&](Rank& rank) {
@@ -28,9 +27,9 @@ float overwritten_before_it_is_read(const plugins::OpRequest& sent, const plugin
         is_registered ? rank.transport().register_memory(arena.data(), arena.bytes(), arena.descriptor()) : 0;
     float* const buffer = arena.data() + (large + 100 - sent.count);
     *buffer = 1;
-    plugins::OpRequest request = rank.rank() == 0 ? sent : received;
+    sdk::OpSpec request = rank.rank() == 0 ? sent : received;
     request.flags = SR_OP_FLAG_BLOCKING;  // what is done at the start is done by the caller
-    request.send = request.recv = plugins::HostBuffer{buffer, sent.count * sizeof(float), registration};
+    request.send = request.recv = sdk::Buffer{buffer, sent.count * sizeof(float), registration};
     auto group = rank.group();
     auto op = group.prepare({request}, after(30));
     if (rank.rank() == 0) {
@@ -164,7 +163,7 @@ TEST_CASE("shm: memory that cannot be mapped moves in pieces, both ways at once,
     // To each of the others: two messages of one id in pieces, and one that is mapped.
     std::vector<std::vector<float>> sent(3, std::vector<float>(70'000));
     std::vector<std::vector<float>> received(9, std::vector<float>(70'000));
-    std::vector<plugins::OpRequest> requests;
+    std::vector<sdk::OpSpec> requests;
     for (std::uint32_t turn = 1; turn < 3; ++turn) {
       const std::uint32_t peer = (self + turn) % 3;
       for (std::size_t i = 0; i < 2; ++i) {
@@ -172,7 +171,7 @@ TEST_CASE("shm: memory that cannot be mapped moves in pieces, both ways at once,
         requests.push_back(request_of(SR_OP_RECV, 5, 70'000, received[3 * peer + i], peer));
       }
       auto request = request_of(SR_OP_SEND, 6, arena.bytes() / sizeof(float), sent[2], peer);
-      request.send = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+      request.send = sdk::Buffer{arena.data(), arena.bytes(), registration};
       requests.push_back(request);
       requests.push_back(request_of(SR_OP_RECV, 6, arena.bytes() / sizeof(float), received[3 * peer + 2], peer));
     }
@@ -223,7 +222,7 @@ TEST_CASE("shm: sums of fractions have the same bits in all buffers and by all a
     auto request = request_of(SR_OP_ALL_REDUCE, 1, count, own);
     auto unmapped = group.prepare({request}, after(30));
     request.id = 2;
-    request.send = request.recv = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+    request.send = request.recv = sdk::Buffer{arena.data(), arena.bytes(), registration};
     auto mapped = group.prepare({request}, after(30));
     run(unmapped);
     run(mapped);
@@ -253,7 +252,7 @@ TEST_CASE("shm: a member that only sends runs ahead, and no receiver gets a late
     std::vector<float> from(count);
     std::vector<float> to(count);
     auto request = request_of(opcode, 1, count, from, 1);
-    request.recv = plugins::HostBuffer{to.data(), count * sizeof(float), 0};
+    request.recv = sdk::Buffer{to.data(), count * sizeof(float), 0};
     if (opcode == SR_OP_BROADCAST && rank.rank() != 1) {
       request.send.reset();
     }

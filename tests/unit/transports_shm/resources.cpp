@@ -158,7 +158,7 @@ TEST_CASE("shm: a peer's registered memory is mapped once, and only while an op 
     auto group = rank.group();
     std::vector<float> none;
     auto request = request_of(SR_OP_ALL_REDUCE, 1, arena.bytes() / sizeof(float), none);
-    request.send = request.recv = plugins::HostBuffer{arena.data(), arena.bytes(), registration};
+    request.send = request.recv = sdk::Buffer{arena.data(), arena.bytes(), registration};
     look(0);
     {
       auto first = group.prepare({request}, after(30));

@@ -33,8 +33,6 @@ struct Dim {
 };
 using Dims = std::vector<Dim>;
 
-enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
-
 /// A constant of an op.
 struct Attribute {
   std::string name;

@@ -21,8 +21,6 @@ namespace shardrun::sdk {
 
 enum class Hook : std::uint32_t { sync_gradients = SR_HOOK_SYNC_GRADIENTS, after_step = SR_HOOK_AFTER_STEP };
 
-enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
-
 enum class Exchange : std::uint32_t {
   all_reduce = SR_EXCHANGE_ALL_REDUCE,
   all_gather = SR_EXCHANGE_ALL_GATHER,
@@ -51,7 +49,7 @@ struct HookGroup {
 
 namespace detail {
 
-[[nodiscard]] inline HookGroup read_group(const sr_hook_group& raw) {
+[[nodiscard]] inline HookGroup read(const sr_hook_group& raw) {
   HookGroup group{static_cast<Hook>(raw.hook), raw.elements, raw.members, raw.states, {}};
   for_each(raw.tensors, raw.tensor_count, raw.tensor_stride, [&](const sr_hook_tensor& tensor) {
     group.tensors.push_back({tensor.name, {tensor.shape, tensor.shape + tensor.rank}, tensor.first});
@@ -99,7 +97,7 @@ class HookCall {
   [[nodiscard]] std::uint32_t number() const noexcept { return call_.call; }
   [[nodiscard]] std::uint32_t members() const noexcept { return call_.group->members; }
   /// Every call makes a new vector.
-  [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read_group(*call_.group).tensors; }
+  [[nodiscard]] std::vector<HookTensor> tensors() const { return detail::read(*call_.group).tensors; }
   [[nodiscard]] std::uint32_t member() const noexcept { return call_.member; }
   [[nodiscard]] std::int64_t step() const noexcept { return call_.step; }
   /// In the step, over all ranks; and those that this rank's gradients come from.

@@ -1,6 +1,7 @@
 #pragma once
 
-/// sr_op as a C++ value, and functions of it: who sends and receives how much, and whether it is valid.
+/// sr_op as a C++ value, to and from its C form, and functions of it: who sends and receives how much, and whether it
+/// is valid.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
@@ -53,15 +54,18 @@ struct AwaitedRanks {
   }
 };
 
+/// sr_buffer.
 struct Buffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
   std::uint64_t registration = 0;  ///< 0: not in registered memory
   std::uint32_t kind = SR_MEMORY_HOST;
   std::uint32_t device = 0;
+
+  bool operator==(const Buffer&) const = default;
 };
 
-/// The fields of sr_op.
+/// sr_op.
 struct OpSpec {
   std::uint32_t opcode = 0;
   std::uint32_t dtype = 0;
@@ -76,11 +80,24 @@ struct OpSpec {
   std::optional<Buffer> recv = {};
   std::optional<Buffer> scratch = {};
   std::string label = {};
+
+  bool operator==(const OpSpec&) const = default;
 };
 
+/// sr_op_info.
 struct OpInfo {
   std::uint32_t flags = 0;  ///< SR_OP_INFO_...
   std::uint64_t scratch_bytes = 0;
+
+  bool operator==(const OpInfo&) const = default;
+};
+
+/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
+struct OpTimes {
+  std::int64_t begun = 0;
+  std::int64_t ended = 0;
+
+  bool operator==(const OpTimes&) const = default;
 };
 
 /// Properties of every op with this opcode.
@@ -277,6 +294,94 @@ namespace detail {
     default: return 0;
   }
 }
+
+namespace detail {
+
+[[nodiscard]] inline std::optional<Buffer> read(const sr_buffer* from) {
+  if (from == nullptr) {
+    return std::nullopt;
+  }
+  const sr_buffer raw = read_one(from);
+  return Buffer{raw.data, raw.bytes, raw.registration, raw.kind, raw.device};
+}
+
+[[nodiscard]] inline sr_buffer write(const Buffer& buffer) noexcept {
+  return {sizeof(sr_buffer), buffer.kind, buffer.data, buffer.bytes, buffer.registration, buffer.device, 0};
+}
+
+/// `n`: the size of its group.
+[[nodiscard]] inline OpSpec read(const sr_op& raw, std::uint32_t n) {
+  const auto counts = [&](const std::uint64_t* from, bool wanted) {
+    return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
+  };
+  const OpcodeTraits* traits = find_opcode(raw.opcode);
+  return {.opcode = raw.opcode,
+          .dtype = raw.dtype,
+          .reduction = raw.reduction,
+          .peer = raw.peer,
+          .flags = raw.flags,
+          .id = raw.id,
+          .count = raw.count,
+          .send_counts = counts(raw.send_counts, traits != nullptr && traits->has_send_counts),
+          .recv_counts = counts(raw.recv_counts, traits != nullptr && traits->has_recv_counts),
+          .send = read(raw.send),
+          .recv = read(raw.recv),
+          .scratch = read(raw.scratch),
+          .label = raw.label != nullptr ? raw.label : ""};
+}
+
+/// Ops in their C form. It points into `ops`, which outlive it.
+class WrittenOps {
+ public:
+  explicit WrittenOps(std::span<const OpSpec> ops) : buffers_(ops.size() * 3) {
+    sr_buffer* next = buffers_.data();
+    const auto written = [&](const std::optional<Buffer>& buffer) -> const sr_buffer* {
+      return buffer ? &(*next++ = write(*buffer)) : nullptr;
+    };
+    const auto counts = [](const std::vector<std::uint64_t>& of) { return of.empty() ? nullptr : of.data(); };
+    for (const OpSpec& op : ops) {
+      ops_.push_back({.struct_size = sizeof(sr_op),
+                      .opcode = op.opcode,
+                      .dtype = op.dtype,
+                      .reduction = op.reduction,
+                      .peer = op.peer,
+                      .flags = op.flags,
+                      .id = op.id,
+                      .count = op.count,
+                      .send_counts = counts(op.send_counts),
+                      .recv_counts = counts(op.recv_counts),
+                      .send = written(op.send),
+                      .recv = written(op.recv),
+                      .scratch = written(op.scratch),
+                      .label = op.label.c_str()});
+    }
+  }
+  WrittenOps(const WrittenOps&) = delete;
+  WrittenOps& operator=(const WrittenOps&) = delete;
+
+  [[nodiscard]] const sr_op* data() const noexcept { return ops_.data(); }
+  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(ops_.size()); }
+
+ private:
+  std::vector<sr_buffer> buffers_;
+  std::vector<sr_op> ops_;
+};
+
+[[nodiscard]] inline OpInfo read(const sr_op_info& raw) noexcept { return {raw.flags, raw.scratch_bytes}; }
+
+inline void write(const OpInfo& info, sr_op_info& to) noexcept {
+  to.flags = info.flags;
+  to.scratch_bytes = info.scratch_bytes;
+}
+
+[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept { return {raw.begun, raw.ended}; }
+
+inline void write(const OpTimes& times, sr_op_times& to) noexcept {
+  to.begun = times.begun;
+  to.ended = times.ended;
+}
+
+}  // namespace detail
 
 /// "all_reduce (sum) of 12 f32 'layer.0.weight'"
 [[nodiscard]] inline std::string describe(const OpSpec& op) {

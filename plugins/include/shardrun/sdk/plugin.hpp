@@ -6,6 +6,7 @@
 #include <shardrun/plugin.h>
 
 #include <concepts>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -39,6 +40,9 @@ class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// SR_ELEMENT_...
+enum class Element : std::uint32_t { f32 = SR_ELEMENT_F32, i32 = SR_ELEMENT_I32 };
 
 /// A name that an option, or one of its choices, has in another program. Since ABI 1.7.
 struct OtherName {
@@ -161,6 +165,25 @@ void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take 
     take(copy);
   }
 }
+
+namespace detail {
+
+/// Copies a struct that the other side wrote with its own struct_size. Fields that it did not know are zero.
+template <class Raw>
+[[nodiscard]] Raw read_one(const Raw* from) {
+  Raw read{};
+  for_each(from, 1, 0, [&](const Raw& copy) { read = copy; });
+  return read;
+}
+
+}  // namespace detail
+
+/// Option values in their C form.
+struct RawOptions {
+  const sr_option_value* data = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t stride = 0;
+};
 
 /// The values of the declared options, from the job or by default.
 class OptionValues {

@@ -19,7 +19,9 @@
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/strategy.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,18 +29,24 @@
 
 namespace shardrun::sdk {
 
+/// sr_mesh_axis.
 struct MeshAxis {
   std::string name;
   std::uint32_t size = 1;
+
+  bool operator==(const MeshAxis&) const = default;
 };
 
-/// A line of the section [sharding].
+/// sr_sharding: a line of the section [sharding].
 struct Sharding {
   std::string key;
   std::string value;
   std::string where;  ///< prefix of a message about it
+
+  bool operator==(const Sharding&) const = default;
 };
 
+/// sr_job.
 struct Job {
   std::uint32_t ranks = 1;
   std::vector<MeshAxis> mesh;  ///< as the job file gives it; empty where it does not
@@ -63,11 +71,15 @@ struct Job {
   return name;
 }
 
+/// sr_axis.
 struct Axis {
   std::string name;
   std::int64_t size = 0;
+
+  bool operator==(const Axis&) const = default;
 };
 
+/// sr_tensor.
 struct Tensor {
   std::uint32_t kind = 0;  ///< SR_TENSOR_...
   std::string name;
@@ -76,24 +88,33 @@ struct Tensor {
   std::uint64_t bytes = 0;
   std::int32_t layer = -1;
   std::uint32_t tied_set = 0;
+
+  bool operator==(const Tensor&) const = default;
 };
 
+/// sr_cut_point.
 struct CutPoint {
   std::string name;
   std::vector<std::int64_t> shape;
   std::vector<std::string> axes;
   std::uint64_t bytes = 0;
   std::int32_t layer = -1;
+
+  bool operator==(const CutPoint&) const = default;
 };
 
+/// sr_layer.
 struct Layer {
   std::string name;
   std::uint64_t parameter_bytes = 0;
   std::uint64_t forward_flops = 0;
   std::uint64_t backward_input_flops = 0;
   std::uint64_t backward_weight_flops = 0;
+
+  bool operator==(const Layer&) const = default;
 };
 
+/// sr_graph.
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Axis> axes;
@@ -110,6 +131,8 @@ struct Graph {
     }
     return false;
   }
+
+  bool operator==(const Graph&) const = default;
 };
 
 /// Consecutive layers on one stage of a pipeline, up to the next chunk's first.
@@ -158,6 +181,18 @@ struct Split {
   return {{}, SR_DIM_FLAT, std::move(mesh_axes)};
 }
 
+namespace detail {
+
+[[nodiscard]] inline std::vector<const char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(text.c_str());
+  }
+  return pointers;
+}
+
+}  // namespace detail
+
 /// Wraps sr_plan_writer, whose rules apply. Every function throws Refused.
 class PlanWriter {
  public:
@@ -168,7 +203,7 @@ class PlanWriter {
   }
 
   void place_axis(const std::string& axis, const std::vector<std::string>& mesh_axes) {
-    const std::vector<const char*> names = pointers(mesh_axes);
+    const std::vector<const char*> names = detail::pointers(mesh_axes);
     detail::call_host([&](sr_error* error) {
       return writer_.place_axis(writer_.self, axis.c_str(), names.data(), static_cast<std::uint32_t>(names.size()),
                                 error);
@@ -265,19 +300,11 @@ class PlanWriter {
     }
   }
 
-  [[nodiscard]] static std::vector<const char*> pointers(const std::vector<std::string>& texts) {
-    std::vector<const char*> pointers;
-    for (const std::string& text : texts) {
-      pointers.push_back(text.c_str());
-    }
-    return pointers;
-  }
-
   struct RawSplits {
     explicit RawSplits(const std::vector<Split>& from) {
       names.reserve(from.size());
       for (const Split& split : from) {
-        const std::vector<const char*>& mesh_axes = names.emplace_back(pointers(split.mesh_axes));
+        const std::vector<const char*>& mesh_axes = names.emplace_back(detail::pointers(split.mesh_axes));
         splits.push_back({sizeof(sr_split), split.dim, split.axis.empty() ? nullptr : split.axis.c_str(),
                           mesh_axes.data(), static_cast<std::uint32_t>(mesh_axes.size()), 0});
       }
@@ -305,7 +332,9 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
   return {array, array + count};
 }
 
-[[nodiscard]] inline Job read_job(const sr_job& raw) {
+[[nodiscard]] inline std::uint32_t count_of(std::size_t size) noexcept { return static_cast<std::uint32_t>(size); }
+
+[[nodiscard]] inline Job read(const sr_job& raw) {
   Job job;
   job.ranks = raw.ranks;
   for_each(raw.mesh, raw.mesh_count, raw.mesh_stride, [&](const sr_mesh_axis& axis) {
@@ -321,7 +350,47 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
   return job;
 }
 
-[[nodiscard]] inline Graph read_graph(const sr_graph& raw) {
+/// A job in its C form. It points into `job` and into its `options`, which outlive it.
+class WrittenJob {
+ public:
+  WrittenJob(const Job& job, const RawOptions& options) {
+    for (const MeshAxis& axis : job.mesh) {
+      mesh_.push_back({sizeof(sr_mesh_axis), axis.size, axis.name.c_str()});
+    }
+    for (const Sharding& line : job.sharding) {
+      sharding_.push_back({sizeof(sr_sharding), 0, line.key.c_str(), line.value.c_str(), line.where.c_str()});
+    }
+    raw_ = {sizeof(sr_job),       job.ranks,
+            mesh_.data(),         count_of(mesh_.size()),
+            sizeof(sr_mesh_axis), options.data,
+            options.count,        options.stride,
+            job.microbatches,     0,
+            sharding_.data(),     count_of(sharding_.size()),
+            sizeof(sr_sharding)};
+  }
+  WrittenJob(const WrittenJob&) = delete;
+  WrittenJob& operator=(const WrittenJob&) = delete;
+
+  [[nodiscard]] const sr_job& raw() const noexcept { return raw_; }
+
+ private:
+  std::vector<sr_mesh_axis> mesh_;
+  std::vector<sr_sharding> sharding_;
+  sr_job raw_{};
+};
+
+[[nodiscard]] inline Layer read(const sr_layer& raw) {
+  return {raw.name, raw.parameter_bytes, raw.forward_flops, raw.backward_input_flops, raw.backward_weight_flops};
+}
+
+[[nodiscard]] inline sr_layer write(const Layer& layer) noexcept {
+  return {sizeof(sr_layer),           0,
+          layer.name.c_str(),         layer.parameter_bytes,
+          layer.forward_flops,        layer.backward_input_flops,
+          layer.backward_weight_flops};
+}
+
+[[nodiscard]] inline Graph read(const sr_graph& raw) {
   Graph graph;
   for_each(raw.tensors, raw.tensor_count, raw.tensor_stride, [&](const sr_tensor& tensor) {
     graph.tensors.push_back({tensor.kind, tensor.name, numbers(tensor.shape, tensor.rank),
@@ -334,18 +403,75 @@ concept StrategyClass = requires(const Class& strategy, const Job& job, const Gr
     graph.cut_points.push_back(
         {point.name, numbers(point.shape, point.rank), texts(point.axes, point.rank), point.bytes, point.layer});
   });
-  const auto layer_of = [](const sr_layer& layer) {
-    return Layer{layer.name, layer.parameter_bytes, layer.forward_flops, layer.backward_input_flops,
-                 layer.backward_weight_flops};
-  };
   for_each(raw.layers, raw.layer_count, raw.layer_stride,
-           [&](const sr_layer& layer) { graph.layers.push_back(layer_of(layer)); });
+           [&](const sr_layer& layer) { graph.layers.push_back(read(layer)); });
   if (SR_HAS(&raw, sr_graph, behind) && raw.before != nullptr && raw.behind != nullptr) {
-    graph.before = layer_of(*raw.before);
-    graph.behind = layer_of(*raw.behind);
+    graph.before = read(*raw.before);
+    graph.behind = read(*raw.behind);
   }
   return graph;
 }
+
+/// A graph in its C form. It points into `graph`, which outlives it.
+class WrittenGraph {
+ public:
+  /// Throws std::logic_error for a tensor or cut point that does not have one axis per dimension.
+  explicit WrittenGraph(const Graph& graph) : before_(write(graph.before)), behind_(write(graph.behind)) {
+    for (const Tensor& tensor : graph.tensors) {
+      tensors_.push_back({sizeof(sr_tensor), tensor.kind, tensor.name.c_str(), tensor.shape.data(), axes_of(tensor),
+                          tensor.bytes, count_of(tensor.shape.size()), tensor.layer, tensor.tied_set, 0});
+    }
+    for (const Axis& axis : graph.axes) {
+      axes_.push_back({sizeof(sr_axis), 0, axis.name.c_str(), axis.size});
+    }
+    for (const CutPoint& point : graph.cut_points) {
+      cut_points_.push_back({sizeof(sr_cut_point), count_of(point.shape.size()), point.name.c_str(), point.shape.data(),
+                             axes_of(point), point.bytes, point.layer, 0});
+    }
+    for (const Layer& layer : graph.layers) {
+      layers_.push_back(write(layer));
+    }
+    raw_ = {sizeof(sr_graph),
+            0,
+            tensors_.data(),
+            count_of(tensors_.size()),
+            sizeof(sr_tensor),
+            axes_.data(),
+            count_of(axes_.size()),
+            sizeof(sr_axis),
+            cut_points_.data(),
+            count_of(cut_points_.size()),
+            sizeof(sr_cut_point),
+            layers_.data(),
+            count_of(layers_.size()),
+            sizeof(sr_layer),
+            &before_,
+            &behind_};
+  }
+  WrittenGraph(const WrittenGraph&) = delete;
+  WrittenGraph& operator=(const WrittenGraph&) = delete;
+
+  [[nodiscard]] const sr_graph& raw() const noexcept { return raw_; }
+
+ private:
+  template <class Item>
+  const char* const* axes_of(const Item& item) {
+    if (item.axes.size() != item.shape.size()) {
+      throw std::logic_error("'" + item.name + "' has " + std::to_string(item.shape.size()) + " dimensions but " +
+                             std::to_string(item.axes.size()) + " axis names");
+    }
+    return axis_names_.emplace_back(pointers(item.axes)).data();  // moving the outer vector does not move this
+  }
+
+  std::vector<sr_tensor> tensors_;
+  std::vector<sr_axis> axes_;
+  std::vector<sr_cut_point> cut_points_;
+  std::vector<sr_layer> layers_;
+  std::vector<std::vector<const char*>> axis_names_;
+  sr_layer before_;
+  sr_layer behind_;
+  sr_graph raw_{};
+};
 
 template <class Class>
 [[nodiscard]] constexpr std::uint32_t strategy_flags() noexcept {
@@ -361,7 +487,7 @@ std::int32_t make_plan(void* self, const sr_job* job, const sr_graph* graph, con
                        sr_error* error) noexcept {
   return guarded(error, [&] {
     PlanWriter plan(*writer);
-    Instance<Class>::object(self).make_plan(read_job(*job), read_graph(*graph), plan);
+    Instance<Class>::object(self).make_plan(read(*job), read(*graph), plan);
   });
 }
 
@@ -376,9 +502,9 @@ template <class Class>
                 }) {
     return [](void* self, const sr_job* job, const sr_hook_group* raw, const sr_hook_writer* writer, sr_error* error) {
       return guarded(error, [&] {
-        const HookGroup group = read_group(*raw);
+        const HookGroup group = read(*raw);
         HookWriter to(*writer, group);
-        Instance<Class>::object(self).plan_hook(read_job(*job), group, to);
+        Instance<Class>::object(self).plan_hook(read(*job), group, to);
       });
     };
   } else {

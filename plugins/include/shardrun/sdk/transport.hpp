@@ -50,12 +50,6 @@ namespace shardrun::sdk {
 // A `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: after a
 // suspension it ends too early.
 
-/// When an op's latest run was in progress, by monotonic_now(): sr_op_times.
-struct OpTimes {
-  std::int64_t begun = 0;
-  std::int64_t ended = 0;
-};
-
 /// A prepared op or batch. Its destructor is op_free.
 class Op {
  public:
@@ -94,14 +88,24 @@ class Group {
   [[nodiscard]] virtual std::optional<TransportError> error() = 0;
 };
 
+/// sr_transport_props.
 struct Props {
   std::uint32_t flags = 0;  ///< SR_TRANSPORT_...
   std::uint32_t memory_kinds = std::uint32_t{1} << SR_MEMORY_HOST;
   /// That Op::enqueue and Op::join take: 1 << SR_QUEUE_... for each. A transport around another whose ops lack these
   /// functions sets it to 0.
   std::uint32_t queue_kinds = 0;
+
+  [[nodiscard]] bool has(std::uint32_t flag) const noexcept { return (flags & flag) != 0; }
+  /// `kind`: SR_MEMORY_...
+  [[nodiscard]] bool moves(std::uint32_t kind) const noexcept { return kind < 32 && (memory_kinds >> kind & 1U) != 0; }
+  /// `kind`: SR_QUEUE_...
+  [[nodiscard]] bool takes(std::uint32_t kind) const noexcept { return kind < 32 && (queue_kinds >> kind & 1U) != 0; }
+
+  bool operator==(const Props&) const = default;
 };
 
+/// sr_group.
 struct GroupSpec {
   std::uint32_t rank = 0;  ///< index into `members`
   std::vector<std::uint32_t> members;
@@ -114,13 +118,8 @@ struct GroupSpec {
   [[nodiscard]] std::string name_of(std::uint32_t member) const {
     return "member " + std::to_string(member) + " (rank " + std::to_string(members[member]) + ")";
   }
-};
 
-/// Option values in their C form.
-struct RawOptions {
-  const sr_option_value* data = nullptr;
-  std::uint32_t count = 0;
-  std::uint32_t stride = 0;
+  bool operator==(const GroupSpec&) const = default;
 };
 
 /// Wraps sr_transport_host. Copyable. Valid until the transport is closed. Any thread. Failures throw TransportError.
@@ -269,40 +268,92 @@ std::int32_t guarded_transport(sr_error* error, Act act) noexcept {
   return SR_INTERNAL;
 }
 
-/// Copies a struct that the host wrote with its own struct_size.
-template <class Raw>
-[[nodiscard]] Raw read_one(const Raw* from) {
-  Raw read{};
-  for_each(from, 1, 0, [&](const Raw& copy) { read = copy; });
-  return read;
+// Values to and from their C form, which points into the value. Deadlines stay as they are: each side counts them by
+// its own clock, and converts its own.
+
+[[nodiscard]] inline Props read(const sr_transport_props& raw) noexcept {
+  return {raw.flags, raw.memory_kinds != 0 ? raw.memory_kinds : Props().memory_kinds, raw.queue_kinds};
 }
 
-[[nodiscard]] inline std::optional<Buffer> read_buffer(const sr_buffer* from) {
-  if (from == nullptr) {
-    return std::nullopt;
+inline void write(const Props& props, sr_transport_props& to) noexcept {
+  to.flags = props.flags;
+  to.memory_kinds = props.memory_kinds;
+  if (SR_HAS(&to, sr_transport_props, queue_kinds)) {
+    to.queue_kinds = props.queue_kinds;
   }
-  const sr_buffer raw = read_one(from);
-  return Buffer{raw.data, raw.bytes, raw.registration, raw.kind, raw.device};
 }
 
-[[nodiscard]] inline OpSpec read_op(const sr_op& raw, std::uint32_t n) {
-  const auto counts = [&](const std::uint64_t* from, bool wanted) {
-    return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
-  };
-  const OpcodeTraits* traits = find_opcode(raw.opcode);
-  return {.opcode = raw.opcode,
-          .dtype = raw.dtype,
-          .reduction = raw.reduction,
-          .peer = raw.peer,
-          .flags = raw.flags,
+[[nodiscard]] inline GroupSpec read(const sr_group& raw) {
+  return {.rank = raw.rank,
+          .members = {raw.members, raw.members + raw.member_count},
+          .name = raw.name != nullptr ? raw.name : "",
           .id = raw.id,
-          .count = raw.count,
-          .send_counts = counts(raw.send_counts, traits != nullptr && traits->has_send_counts),
-          .recv_counts = counts(raw.recv_counts, traits != nullptr && traits->has_recv_counts),
-          .send = read_buffer(raw.send),
-          .recv = read_buffer(raw.recv),
-          .scratch = read_buffer(raw.scratch),
-          .label = raw.label != nullptr ? raw.label : ""};
+          .deadline = raw.deadline};
+}
+
+[[nodiscard]] inline sr_group write(const GroupSpec& group) noexcept {
+  return {.struct_size = sizeof(sr_group),
+          .rank = group.rank,
+          .members = group.members.data(),
+          .member_count = group.size(),
+          .reserved = 0,
+          .name = group.name.c_str(),
+          .id = group.id,
+          .deadline = group.deadline};
+}
+
+[[nodiscard]] inline Setup read(const sr_transport_setup& raw) {
+  return {.world_size = raw.world_size,
+          .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
+          .host = TransportHost(raw.host)};
+}
+
+/// `options`: those of `setup`.
+[[nodiscard]] inline sr_transport_setup write(const Setup& setup, const RawOptions& options) noexcept {
+  return {.struct_size = sizeof(sr_transport_setup),
+          .world_size = setup.world_size,
+          .options = options.data,
+          .option_count = options.count,
+          .option_stride = options.stride,
+          .host = setup.host.raw()};
+}
+
+[[nodiscard]] inline Config read(const sr_transport_config& raw) {
+  Config config = {.rank = raw.rank,
+                   .world_size = raw.world_size,
+                   .local_rank = raw.local_rank,
+                   .local_world_size = raw.local_world_size,
+                   .job = raw.job,
+                   .address = raw.address,
+                   .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
+                   .deadline = raw.deadline,
+                   .host = TransportHost(raw.host)};
+  if (raw.machines != nullptr) {
+    config.machines.assign(raw.machines, raw.machines + raw.world_size);
+  }
+  if (raw.secret != nullptr) {
+    std::copy_n(raw.secret, config.secret.emplace().size(), config.secret->begin());
+  }
+  return config;
+}
+
+/// `options`: those of `config`.
+[[nodiscard]] inline sr_transport_config write(const Config& config, const RawOptions& options) noexcept {
+  return {.struct_size = sizeof(sr_transport_config),
+          .rank = config.rank,
+          .world_size = config.world_size,
+          .local_rank = config.local_rank,
+          .local_world_size = config.local_world_size,
+          .option_stride = options.stride,
+          .host = config.host.raw(),
+          .job = config.job.c_str(),
+          .address = config.address.c_str(),
+          .options = options.data,
+          .option_count = options.count,
+          .reserved = 0,
+          .deadline = config.deadline,
+          .machines = config.machines.empty() ? nullptr : config.machines.data(),
+          .secret = config.secret ? config.secret->data() : nullptr};
 }
 
 /// What a group's handle points to.
@@ -333,23 +384,9 @@ template <TransportClass Class>
 struct TransportTable {
   static Class& self_of(void* self) noexcept { return Instance<Class>::object(self); }
 
-  static std::optional<std::array<std::uint8_t, 32>> secret_of(const std::uint8_t* raw) noexcept {
-    std::array<std::uint8_t, 32> secret = {};
-    if (raw == nullptr) {
-      return std::nullopt;
-    }
-    std::copy_n(raw, secret.size(), secret.begin());
-    return secret;
-  }
-
   static std::int32_t props(void* self, sr_transport_props* to, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      const Props props = self_of(self).props();
-      to->flags = props.flags;
-      to->memory_kinds = props.memory_kinds;
-      if (SR_HAS(to, sr_transport_props, queue_kinds)) {
-        to->queue_kinds = props.queue_kinds;
-      }
+      write(self_of(self).props(), *to);
       return SR_OK;
     });
   }
@@ -357,34 +394,22 @@ struct TransportTable {
   static std::int32_t op_query(void* self, const sr_op* op, std::uint32_t group_size, sr_op_info* to,
                                sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      const OpSpec spec = read_op(read_one(op), group_size);
+      const OpSpec spec = read(read_one(op), group_size);
       check(spec, group_size);
       const std::optional<OpInfo> info = self_of(self).query(spec, group_size);
       if (!info) {
         throw TransportError(SR_UNIMPLEMENTED, describe(spec) + " is not offered");
       }
-      to->flags = info->flags;
-      to->scratch_bytes = info->scratch_bytes;
+      write(*info, *to);
       return SR_OK;
     });
   }
 
   static std::int32_t open(void* self, const sr_transport_config* config, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      const sr_transport_config raw = read_one(config);
-      self_of(self).open({.rank = raw.rank,
-                          .world_size = raw.world_size,
-                          .local_rank = raw.local_rank,
-                          .local_world_size = raw.local_world_size,
-                          .job = raw.job,
-                          .address = raw.address,
-                          .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
-                          .deadline = from_border(raw.deadline),
-                          .machines = raw.machines != nullptr
-                                          ? std::vector<std::uint32_t>(raw.machines, raw.machines + raw.world_size)
-                                          : std::vector<std::uint32_t>(),
-                          .secret = secret_of(raw.secret),
-                          .host = TransportHost(raw.host)});
+      Config given = read(read_one(config));
+      given.deadline = from_border(given.deadline);
+      self_of(self).open(given);
       return SR_OK;
     });
   }
@@ -420,12 +445,8 @@ struct TransportTable {
 
   static std::int32_t group_create(void* self, const sr_group* group, std::uint64_t* handle, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      const sr_group raw = read_one(group);
-      const GroupSpec spec = {.rank = raw.rank,
-                              .members = {raw.members, raw.members + raw.member_count},
-                              .name = raw.name != nullptr ? raw.name : "",
-                              .id = raw.id,
-                              .deadline = from_border(raw.deadline)};
+      GroupSpec spec = read(read_one(group));
+      spec.deadline = from_border(spec.deadline);
       auto opened = std::make_unique<OpenGroup>();
       opened->rank = spec.rank;
       opened->size = spec.size();
@@ -464,7 +485,7 @@ struct TransportTable {
     return guarded_transport(error, [&] {
       OpenGroup& opened = object_of<OpenGroup>(group);
       std::vector<OpSpec> specs;
-      for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read_op(op, opened.size)); });
+      for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read(op, opened.size)); });
       validate(specs, opened.rank, opened.size);
       *handle = handle_of(opened.group->prepare(specs, from_border(deadline)));
       return SR_OK;
@@ -505,8 +526,7 @@ struct TransportTable {
       if (!times) {
         throw TransportError(SR_UNIMPLEMENTED, "when the op was under way is not known");
       }
-      to->begun = times->begun;
-      to->ended = times->ended;
+      write(*times, *to);
       return SR_OK;
     });
   }
@@ -514,10 +534,7 @@ struct TransportTable {
   static std::int32_t configure(void* self, const sr_transport_setup* setup, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
       if constexpr (IsConfigured<Class>) {
-        const sr_transport_setup raw = read_one(setup);
-        self_of(self).configure({.world_size = raw.world_size,
-                                 .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
-                                 .host = TransportHost(raw.host)});
+        self_of(self).configure(read(read_one(setup)));
       }
       return SR_OK;
     });
@@ -537,8 +554,7 @@ struct TransportTable {
 
   /// Throws where the transport does not take queues of this kind.
   static Queue queue_of(void* self, const sr_queue* queue) {
-    const std::uint32_t kinds = self_of(self).props().queue_kinds;
-    if (queue->kind >= 32 || (kinds >> queue->kind & 1U) == 0) {
+    if (!self_of(self).props().takes(queue->kind)) {
       throw TransportError(SR_INVALID, "queues of kind " + std::to_string(queue->kind) + " are not offered");
     }
     return Queue(*queue);

@@ -24,8 +24,8 @@ namespace shardrun::sdk {
 
 /// Runs tasks one after the other, in the order of their starts. A failed worker stays failed: its tasks, running or
 /// new, end with that failure. One thread at a time starts, joins, waits for and drops a task; any thread calls fail
-/// and failure. A thread of a queue lets the tasks begin that were started in it. Functions of queues are called without
-/// a lock. `start` and `wait` allocate nothing, `start_in` and `join` only for a task's first runs.
+/// and failure. A thread of a queue lets the tasks begin that were started in it. Functions of queues are called
+/// without a lock. `start` and `wait` allocate nothing, `start_in` and `join` only for a task's first runs.
 class Worker {
  public:
   class Task {
@@ -56,10 +56,7 @@ class Worker {
   };
 
   /// When a task's latest run was in progress.
-  struct TaskTimes {
-    std::int64_t begun = 0;
-    std::int64_t ended = 0;
-  };
+  using TaskTimes = OpTimes;
 
   /// `on_failure` does not throw. It is called once, by the thread on which the worker fails.
   explicit Worker(std::function<void()> on_failure = {})
