@@ -1,7 +1,9 @@
 #include "transports/tcp/connection.h"
 
 #include <csignal>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -169,6 +171,26 @@ TEST_CASE("tcp: neither end accepts another key or another identity") {
     CHECK(ends.sender->advance() == State::refused);
     CHECK(ends.receiver->advance() == State::refused);
   }
+}
+
+TEST_CASE("tcp: a certificate is no proof") {
+  const std::unique_ptr<EVP_PKEY, decltype(&::EVP_PKEY_free)> key(::EVP_EC_gen("P-256"), ::EVP_PKEY_free);
+  const std::unique_ptr<X509, decltype(&::X509_free)> certificate(::X509_new(), ::X509_free);
+  ::X509_gmtime_adj(::X509_getm_notBefore(certificate.get()), 0);
+  ::X509_gmtime_adj(::X509_getm_notAfter(certificate.get()), 3600);
+  REQUIRE(::X509_set_pubkey(certificate.get(), key.get()) == 1);
+  REQUIRE(::X509_sign(certificate.get(), key.get(), ::EVP_sha256()) != 0);
+  const tls::Context context(::SSL_CTX_new(::TLS_server_method()));
+  REQUIRE(::SSL_CTX_use_certificate(context.get(), certificate.get()) == 1);
+  REQUIRE(::SSL_CTX_use_PrivateKey(context.get(), key.get()) == 1);
+  tls::Connection impostor(::SSL_new(context.get()));
+  ::SSL_set_accept_state(impostor.get());
+  Between ends(GENERATE(Protection::tls, Protection::none), client(), std::move(impostor));
+
+  ends.pass_on();
+
+  REQUIRE(ends.sender->advance() == State::refused);
+  CHECK(ends.sender->why() == "TLS succeeded without the key, by a certificate");
 }
 
 TEST_CASE("tcp: what a connection says is refused when it comes back to it") {
