@@ -3,27 +3,21 @@
 #include <openssl/types.h>
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <string_view>
 
 #include "core/launch/protocol.h"
+#include "core/tls/psk.h"
 
 namespace shardrun::launch {
 
 /// The ends of a control connection. A rank is TLS's client.
 enum class TlsEnd { rank, launcher };
 
-struct FreeTls {
-  void operator()(SSL_CTX* context) const noexcept;
-  void operator()(SSL* connection) const noexcept;
-};
-using TlsContext = std::unique_ptr<SSL_CTX, FreeTls>;
+using TlsContext = tls::Context;
 
-/// How an end of control connections speaks TLS 1.3. Its only credential is a pre-shared key derived from the run's
-/// token. Each connection adds a Diffie-Hellman exchange (psk_dhe_ke), so whoever learns the token later cannot read a
-/// recording. There are no certificates, no tickets and no early data. A context serves one end only: what a rank sends
-/// is no answer to a rank. Throws Error{internal} if OpenSSL fails.
+/// How an end of control connections speaks TLS 1.3: by a key derived from the run's token. Throws Error{internal} if
+/// OpenSSL fails.
 [[nodiscard]] TlsContext tls_context(TlsEnd end, const Token& token);
 
 /// TLS of one connection, apart from its socket. Only one thread at a time may use it.
@@ -51,7 +45,7 @@ class Tls {
  private:
   void require_progress(int result) const;
 
-  std::unique_ptr<SSL, FreeTls> connection_;
+  tls::Connection connection_;
   BIO* incoming_ = nullptr;  ///< these two are `connection_`'s
   BIO* outgoing_ = nullptr;
   bool has_proved_ = false;

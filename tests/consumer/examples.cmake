@@ -155,7 +155,7 @@ if(NOT result EQUAL 2 OR NOT error MATCHES "for each rank of strategy local_sgd 
   message(FATAL_ERROR "a run from replicas that differ ended with ${result}: ${error}")
 endif()
 
-run("${shardrun}" plugins check "${installed}/shardrun_transport_tcp.so" ${cases})
-# The other one is tcp underneath: what it adds, and what the host makes for it, is enough.
+run("${shardrun}" plugins check "${installed}/shardrun_transport_plain_tcp.so" ${cases})
+# The other one is plain_tcp underneath: what it adds, and what the host makes for it, is enough.
 run("${shardrun}" plugins check "${installed}/shardrun_transport_timed.so"
   --case all_ --case barrier --case polled --case abort)

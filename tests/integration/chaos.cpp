@@ -276,7 +276,7 @@ TEST_CASE("a transport that moves no host memory is listed, and refused before a
 }
 
 TEST_CASE("a third party's transport can be disturbed too", "[chaos]") {
-  for (const char* transport : {"tcp", "timed"}) {
+  for (const char* transport : {"plain_tcp", "timed"}) {
     INFO(transport);
     const JobFolder job;
 

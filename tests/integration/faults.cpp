@@ -166,7 +166,7 @@ shardrun::files::FileDescriptor say(const std::string& port, const std::string& 
   return made;
 }
 
-const std::vector<std::string> transports = {"shm", "gloo"};
+const std::vector<std::string> transports = {"shm", "gloo", "tcp"};
 
 }  // namespace
 

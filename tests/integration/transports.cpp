@@ -28,7 +28,7 @@ const std::vector<Split> splits = {
 
 /// What a job says of its transports.
 std::vector<std::vector<std::string>> choices(const Split& split) {
-  std::vector<std::vector<std::string>> all = {{"job.transport=shm"}, {"job.transport=gloo"}};
+  std::vector<std::vector<std::string>> all = {{"job.transport=shm"}, {"job.transport=gloo"}, {"job.transport=tcp"}};
   if (split.has_axes) {
     all.push_back({"job.transport=gloo", "transport.model=shm"});
     all.push_back({"transport.model=gloo", "transport.data=shm"});

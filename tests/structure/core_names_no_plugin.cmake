@@ -1,10 +1,10 @@
 cmake_minimum_required(VERSION 3.25)
 
 # Core works with any plugin because it knows none: no file of it contains the name of a strategy, transport or model of this
-# tree as a word, in small or capital letters, alone or between underscores. Names that are English words too count where
-# they are whole string literals. core/conformance is left out: it brings jobs for the plugins that it checks, with models of this
+# tree as a word, in small or capital letters, alone or between underscores. Names that are English words or protocols
+# too count where they are whole string literals. core/conformance is left out: it brings jobs for the plugins that it checks, with models of this
 # tree. PLUGINS: the targets of all plugins.
-set(english single named mlp)
+set(words single named mlp tcp)
 # Environment variables that a launcher of other programs' ranks sets, whatever transport these use.
 set(variables MPI_LOCALRANKID MPI_LOCALNRANKS)
 
@@ -18,7 +18,7 @@ foreach(plugin IN LISTS PLUGINS)
   if(name IN_LIST ops)
     continue()
   endif()
-  if(name IN_LIST english)
+  if(name IN_LIST words)
     set(pattern "\"${name}\"")
   else()
     string(TOUPPER "${name}" upper)

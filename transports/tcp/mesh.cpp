@@ -1,0 +1,160 @@
+#include "transports/tcp/mesh.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace shardrun::tcp_transport {
+namespace {
+
+using sdk::TransportError;
+
+/// How long one request for an address waits in the store. Incoming connections are not served meanwhile.
+constexpr std::chrono::nanoseconds store_wait = std::chrono::milliseconds(20);
+/// How often a wait for a peer checks whether it is to end.
+constexpr std::chrono::nanoseconds check_interval = std::chrono::milliseconds(50);
+
+/// Where members of a group publish their addresses. It contains the members, since groups with the same id may have
+/// different ones.
+std::string name_in_store(const sdk::Config& config, const sdk::GroupSpec& group) {
+  std::string name = "tcp/" + config.job + "/" + std::to_string(group.id) + "/";
+  for (const std::uint32_t member : group.members) {
+    name += std::to_string(member) + ",";
+  }
+  return name + "/";
+}
+
+const tls::Key& secret_of(const sdk::Config& config) {
+  if (!config.secret) {
+    throw TransportError(SR_INVALID,
+                         "the host gives no secret by which ranks prove themselves: a newer one does (plugin ABI 1.4)");
+  }
+  return *config.secret;
+}
+
+Socket listen_for(const sdk::Config& config) {
+  // An empty name would mean the machine's own name, whose address other machines may not reach.
+  const std::string address = config.address.empty() ? "127.0.0.1" : config.address;
+  try {
+    return listen_on(address);
+  } catch (const std::runtime_error& error) {
+    throw TransportError(SR_INVALID, "cannot listen on '" + address + "': " + error.what() +
+                                         "; the address has to be one of this machine's");
+  }
+}
+
+/// Where `member` listens; nothing where it has not published that yet.
+std::optional<std::string> published_by(const sdk::Config& config, const std::string& name, std::uint32_t member) {
+  try {
+    return config.host.store_get(name + std::to_string(member), sdk::steady_now() + store_wait.count());
+  } catch (const TransportError& error) {
+    if (error.status() != SR_TIMEOUT) {
+      throw;
+    }
+    return std::nullopt;
+  }
+}
+
+/// Writes to standard error, the only log that a transport has.
+void say_strangers(const sdk::GroupSpec& group, std::uint64_t count) {
+  const std::string line = "transport tcp: while the group '" + group.name + "' was connected, " +
+                           std::to_string(count) + " connections of strangers were dropped\n";
+  (void)!::write(STDERR_FILENO, line.data(), line.size());
+}
+
+Rendezvous::Met meet(const sdk::Config& config, const sdk::GroupSpec& group) {
+  const tls::Key& secret = secret_of(config);
+  const std::string name = name_in_store(config, group);
+  Socket listener = listen_for(config);
+  config.host.store_set(name + std::to_string(group.rank), own_end(listener).text());
+  Rendezvous rendezvous({.group = group,
+                         .host = config.host,
+                         .secret = secret,
+                         .protection = config.options.text("protect") == "none" ? Protection::none : Protection::tls,
+                         .name = name,
+                         .address_of = [&](std::uint32_t member) { return published_by(config, name, member); }},
+                        std::move(listener));
+  return rendezvous.run();
+}
+
+/// Passes all bytes on by `pass`, in pieces, and calls `go_on` before each but the first.
+template <class Byte, class Pass, class GoOn>
+void pass_on(Byte* data, std::size_t bytes, Pass pass, GoOn go_on) {
+  try {
+    while (bytes != 0) {
+      const std::size_t passed = pass(data, bytes);
+      data += passed;
+      bytes -= passed;
+      if (bytes != 0) {
+        go_on(passed);
+      }
+    }
+  } catch (const TransportError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw TransportError(SR_PEER_LOST, std::string("it is lost: ") + error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<sdk::Option> Mesh::options() {
+  return {sdk::text_option("protect", "tls", {"tls", "none"},
+                           "what is done to bytes on the wire, beyond the proof by which each connection begins: "
+                           "TLS 1.3 encrypts them, none leaves them as they are")};
+}
+
+Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel) : cancel_(cancel) {
+  if (group.size() == 1) {
+    return;
+  }
+  Rendezvous::Met met;
+  try {
+    met = meet(config, group);
+  } catch (const TransportError& error) {
+    throw error.within("connecting the group '" + group.name + "'");
+  }
+  outgoing_ = std::move(met.outgoing);
+  incoming_ = std::move(met.incoming);
+  if (met.strangers > 0) {
+    say_strangers(group, met.strangers);
+  }
+}
+
+/// Before the next piece, or the first where `passed` is 0: returns once the connection may be ready, or after a short
+/// time. Throws TransportError.
+void Mesh::go_on(const Connection& connection, std::size_t passed, std::int64_t deadline) const {
+  cancel_.check();
+  const std::int64_t left = std::min(deadline - sdk::steady_now(), check_interval.count());
+  if (left <= 0) {
+    throw TransportError(SR_TIMEOUT, "the deadline passed");
+  }
+  if (passed == 0) {
+    pollfd watched = {connection.descriptor(), connection.awaited(), 0};
+    (void)::poll(&watched, 1, static_cast<int>((left + 999'999) / 1'000'000));
+  }
+}
+
+void Mesh::send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline) {
+  Connection& connection = *outgoing_[peer];
+  pass_on(
+      static_cast<const std::byte*>(data), bytes,
+      [&](const std::byte* from, std::size_t left) { return connection.send(from, left); },
+      [&](std::size_t passed) { go_on(connection, passed, deadline); });
+}
+
+void Mesh::receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline) {
+  Connection& connection = *incoming_[peer];
+  pass_on(
+      static_cast<std::byte*>(data), bytes,
+      [&](std::byte* to, std::size_t left) { return connection.receive(to, left); },
+      [&](std::size_t passed) { go_on(connection, passed, deadline); });
+}
+
+}  // namespace shardrun::tcp_transport
