@@ -501,6 +501,6 @@ TEST_CASE("tcp: a host that gives no secret is refused") {
   transport.open({.world_size = 2, .local_world_size = 2, .job = "test", .address = "127.0.0.1"}, host);
   const std::vector<std::uint32_t> members = {0, 1};
   CHECK_THAT(
-      error_of([&] { (void)transport.group({.name = "all", .id = 1, .members = members, .deadline = after(1)}); }),
+      error_of([&] { (void)transport.group({.members = members, .name = "all", .id = 1, .deadline = after(1)}); }),
       Contains("gives no secret"));
 }
