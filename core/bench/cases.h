@@ -36,9 +36,9 @@ struct Case {
 /// The ceilings, then ops in the order of the settings.
 [[nodiscard]] std::vector<Case> cases_of(const Settings& settings);
 
-/// What member `rank` prepares in a case of ops, without buffers: one collective, or a send and a receive. The blocks
-/// of the V forms grow with the member's number. All members of an ALL_TO_ALLV send equally much, in blocks that
-/// differ. `id`: of the first op; uses as many ids as there are members.
+/// The ops that member `rank` prepares in a case of ops, without buffers: one collective, or a send and a receive. In
+/// the V forms, a member with a higher number has larger blocks; in ALL_TO_ALLV all members send the same total, in
+/// blocks of different sizes. `id`: of the first op; as many ids are used as there are members.
 [[nodiscard]] std::vector<sdk::OpSpec> specs_of(const Case& each, std::uint32_t members, std::uint32_t rank,
                                                 std::uint64_t id = 1);
 

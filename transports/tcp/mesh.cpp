@@ -20,8 +20,8 @@ constexpr std::chrono::nanoseconds store_wait = std::chrono::milliseconds(20);
 /// How often a wait for a peer checks whether it is to end.
 constexpr std::chrono::nanoseconds check_interval = std::chrono::milliseconds(50);
 
-/// Where members of a group publish their addresses. It contains the members, since groups with the same id may have
-/// different ones.
+/// The store's key under which a group's members publish their addresses. It names the members, because two groups with
+/// the same id may differ in them.
 std::string name_in_store(const sdk::Config& config, const sdk::GroupSpec& group) {
   std::string name = "tcp/" + config.job + "/" + std::to_string(group.id) + "/";
   for (const std::uint32_t member : group.members) {

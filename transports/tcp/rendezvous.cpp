@@ -53,8 +53,8 @@ Rendezvous::Rendezvous(Settings settings, Socket listener)
   }
 }
 
-/// What both ends of a connection must mean, as the identity that the handshake proves: the member that connects, in
-/// the clear, and a digest of the rest. The lengths of its fields keep any two apart.
+/// The identity that the handshake proves, the same at both ends of a connection: the connecting member as plain text,
+/// then a digest of all fields. Each field is written with its length, so that no two lists of fields give one text.
 std::string Rendezvous::identity(std::uint32_t from, std::uint32_t to, const std::string& ends) const {
   std::string text;
   for (const std::string& field : {std::string("shardrun 1"), settings_.name, std::to_string(from), std::to_string(to),

@@ -31,7 +31,8 @@ class Rendezvous {
     const tls::Key& secret;
     Protection protection = Protection::tls;
     std::string name;  ///< of the connected group, its run, generation and members
-    /// Where a member listens. Waits briefly; nothing where it is not known yet. Throws TransportError.
+    /// The address at which a member listens. Waits briefly, and returns nothing if the member has not published it
+    /// yet. Throws TransportError.
     std::function<std::optional<std::string>(std::uint32_t member)> address_of;
   };
 
