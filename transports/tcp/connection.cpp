@@ -8,8 +8,9 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <limits>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <system_error>
@@ -28,14 +29,14 @@ void require_openssl(bool succeeded) {
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/// OpenSSL's own BIO for sockets raises SIGPIPE.
+/// Reads from the socket and keeps what is written, so that many records go to the socket at once.
 const BIO_METHOD* bio_method() {
   struct FreeMethod {
     void operator()(BIO_METHOD* method) const noexcept { ::BIO_meth_free(method); }
   };
   static const std::unique_ptr<BIO_METHOD, FreeMethod> made = [] {
     std::unique_ptr<BIO_METHOD, FreeMethod> method(
-        ::BIO_meth_new(::BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket without SIGPIPE"));
+        ::BIO_meth_new(::BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "connection of transport tcp"));
     require_openssl(method != nullptr);
     ::BIO_meth_set_read(method.get(), [](BIO* bio, char* to, int bytes) {
       ::BIO_clear_retry_flags(bio);
@@ -47,12 +48,8 @@ const BIO_METHOD* bio_method() {
     });
     ::BIO_meth_set_write(method.get(), [](BIO* bio, const char* from, int bytes) {
       ::BIO_clear_retry_flags(bio);
-      const auto put =
-          static_cast<Connection*>(::BIO_get_data(bio))->write_socket(from, static_cast<std::size_t>(bytes));
-      if (put < 0 && would_block(errno)) {
-        ::BIO_set_retry_write(bio);
-      }
-      return static_cast<int>(put);
+      static_cast<Connection*>(::BIO_get_data(bio))->keep(from, static_cast<std::size_t>(bytes));
+      return bytes;
     });
     ::BIO_meth_set_ctrl(method.get(),
                         [](BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1L : 0L; });
@@ -61,9 +58,10 @@ const BIO_METHOD* bio_method() {
   return made.get();
 }
 
-int int_of(std::size_t bytes) {
-  return static_cast<int>(std::min<std::size_t>(bytes, std::numeric_limits<int>::max()));
-}
+/// The most bytes of a TLS record.
+constexpr std::size_t record_bytes = 16384;
+/// How much is encrypted before the socket is asked to take it.
+constexpr std::size_t most_written = 4 * record_bytes;
 
 }  // namespace
 
@@ -77,7 +75,7 @@ Connection::Connection(Socket socket, tls::Connection tls, Protection protection
   ::BIO_set_data(bio, this);
   ::BIO_set_init(bio, 1);
   ::SSL_set_bio(tls_.get(), bio, bio);
-  ::SSL_set_mode(tls_.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  ::SSL_set_default_read_buffer_len(tls_.get(), most_written);
   const int on = 1;
   (void)::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
@@ -92,12 +90,8 @@ std::ptrdiff_t Connection::read_socket(void* to, std::size_t bytes) {
   return got;
 }
 
-std::ptrdiff_t Connection::write_socket(const void* from, std::size_t bytes) {
-  const ssize_t put = ::send(socket_.get(), from, bytes, MSG_NOSIGNAL);
-  if (put < 0 && !would_block(errno)) {
-    error_ = errno;
-  }
-  return put;
+void Connection::keep(const char* from, std::size_t bytes) noexcept {
+  written_.insert(written_.end(), from, from + bytes);
 }
 
 Connection::State Connection::advance() {
@@ -129,28 +123,38 @@ bool Connection::shake_hands() {
     throw std::runtime_error("it sent more than " + std::to_string(most_unproven_bytes) + " bytes without a proof");
   }
   if (result != 1) {
-    return passed_on(result) != 0;
+    (void)passed_by_tls(result);
+    (void)flush();
+    return false;
   }
   if (!tls::has_proved_key(tls_)) {
     throw std::runtime_error("TLS succeeded without the key, by a certificate");
   }
   char accepted = 1;
-  return passed_on(::SSL_is_server(tls_.get()) == 1 ? ::SSL_write(tls_.get(), &accepted, 1)
-                                                    : ::SSL_read(tls_.get(), &accepted, 1)) == 1;
+  if (::SSL_is_server(tls_.get()) == 1) {
+    if (!std::exchange(has_accepted_, true)) {
+      write_record(&accepted, 1);
+    }
+    return flush();
+  }
+  return flush() && passed_by_tls(::SSL_read(tls_.get(), &accepted, 1)) == 1;
 }
 
-std::size_t Connection::passed_on(int result) {
+std::size_t Connection::passed_by_tls(int result) {
   if (result > 0) {
     return static_cast<std::size_t>(result);
   }
-  switch (::SSL_get_error(tls_.get(), result)) {
-    case SSL_ERROR_WANT_READ: awaited_ = POLLIN; return 0;
-    case SSL_ERROR_WANT_WRITE: awaited_ = POLLOUT; return 0;
-    default: broken(tls::reason());
+  if (::SSL_get_error(tls_.get(), result) == SSL_ERROR_WANT_READ) {
+    awaited_ = POLLIN;
+    return 0;
   }
+  const std::string reason = tls::reason();
+  (void)::send(socket_.get(), written_.data() + flushed_, written_.size() - flushed_,
+               MSG_NOSIGNAL);  // why, as an alert
+  broken(reason);
 }
 
-std::size_t Connection::passed_raw(std::ptrdiff_t result, short awaited) {
+std::size_t Connection::passed_by_socket(std::ptrdiff_t result, short awaited) {
   if (result > 0) {
     return static_cast<std::size_t>(result);
   }
@@ -158,7 +162,24 @@ std::size_t Connection::passed_raw(std::ptrdiff_t result, short awaited) {
     awaited_ = awaited;
     return 0;
   }
+  error_ = result < 0 ? errno : 0;
+  is_closed_ = true;
   broken("");
+}
+
+/// Returns whether the socket has taken all that was written.
+bool Connection::flush() {
+  while (flushed_ != written_.size()) {
+    const std::size_t passed = passed_by_socket(
+        ::send(socket_.get(), written_.data() + flushed_, written_.size() - flushed_, MSG_NOSIGNAL), POLLOUT);
+    if (passed == 0) {
+      return false;
+    }
+    flushed_ += passed;
+  }
+  written_.clear();
+  flushed_ = 0;
+  return true;
 }
 
 void Connection::broken(const std::string& tls_reason) const {
@@ -172,26 +193,78 @@ void Connection::broken(const std::string& tls_reason) const {
                                                    : "TLS: " + tls_reason);
 }
 
-std::size_t Connection::send(const void* data, std::size_t bytes) {
-  if (!tls_) {
-    return passed_raw(write_socket(data, bytes), POLLOUT);
-  }
+void Connection::write_record(const void* data, std::size_t bytes) {
   ::ERR_clear_error();  // SSL_get_error looks at it
   if (records_ == records_per_key) {
     require_openssl(::SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1);
     records_ = 0;
   }
-  const std::size_t passed = passed_on(::SSL_write(tls_.get(), data, int_of(bytes)));
-  records_ += passed != 0 ? 1 : 0;
+  (void)passed_by_tls(::SSL_write(tls_.get(), data, static_cast<int>(bytes)));
+  ++records_;
+}
+
+/// Writes the first of these bytes in records, and returns how many. A short part shares its record with the next one.
+std::size_t Connection::encrypt(std::span<const iovec> parts) {
+  std::size_t passed = 0;
+  std::size_t at = 0;  // in the first part
+  while (!parts.empty() && written_.size() < most_written) {
+    const char* data = static_cast<const char*>(parts[0].iov_base) + at;
+    std::size_t bytes = std::min(parts[0].iov_len - at, record_bytes);
+    std::array<char, record_bytes> joined;
+    if (parts.size() > 1 && bytes < record_bytes) {
+      std::memcpy(joined.data(), data, bytes);
+      parts = parts.subspan(1);
+      at = std::min(parts[0].iov_len, record_bytes - bytes);
+      std::memcpy(joined.data() + bytes, parts[0].iov_base, at);
+      data = joined.data();
+      bytes += at;
+    } else {
+      at += bytes;
+    }
+    if (at == parts[0].iov_len) {
+      parts = parts.subspan(1);
+      at = 0;
+    }
+    write_record(data, bytes);
+    passed += bytes;
+  }
   return passed;
 }
 
-std::size_t Connection::receive(void* data, std::size_t bytes) {
+std::size_t Connection::send(std::span<const iovec> parts) {
   if (!tls_) {
-    return passed_raw(read_socket(data, bytes), POLLIN);
+    msghdr message = {};
+    message.msg_iov = const_cast<iovec*>(parts.data());
+    message.msg_iovlen = parts.size();
+    return passed_by_socket(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL), POLLOUT);
   }
-  ::ERR_clear_error();
-  return passed_on(::SSL_read(tls_.get(), data, int_of(bytes)));
+  if (written_.empty()) {
+    encrypted_ = encrypt(parts);
+  }
+  return flush() ? std::exchange(encrypted_, 0) : 0;
+}
+
+std::size_t Connection::receive(std::span<const iovec> parts) {
+  if (!tls_) {
+    msghdr message = {};
+    message.msg_iov = const_cast<iovec*>(parts.data());
+    message.msg_iovlen = parts.size();
+    return passed_by_socket(::recvmsg(socket_.get(), &message, 0), POLLIN);
+  }
+  std::size_t passed = 0;
+  for (const iovec& part : parts) {
+    for (std::size_t at = 0; at != part.iov_len;) {
+      ::ERR_clear_error();
+      const std::size_t got = passed_by_tls(::SSL_read(tls_.get(), static_cast<char*>(part.iov_base) + at,
+                                                       static_cast<int>(std::min(part.iov_len - at, record_bytes))));
+      if (got == 0) {
+        return passed;
+      }
+      at += got;
+      passed += got;
+    }
+  }
+  return passed;
 }
 
 }  // namespace shardrun::tcp_transport

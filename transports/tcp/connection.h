@@ -1,8 +1,12 @@
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/tls/psk.h"
 #include "transports/tcp/socket.h"
@@ -46,17 +50,21 @@ class Connection {
   // REQUIRES: the state is `proven`. Each passes on what it can and returns how many bytes; 0: the socket is not ready.
   // Throws std::runtime_error if the connection has broken or bytes came that the other end has not sent.
 
-  [[nodiscard]] std::size_t send(const void* data, std::size_t bytes);
-  [[nodiscard]] std::size_t receive(void* data, std::size_t bytes);
+  /// What was passed on in part is to be repeated with the rest.
+  [[nodiscard]] std::size_t send(std::span<const iovec> parts);
+  [[nodiscard]] std::size_t receive(std::span<const iovec> parts);
 
-  // For the TLS object: as ::recv and ::send, without SIGPIPE.
+  // For the TLS object: as ::recv, and what it has to say.
   [[nodiscard]] std::ptrdiff_t read_socket(void* to, std::size_t bytes);
-  [[nodiscard]] std::ptrdiff_t write_socket(const void* from, std::size_t bytes);
+  void keep(const char* from, std::size_t bytes) noexcept;
 
  private:
   [[nodiscard]] bool shake_hands();
-  [[nodiscard]] std::size_t passed_on(int result);
-  [[nodiscard]] std::size_t passed_raw(std::ptrdiff_t result, short awaited);
+  void write_record(const void* data, std::size_t bytes);
+  [[nodiscard]] std::size_t encrypt(std::span<const iovec> parts);
+  [[nodiscard]] bool flush();
+  [[nodiscard]] std::size_t passed_by_tls(int result);
+  [[nodiscard]] std::size_t passed_by_socket(std::ptrdiff_t result, short awaited);
   [[noreturn]] void broken(const std::string& tls_reason) const;
 
   Socket socket_;
@@ -69,6 +77,11 @@ class Connection {
   int error_ = 0;           ///< the socket's, if any
   std::size_t unproven_bytes_ = 0;
   int records_ = 0;  ///< sent with the current key
+
+  bool has_accepted_ = false;  ///< a server: has said so
+  std::vector<char> written_;  ///< what TLS has to say, in records
+  std::size_t flushed_ = 0;    ///< bytes of it that the socket has taken
+  std::size_t encrypted_ = 0;  ///< bytes in it that `send` has not reported yet
 };
 
 }  // namespace shardrun::tcp_transport

@@ -83,20 +83,10 @@ Rendezvous::Met meet(const sdk::Config& config, const sdk::GroupSpec& group) {
   return rendezvous.run();
 }
 
-/// Passes all bytes on by `pass`, in pieces, and calls `go_on` before each but the first.
-template <class Byte, class Pass, class GoOn>
-void pass_on(Byte* data, std::size_t bytes, Pass pass, GoOn go_on) {
+template <class Pass>
+std::size_t passed_by(Pass pass) {
   try {
-    while (bytes != 0) {
-      const std::size_t passed = pass(data, bytes);
-      data += passed;
-      bytes -= passed;
-      if (bytes != 0) {
-        go_on(passed);
-      }
-    }
-  } catch (const TransportError&) {
-    throw;
+    return pass();
   } catch (const std::runtime_error& error) {
     throw TransportError(SR_PEER_LOST, std::string("it is lost: ") + error.what());
   }
@@ -110,7 +100,7 @@ std::vector<sdk::Option> Mesh::options() {
                            "TLS 1.3 encrypts them, none leaves them as they are")};
 }
 
-Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel) : cancel_(cancel) {
+Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel&) {
   if (group.size() == 1) {
     return;
   }
@@ -122,39 +112,33 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Ca
   }
   outgoing_ = std::move(met.outgoing);
   incoming_ = std::move(met.incoming);
+  watched_.reserve(outgoing_.size() + incoming_.size());
   if (met.strangers > 0) {
     say_strangers(group, met.strangers);
   }
 }
 
-/// Before the next piece, or the first where `passed` is 0: returns once the connection may be ready, or after a short
-/// time. Throws TransportError.
-void Mesh::go_on(const Connection& connection, std::size_t passed, std::int64_t deadline) const {
-  cancel_.check();
+std::size_t Mesh::try_send(std::uint32_t peer, std::span<const iovec> parts) {
+  return passed_by([&] { return outgoing_[peer]->send(parts); });
+}
+
+std::size_t Mesh::try_receive(std::uint32_t peer, std::span<const iovec> parts) {
+  return passed_by([&] { return incoming_[peer]->receive(parts); });
+}
+
+void Mesh::wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline) {
   const std::int64_t left = std::min(deadline - sdk::steady_now(), check_interval.count());
   if (left <= 0) {
-    throw TransportError(SR_TIMEOUT, "the deadline passed");
+    return;
   }
-  if (passed == 0) {
-    pollfd watched = {connection.descriptor(), connection.awaited(), 0};
-    (void)::poll(&watched, 1, static_cast<int>((left + 999'999) / 1'000'000));
+  watched_.clear();
+  for (const auto& [peers, connections] : {std::pair(to, &outgoing_), std::pair(from, &incoming_)}) {
+    for (const std::uint32_t peer : peers) {
+      const Connection& connection = *(*connections)[peer];
+      watched_.push_back({connection.descriptor(), connection.awaited(), 0});
+    }
   }
-}
-
-void Mesh::send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline) {
-  Connection& connection = *outgoing_[peer];
-  pass_on(
-      static_cast<const std::byte*>(data), bytes,
-      [&](const std::byte* from, std::size_t left) { return connection.send(from, left); },
-      [&](std::size_t passed) { go_on(connection, passed, deadline); });
-}
-
-void Mesh::receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline) {
-  Connection& connection = *incoming_[peer];
-  pass_on(
-      static_cast<std::byte*>(data), bytes,
-      [&](std::byte* to, std::size_t left) { return connection.receive(to, left); },
-      [&](std::size_t passed) { go_on(connection, passed, deadline); });
+  (void)::poll(watched_.data(), watched_.size(), static_cast<int>((left + 999'999) / 1'000'000));
 }
 
 }  // namespace shardrun::tcp_transport

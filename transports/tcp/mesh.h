@@ -3,8 +3,12 @@
 #include <shardrun/sdk/link_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
+#include <poll.h>
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "transports/tcp/rendezvous.h"
@@ -12,24 +16,23 @@
 namespace shardrun::tcp_transport {
 
 /// The link of a group (sdk/two_function_transport.hpp): two connections between each two members, one for each
-/// direction. So the thread that sends and the one that receives share nothing.
+/// direction. Its functions throw TransportError{SR_PEER_LOST} where a connection has broken.
 class Mesh {
  public:
   [[nodiscard]] static std::vector<sdk::Option> options();
 
   /// Connects the members. A listener on this machine's address is open meanwhile. Groups with the same id and members
-  /// differ in `config.job`. `cancel` outlives this. Throws TransportError.
+  /// differ in `config.job`. Throws TransportError.
   Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel);
 
-  void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline);
-  void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline);
+  [[nodiscard]] std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);
+  [[nodiscard]] std::size_t try_receive(std::uint32_t peer, std::span<const iovec> parts);
+  void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline);
 
  private:
-  void go_on(const Connection& connection, std::size_t passed, std::int64_t deadline) const;
-
-  const sdk::Cancel& cancel_;
   Rendezvous::Connections outgoing_;
   Rendezvous::Connections incoming_;
+  std::vector<pollfd> watched_;
 };
 
 }  // namespace shardrun::tcp_transport

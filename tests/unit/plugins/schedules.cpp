@@ -160,7 +160,7 @@ class Play {
 TEST_CASE("collectives made of sends and receives have the right results and the stated scratch", "[sdk]") {
   for (const OpcodeTraits& traits : opcodes) {
     for (std::uint32_t members = 1; members <= 9 && traits.collective; ++members) {
-      for (const std::uint64_t count : {0U, 1U, 5U, 64U}) {
+      for (const std::uint64_t count : {0U, 1U, 5U, 64U, 9000U}) {
         for (std::uint32_t root = 0; root < (traits.has_root ? members : 1); ++root) {
           INFO(traits.name << " of " << members << " members, " << count << " elements, root " << root);
           const Shape shape = {.opcode = traits.opcode, .members = members, .count = count, .root = root};
@@ -180,7 +180,7 @@ TEST_CASE("ordered collectives have the right results and the stated scratch", "
   for (const OpcodeTraits& traits : opcodes) {
     for (std::uint32_t members = 2; members <= 7 && traits.collective; ++members) {
       for (std::uint32_t root = 0; root < (traits.has_root ? members : 1); ++root) {
-        for (const std::uint64_t count : {0U, 1U, 5U, 64U}) {
+        for (const std::uint64_t count : {0U, 1U, 5U, 64U, 9000U}) {
           INFO(traits.name << " of " << members << " members, " << count << " elements, root " << root);
           const Shape shape = {.opcode = traits.opcode, .members = members, .count = count, .root = root};
           Play play(shape, true);
@@ -223,11 +223,11 @@ TEST_CASE("ordered collectives cut large blocks into pieces, which bounds the sc
 TEST_CASE("sums of 16-bit floats over more than two members are ordered", "[sdk]") {
   for (const std::uint32_t members : {2U, 3U, 8U}) {
     for (const std::uint32_t reduction : {SR_REDUCE_SUM, SR_REDUCE_PRODUCT, SR_REDUCE_MIN}) {
-      const OpSpec op = {.opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_BF16, .reduction = reduction, .count = 80};
+      const OpSpec op = {.opcode = SR_OP_REDUCE_SCATTER, .dtype = SR_DTYPE_BF16, .reduction = reduction, .count = 8000};
       const bool is_in_order = members > 2 && reduction != SR_REDUCE_MIN;
       const std::uint64_t blocks = is_in_order ? members - 1 : members == 2 ? 1 : 2;
 
-      CHECK(scratch_bytes_of(op, members) == blocks * 80 * 2);
+      CHECK(scratch_bytes_of(op, members) == blocks * 8000 * 2);
       CHECK(schedule_of(op, 0, members).stages.size() == (is_in_order ? 1 : members - 1));
     }
   }
@@ -269,14 +269,29 @@ TEST_CASE("collectives made of sends and receives send the stated number of elem
     return Play({.opcode = opcode, .members = 8, .count = count}).elements_sent(0);
   };
 
-  CHECK(sent_by_first(SR_OP_ALL_REDUCE, 800) == 2 * 7 * 100);
-  CHECK(sent_by_first(SR_OP_REDUCE_SCATTER, 100) == 7 * 100);
-  CHECK(sent_by_first(SR_OP_ALL_GATHER, 100) == 7 * 100);
+  CHECK(sent_by_first(SR_OP_ALL_REDUCE, 80'000) == 2 * 7 * 10'000);
+  CHECK(sent_by_first(SR_OP_REDUCE_SCATTER, 10'000) == 7 * 10'000);
+  CHECK(sent_by_first(SR_OP_ALL_GATHER, 10'000) == 7 * 10'000);
   CHECK(sent_by_first(SR_OP_ALL_TO_ALL, 100) == 7 * 100);
   CHECK(sent_by_first(SR_OP_BROADCAST, 100) == 3 * 100);
   CHECK(sent_by_first(SR_OP_REDUCE, 100) == 0);
   CHECK(sent_by_first(SR_OP_SCATTER, 100) == 7 * 100);
-  CHECK(sent_by_first(SR_OP_BARRIER, 0) == 3);
+}
+
+TEST_CASE("small collectives take one stage, in which every member sends its block to all others", "[sdk]") {
+  struct Small {
+    std::uint32_t opcode;
+    std::uint64_t count;
+    std::uint64_t block;
+  };
+  for (const Small& small : {Small{SR_OP_ALL_REDUCE, 800, 800}, Small{SR_OP_REDUCE_SCATTER, 100, 100},
+                             Small{SR_OP_ALL_GATHER, 100, 100}, Small{SR_OP_BARRIER, 0, 1}}) {
+    INFO("opcode " << small.opcode);
+    Play play({.opcode = small.opcode, .members = 8, .count = small.count});
+    CHECK(play.elements_sent(0) == 7 * small.block);
+    CHECK(play.player(0).schedule.stages.size() == 1);
+  }
+  CHECK(schedule_of({.opcode = SR_OP_BARRIER}, 0, 17).stages.size() == 5);
 }
 
 // Lists of actions in the notation of torch.distributed.pipelining.

@@ -91,7 +91,7 @@ TEST_CASE("an op that a transport lacks is composed of others, and takes scratch
 
   CHECK(solo.query(op, 1).flags == (SR_OP_INFO_NATIVE | SR_OP_INFO_ORDERED));
   CHECK(solo.query(op, 1).scratch_bytes == 0);
-  CHECK(solo.query(op, 3).scratch_bytes == 4 * sizeof(float));
+  CHECK(solo.query(op, 3).scratch_bytes == 2 * 10 * sizeof(float));
   CHECK((solo.query(op, 3).flags & SR_OP_INFO_NATIVE) == 0);
   sdk::OpSpec send = op;
   send.opcode = SR_OP_SEND;

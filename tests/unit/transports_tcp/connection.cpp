@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -104,10 +105,21 @@ bool prove(Connection& sender, Connection& receiver) {
   return sender.advance() == State::proven && receiver.advance() == State::proven;
 }
 
+std::size_t say(Connection& to, const std::string& text) {
+  const iovec part = {const_cast<char*>(text.data()), text.size()};
+  return to.send({&part, 1});
+}
+
+/// As many bytes as `text` has, where so many have come.
+std::size_t hear(Connection& from, std::string& text) {
+  const iovec part = {text.data(), text.size()};
+  return from.receive({&part, 1});
+}
+
 std::string error_of_receive(Connection& connection) {
-  std::array<char, 64> to = {};
+  std::string to(64, '\0');
   try {
-    (void)connection.receive(to.data(), to.size());
+    (void)hear(connection, to);
   } catch (const std::runtime_error& error) {
     return error.what();
   }
@@ -127,14 +139,45 @@ TEST_CASE("tcp: two ends with one key and identity prove themselves, and bytes a
   REQUIRE(ends.receiver->advance() == State::proven);
   const std::string said = "a message of some length";
   ends.recorded.clear();
-  CHECK(ends.sender->send(said.data(), said.size()) == said.size());
+  CHECK(say(*ends.sender, said) == said.size());
   const std::string on_the_wire = taken(ends.at_sender);
   CHECK((on_the_wire.find(said) == std::string::npos) == (protection == Protection::tls));
   put(ends.at_receiver, on_the_wire);
   std::string heard(said.size(), '\0');
-  CHECK(ends.receiver->receive(heard.data(), heard.size()) == said.size());
+  CHECK(hear(*ends.receiver, heard) == said.size());
   CHECK(heard == said);
-  CHECK(ends.receiver->receive(heard.data(), heard.size()) == 0);
+  CHECK(hear(*ends.receiver, heard) == 0);
+}
+
+TEST_CASE("tcp: parts longer than the socket takes arrive whole and in order") {
+  const Protection protection = GENERATE(Protection::tls, Protection::none);
+  const std::size_t second = GENERATE(as<std::size_t>(), 1, 16'368, 16'369, 1'000'000);
+  std::array<Socket, 2> ends = two_ends();
+  Connection sender(std::move(ends[0]), client(), protection);
+  Connection receiver(std::move(ends[1]), server(), protection);
+  REQUIRE(prove(sender, receiver));
+  std::string said(16 + second, '\0');
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    said[i] = static_cast<char>(i * 7 / 5);
+  }
+  std::string heard(said.size(), '\0');
+  std::size_t sent = 0;
+  std::size_t received = 0;
+  const auto rest = [](std::string& text, std::size_t passed) {
+    const std::size_t first = passed < 16 ? 16 - passed : 0;
+    return std::array<iovec, 2>{
+        {{text.data() + passed, first}, {text.data() + passed + first, text.size() - passed - first}}};
+  };
+  while (received < said.size()) {
+    if (sent < said.size()) {
+      const std::array<iovec, 2> parts = rest(said, sent);
+      sent += sender.send(std::span(parts).subspan(sent < 16 ? 0 : 1));
+    }
+    const std::array<iovec, 2> parts = rest(heard, received);
+    received += receiver.receive(std::span(parts).subspan(received < 16 ? 0 : 1));
+  }
+  CHECK(sent == said.size());
+  CHECK(heard == said);
 }
 
 TEST_CASE("tcp: bytes that follow the handshake at once are not lost") {
@@ -150,10 +193,10 @@ TEST_CASE("tcp: bytes that follow the handshake at once are not lost") {
   }
   REQUIRE(sender.advance() == State::proven);
   const std::string said = "first words";
-  CHECK(sender.send(said.data(), said.size()) == said.size());
+  CHECK(say(sender, said) == said.size());
   REQUIRE(receiver.advance() == State::proven);
   std::string heard(said.size(), '\0');
-  CHECK(receiver.receive(heard.data(), heard.size()) == said.size());
+  CHECK(hear(receiver, heard) == said.size());
   CHECK(heard == said);
 }
 
@@ -207,7 +250,7 @@ TEST_CASE("tcp: a recorded connection proves nothing when it is replayed") {
   ends.pass_on();
   REQUIRE(ends.receiver->advance() == State::proven);
   const std::string said = "data";
-  CHECK(ends.sender->send(said.data(), said.size()) == said.size());
+  CHECK(say(*ends.sender, said) == said.size());
   ends.recorded += taken(ends.at_sender);
 
   std::array<Socket, 2> later = two_ends();
@@ -222,7 +265,7 @@ TEST_CASE("tcp: a byte altered on the way is found where bytes are protected") {
   Between ends(Protection::tls);
   ends.pass_on();
   const std::string said(1000, 'x');
-  CHECK(ends.sender->send(said.data(), said.size()) == said.size());
+  CHECK(say(*ends.sender, said) == said.size());
   std::string altered = taken(ends.at_sender);
   altered[GENERATE(as<std::size_t>(), 5, 500, 1000)] ^= 1;
   put(ends.at_receiver, altered);
@@ -234,13 +277,14 @@ TEST_CASE("tcp: records left out or repeated are found") {
   ends.pass_on();
   std::array<std::string, 2> records;
   for (std::string& each : records) {
-    CHECK(ends.sender->send("data", 4) == 4);
+    CHECK(say(*ends.sender, "data") == 4);
     each = taken(ends.at_sender);
   }
   const bool repeats = GENERATE(false, true);
   put(ends.at_receiver, repeats ? records[0] + records[0] : records[1]);
   if (repeats) {
-    CHECK(error_of_receive(*ends.receiver) == "nothing");
+    std::string heard(4, '\0');
+    CHECK(hear(*ends.receiver, heard) == 4);
   }
   CHECK_THAT(error_of_receive(*ends.receiver), Contains("bytes from it were altered on the way"));
 }
@@ -276,9 +320,9 @@ TEST_CASE("tcp: keys are renewed, and what is sent with the next one arrives") {
   REQUIRE(prove(sender, receiver));
   int wrong = 0;
   for (int i = 0; i < 2 * Connection::records_per_key + 1; ++i) {
-    const char said = static_cast<char>(i);
-    char heard = static_cast<char>(~said);
-    wrong += sender.send(&said, 1) == 1 && receiver.receive(&heard, 1) == 1 && heard == said ? 0 : 1;
+    const std::string said(1, static_cast<char>(i));
+    std::string heard(1, static_cast<char>(~i));
+    wrong += say(sender, said) == 1 && hear(receiver, heard) == 1 && heard == said ? 0 : 1;
   }
   CHECK(wrong == 0);
   CHECK(renewals == 2);
@@ -297,7 +341,7 @@ TEST_CASE("tcp: to send to an end that is closed is an error and no signal") {
   auto receiver = std::make_unique<Connection>(std::move(ends[1]), server(), protection);
   REQUIRE(prove(sender, *receiver));
   receiver.reset();
-  CHECK_THROWS_WITH(sender.send("data", 4), Contains("Broken pipe"));
+  CHECK_THROWS_WITH(say(sender, "data"), Contains("Broken pipe"));
   CHECK(signals == 0);
   CHECK(sigaction(SIGPIPE, &before, nullptr) == 0);
 }

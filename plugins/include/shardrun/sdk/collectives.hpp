@@ -22,6 +22,9 @@
 ///
 /// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
 /// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
+///
+/// **Small** ops take one stage: every member sends its block to every other one, n-1 times the block in all, and ops
+/// that reduce do so in order.
 
 #include <shardrun/sdk/op.hpp>
 #include <shardrun/sdk/schedule.hpp>
@@ -34,6 +37,25 @@
 namespace shardrun::sdk {
 
 namespace detail {
+
+/// Whether an op takes one stage, because a message costs more than its bytes. The same on all members.
+[[nodiscard]] inline bool is_small(const OpSpec& op, std::uint32_t n) {
+  constexpr std::uint32_t most_members = 16;
+  constexpr std::uint64_t most_bytes_of_message = 8192;
+  constexpr std::uint64_t most_bytes = 65536;
+  std::uint64_t block = 0;
+  switch (op.opcode) {
+    case SR_OP_BARRIER: break;
+    case SR_OP_ALL_REDUCE:
+    case SR_OP_ALL_GATHER:
+    case SR_OP_REDUCE_SCATTER: block = op.count; break;
+    case SR_OP_ALL_GATHERV:
+    case SR_OP_REDUCE_SCATTERV: block = *std::max_element(op.recv_counts.begin(), op.recv_counts.end()); break;
+    default: return false;
+  }
+  const std::uint64_t bytes = op.opcode == SR_OP_BARRIER ? 1 : block * dtype_size(op.dtype);
+  return n > 1 && n <= most_members && bytes <= most_bytes_of_message && bytes * (n - 1) <= most_bytes;
+}
 
 /// Elements of the largest block that a member of n reduces. REQUIRES: the op reduces.
 [[nodiscard]] inline std::uint64_t largest_block(const OpSpec& op, std::uint32_t n) {
@@ -78,6 +100,18 @@ class Scheduler {
       case SR_OP_REDUCE_SCATTER:
       case SR_OP_REDUCE_SCATTERV: reduce_scatter_in_order(); break;
       default: return write();
+    }
+    return finish();
+  }
+
+  /// REQUIRES: is_small.
+  [[nodiscard]] Schedule write_small() {
+    switch (op_.opcode) {
+      case SR_OP_BARRIER: barrier_at_once(); break;
+      case SR_OP_ALL_REDUCE: all_reduce_at_once(); break;
+      case SR_OP_ALL_GATHER:
+      case SR_OP_ALL_GATHERV: all_gather_at_once(); break;
+      default: reduce_scatter_in_order(); break;
     }
     return finish();
   }
@@ -139,6 +173,14 @@ class Scheduler {
       stage();
       send(member(distance), distance, scratch(0, 1));
       receive(member(n_ - distance), distance, scratch(1, 1));
+    }
+  }
+
+  void barrier_at_once() {
+    stage();
+    for (std::uint32_t distance = 1; distance < n_; ++distance) {
+      send(member(distance), 0, scratch(0, 1));
+      receive(member(n_ - distance), 0, scratch(distance, 1));
     }
   }
 
@@ -237,11 +279,28 @@ class Scheduler {
     pass_around(block, block, 1);
   }
 
+  void all_reduce_at_once() {
+    const BufferRegion given = {OpBuffer::send, 0, op_.count};
+    exchange_and_reduce([&](std::uint32_t) { return given; }, {OpBuffer::recv, 0, op_.count}, op_.count);
+  }
+
+  [[nodiscard]] BufferRegion gathered_block(std::uint32_t i) const {
+    const Block from = recv_block(op_, rank_, i);
+    return {OpBuffer::recv, from.offset, from.count};
+  }
+
+  void all_gather_at_once() {
+    const BufferRegion given = {OpBuffer::send, 0, gathered_block(rank_).count};
+    stage();
+    for (std::uint32_t distance = 1; distance < n_; ++distance) {
+      send(member(distance), 0, given);
+      receive(member(n_ - distance), 0, gathered_block(member(n_ - distance)));
+    }
+    copy(given, gathered_block(rank_));
+  }
+
   void all_gather() {
-    const auto block = [this](std::uint32_t i) {
-      const Block from = recv_block(op_, rank_, i);
-      return BufferRegion{OpBuffer::recv, from.offset, from.count};
-    };
+    const auto block = [this](std::uint32_t i) { return gathered_block(i); };
     const BufferRegion given = {OpBuffer::send, 0, block(rank_).count};
     const std::size_t first = schedule_.stages.size();
     pass_around([&](std::uint32_t i) { return i == rank_ ? given : block(i); }, block, 0);
@@ -386,18 +445,28 @@ class Scheduler {
 /// The schedule in order. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_in_order_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
   detail::Scheduler scheduler(op, rank, n);
+  if (detail::is_small(op, n)) {
+    return scheduler.write_small();
+  }
   return n == 1 ? scheduler.write() : scheduler.write_in_order();
+}
+
+/// Whether the schedule of an op that reduces is in order.
+[[nodiscard]] inline bool runs_in_order(const OpSpec& op, std::uint32_t n) {
+  return has_wide_partials(op, n) || detail::is_small(op, n);
 }
 
 /// The schedule of member `rank` of n for a collective. REQUIRES: check(op, n) passed.
 [[nodiscard]] inline Schedule schedule_of(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
-  return has_wide_partials(op, n) ? schedule_in_order_of(op, rank, n) : detail::Scheduler(op, rank, n).write();
+  return runs_in_order(op, n) ? schedule_in_order_of(op, rank, n) : detail::Scheduler(op, rank, n).write();
 }
 
 /// The flags of sr_op_info that hold for this schedule.
 [[nodiscard]] inline std::uint32_t rounding_flags(const OpSpec& op, std::uint32_t n) {
-  return (find_opcode(op.opcode)->reduces ? SR_OP_INFO_ROUNDED_ONCE : 0) |
-         (has_wide_partials(op, n) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0);
+  if (!find_opcode(op.opcode)->reduces) {
+    return 0;
+  }
+  return SR_OP_INFO_ROUNDED_ONCE | (runs_in_order(op, n) ? SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE : 0);
 }
 
 /// Scratch bytes in order, of the member that needs most. REQUIRES: check(op, n) passed.
@@ -408,7 +477,7 @@ class Scheduler {
   if (n == 1) {
     return 0;
   }
-  if (has_wide_partials(op, n)) {
+  if (runs_in_order(op, n)) {
     return scratch_bytes_in_order_of(op, n);
   }
   const std::uint64_t size = dtype_size(op.dtype);
@@ -424,10 +493,15 @@ class Scheduler {
 }
 
 inline std::uint64_t scratch_bytes_in_order_of(const OpSpec& op, std::uint32_t n) {
-  if (!find_opcode(op.opcode)->reduces) {
-    return scratch_bytes_of(op, n);
+  const bool is_small = detail::is_small(op, n);
+  if (is_small && op.opcode == SR_OP_BARRIER) {
+    return n;
   }
-  const detail::Pieces pieces(op.dtype, detail::largest_block(op, n));
+  if (!find_opcode(op.opcode)->reduces) {
+    return is_small ? 0 : scratch_bytes_of(op, n);
+  }
+  const std::uint64_t largest = is_small && op.opcode == SR_OP_ALL_REDUCE ? op.count : detail::largest_block(op, n);
+  const detail::Pieces pieces(op.dtype, largest);
   return std::min<std::uint64_t>(pieces.count, 2) * (n - 1) * pieces.elements * dtype_size(op.dtype);
 }
 

@@ -1,18 +1,26 @@
 #pragma once
 
-/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For transports
-/// of two functions (two_function_transport.hpp).
+/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For
+/// transports of two functions (two_function_transport.hpp).
 
 #include <shardrun/sdk/agreement.hpp>
 #include <shardrun/sdk/transport.hpp>
 #include <shardrun/sdk/worker.hpp>
 
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace shardrun::sdk {
@@ -20,10 +28,13 @@ namespace shardrun::sdk {
 /// Whether waits are to give up.
 class Cancel {
  public:
-  Cancel(const Worker& worker, const Worker& sender, const TransportHost& host)
+  /// `sender` may be null.
+  Cancel(const Worker& worker, const Worker* sender, const TransportHost& host)
       : worker_(worker), sender_(sender), host_(host) {}
 
-  [[nodiscard]] bool requested() const noexcept { return worker_.failed() || sender_.failed() || host_.aborted(); }
+  [[nodiscard]] bool requested() const noexcept {
+    return worker_.failed() || (sender_ != nullptr && sender_->failed()) || host_.aborted();
+  }
   /// Throws TransportError{SR_ABORTED}.
   void check() const {
     if (requested()) {
@@ -33,7 +44,7 @@ class Cancel {
 
  private:
   const Worker& worker_;
-  const Worker& sender_;
+  const Worker* sender_;
   TransportHost host_;
 };
 
@@ -42,6 +53,14 @@ concept TwoFunctionLink = std::constructible_from<Link, const Config&, const Gro
     requires(Link& link, const void* from, void* to) {
   link.send(std::uint32_t{}, from, std::size_t{}, std::int64_t{});
   link.receive(std::uint32_t{}, to, std::size_t{}, std::int64_t{});
+};
+
+template <class Link>
+concept UnblockedLink = std::constructible_from<Link, const Config&, const GroupSpec&, const Cancel&> &&
+    requires(Link& link, std::span<const iovec> parts, std::span<const std::uint32_t> peers) {
+  { link.try_send(std::uint32_t{}, parts) } -> std::same_as<std::size_t>;
+  { link.try_receive(std::uint32_t{}, parts) } -> std::same_as<std::size_t>;
+  link.wait(peers, peers, std::int64_t{});
 };
 
 namespace detail {
@@ -55,11 +74,26 @@ struct MessageHeader {
 };
 
 struct LinkMessage {
-  std::uint32_t peer = 0;
-  std::uint64_t id = 0;
-  void* data = nullptr;
-  std::uint64_t bytes = 0;
+  LinkMessage(std::uint32_t to_or_from, std::uint64_t id, void* at, std::uint64_t bytes)
+      : peer(to_or_from), header{id, bytes}, data(static_cast<std::byte*>(at)) {}
+
+  /// Of the data.
+  [[nodiscard]] std::uint64_t bytes_passed() const noexcept {
+    return passed < sizeof(header) ? 0 : passed - sizeof(header);
+  }
+  [[nodiscard]] bool is_complete() const noexcept { return passed == sizeof(header) + header.bytes; }
+
+  std::uint32_t peer;
+  MessageHeader header;
+  std::byte* data;
+
+  // Of its latest run.
+  std::uint64_t passed = 0;    ///< bytes of header and data
+  MessageHeader arrived = {};  ///< what came as its header
 };
+
+/// How much of a long message is passed on at a time. A multiple of every element's size.
+constexpr std::uint64_t piece_bytes = std::uint64_t{256} << 10U;
 
 /// Runs `act` and prefixes the text of a TransportError that it throws.
 template <class Act>
@@ -71,52 +105,63 @@ void naming(const std::string& prefix, Act act) {
   }
 }
 
-/// A group's link and the two threads that use it. One sends; the other does everything else.
-template <TwoFunctionLink Link>
+/// A group's link and the threads that use it: a worker, and for a link that blocks one that sends. A task that uses
+/// the link holds `in_use`.
+template <class Link>
 class LinkGroup {
+  static constexpr bool blocks = !UnblockedLink<Link>;
+
  public:
   LinkGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
       : spec_(spec),
         wire_bytes_(wire_bytes),
         sending_(*this),
-        cancel_(worker_, sender_, config.host),
-        link_(config, spec, cancel_) {}
+        sender_(blocks ? std::make_unique<Worker>() : nullptr),
+        cancel_(worker_, sender_.get(), config.host),
+        link_(config, spec, cancel_) {
+    waiting_to_.reserve(spec.size());
+    waiting_from_.reserve(spec.size());
+  }
 
   [[nodiscard]] std::uint32_t rank() const noexcept { return spec_.rank; }
   [[nodiscard]] std::uint32_t size() const noexcept { return spec_.size(); }
   [[nodiscard]] Worker& worker() noexcept { return worker_; }
+  [[nodiscard]] std::mutex& in_use() noexcept { return in_use_; }
 
-  /// Passes messages on in their order, in both directions at once. On the worker's thread. Throws what the link
-  /// throws, with the peer before it.
-  void exchange(const std::vector<LinkMessage>& sends, const std::vector<LinkMessage>& receives,
-                std::int64_t deadline) {
-    if (sends.empty() || receives.empty()) {
-      send(sends, deadline);
-      receive(receives, deadline);
-      return;
-    }
-    sending_.messages = &sends;
-    sender_.start(sending_, deadline);
-    const SenderRelease sender_release{sender_, sending_};
-    try {
-      receive(receives, deadline);
-    } catch (const TransportError&) {
-      if (const std::optional<TransportError> first = sender_.failure()) {
-        throw TransportError(*first);
+  /// Passes messages on, those to or from one member in their order, in both directions at once. Calls `meanwhile` once
+  /// sending has begun, and `arrived(message)` when more of it has come. Throws what the link throws, with the peer
+  /// before it.
+  template <class Meanwhile, class Arrived>
+  void exchange(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, std::int64_t deadline,
+                Meanwhile meanwhile, Arrived arrived) {
+    for (std::vector<LinkMessage>* messages : {&sends, &receives}) {
+      for (LinkMessage& message : *messages) {
+        message.passed = 0;
       }
-      throw;
     }
-    (void)sender_.wait(sending_, INT64_MAX);
+    if constexpr (!blocks) {
+      pass_on(sends, receives, deadline, meanwhile, arrived);
+    } else if (sends.empty() || receives.empty()) {
+      send(sends, deadline);
+      meanwhile();
+      receive(receives, deadline, arrived);
+    } else {
+      exchange_on_two_threads(sends, receives, deadline, meanwhile, arrived);
+    }
   }
 
  private:
   class Sending final : public Worker::Task {
    public:
     explicit Sending(LinkGroup& group) : group_(group) {}
-    const std::vector<LinkMessage>* messages = nullptr;
+    std::vector<LinkMessage>* messages = nullptr;
 
    private:
-    void run(std::int64_t deadline) override { group_.send(*messages, deadline); }
+    void run(std::int64_t deadline) override {
+      if constexpr (blocks) {
+        group_.send(*messages, deadline);
+      }
+    }
     [[nodiscard]] std::string what() const override { return "sending"; }
 
     LinkGroup& group_;
@@ -129,6 +174,24 @@ class LinkGroup {
     ~SenderRelease() { sender.drop(sending); }
   };
 
+  template <class Meanwhile, class Arrived>
+  void exchange_on_two_threads(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives,
+                               std::int64_t deadline, Meanwhile meanwhile, Arrived arrived) {
+    sending_.messages = &sends;
+    sender_->start(sending_, deadline);
+    const SenderRelease sender_release{*sender_, sending_};
+    try {
+      meanwhile();
+      receive(receives, deadline, arrived);
+    } catch (const TransportError&) {
+      if (const std::optional<TransportError> first = sender_->failure()) {
+        throw TransportError(*first);
+      }
+      throw;
+    }
+    (void)sender_->wait(sending_, INT64_MAX);
+  }
+
   /// Runs `act`, which exchanges data with `peer` only. An exception names that member.
   template <class Act>
   void with_peer(const char* what, std::uint32_t peer, Act act) {
@@ -140,46 +203,149 @@ class LinkGroup {
                            is_vain ? std::optional(spec_.members[peer]) : std::nullopt);
     }
   }
+  static constexpr const char* sending_to = "sending to ";
+  static constexpr const char* receiving_from = "receiving from ";
 
-  void send(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
-    for (const LinkMessage& message : messages) {
-      with_peer("sending to ", message.peer, [&] {
-        const MessageHeader header = {message.id, message.bytes};
-        link_.send(message.peer, &header, sizeof(header), deadline);
-        link_.send(message.peer, message.data, message.bytes, deadline);
-      });
-      wire_bytes_.fetch_add(sizeof(MessageHeader) + message.bytes, std::memory_order_relaxed);
+  static void require_expected(const LinkMessage& message) {
+    if (message.arrived != message.header) {
+      throw TransportError(
+          SR_INVALID, "expected " + std::to_string(message.header.bytes) + " bytes of op " +
+                          std::to_string(message.header.id) + ", and " + std::to_string(message.arrived.bytes) +
+                          " of op " + std::to_string(message.arrived.id) + " came: the two members do not do the same");
     }
   }
 
-  void receive(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
-    for (const LinkMessage& message : messages) {
-      with_peer("receiving from ", message.peer, [&] {
-        const MessageHeader expected = {message.id, message.bytes};
-        MessageHeader header;
-        link_.receive(message.peer, &header, sizeof(header), deadline);
-        if (header != expected) {
-          throw TransportError(SR_INVALID, "expected " + std::to_string(expected.bytes) + " bytes of op " +
-                                               std::to_string(expected.id) + ", and " + std::to_string(header.bytes) +
-                                               " of op " + std::to_string(header.id) +
-                                               " came: the two members do not do the same");
+  /// Where the next piece of a message ends, in bytes of its data.
+  [[nodiscard]] static std::uint64_t end_of_piece(const LinkMessage& message) noexcept {
+    return std::min(message.header.bytes, (message.bytes_passed() / piece_bytes + 1) * piece_bytes);
+  }
+
+  // For a link that blocks.
+
+  void send(std::vector<LinkMessage>& messages, std::int64_t deadline) {
+    for (LinkMessage& message : messages) {
+      with_peer(sending_to, message.peer, [&] {
+        link_.send(message.peer, &message.header, sizeof(message.header), deadline);
+        link_.send(message.peer, message.data, message.header.bytes, deadline);
+      });
+      count(message);
+    }
+  }
+
+  template <class Arrived>
+  void receive(std::vector<LinkMessage>& messages, std::int64_t deadline, Arrived arrived) {
+    for (LinkMessage& message : messages) {
+      with_peer(receiving_from, message.peer, [&] {
+        link_.receive(message.peer, &message.arrived, sizeof(message.arrived), deadline);
+        message.passed = sizeof(message.arrived);
+        require_expected(message);
+        while (!message.is_complete()) {
+          const std::uint64_t at = message.bytes_passed();
+          const std::uint64_t bytes = end_of_piece(message) - at;
+          link_.receive(message.peer, message.data + at, bytes, deadline);
+          message.passed += bytes;
+          arrived(message);
         }
-        link_.receive(message.peer, message.data, message.bytes, deadline);
       });
     }
+  }
+
+  // For a link that does not block.
+
+  template <class Meanwhile, class Arrived>
+  void pass_on(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, std::int64_t deadline,
+               Meanwhile meanwhile, Arrived arrived) {
+    bool is_first = true;
+    for (;;) {
+      bool moved = advance(sends, waiting_to_, sending_to, [&](LinkMessage& message) {
+        const std::size_t passed = link_.try_send(message.peer, next_piece(message, message.header));
+        message.passed += passed;
+        if (message.is_complete()) {
+          count(message);
+        }
+        return passed != 0;
+      });
+      if (std::exchange(is_first, false)) {
+        meanwhile();
+      }
+      const bool more_came = advance(receives, waiting_from_, receiving_from, [&](LinkMessage& message) {
+        const std::size_t passed = link_.try_receive(message.peer, next_piece(message, message.arrived));
+        message.passed += passed;
+        if (message.passed >= sizeof(message.arrived)) {
+          require_expected(message);
+          arrived(message);
+        }
+        return passed != 0;
+      });
+      if (waiting_to_.empty() && waiting_from_.empty()) {
+        return;
+      }
+      cancel_.check();
+      require_time(deadline);
+      if (!moved && !more_came) {
+        link_.wait(waiting_to_, waiting_from_, deadline);
+      }
+    }
+  }
+
+  /// Passes on what it can of each member's first message. `waiting`: the members that have more. Returns whether any
+  /// byte was passed on.
+  template <class Pass>
+  bool advance(std::vector<LinkMessage>& messages, std::vector<std::uint32_t>& waiting, const char* what, Pass pass) {
+    bool moved = false;
+    waiting.clear();
+    for (LinkMessage& message : messages) {
+      const bool has_predecessor = !waiting.empty() && waiting.back() == message.peer;
+      if (message.is_complete() || has_predecessor) {
+        continue;
+      }
+      with_peer(what, message.peer, [&] { moved = pass(message) || moved; });
+      if (!message.is_complete()) {
+        waiting.push_back(message.peer);
+      }
+    }
+    return moved;
+  }
+
+  /// What is left of a message up to the end of its piece. `header`: where the header is.
+  [[nodiscard]] std::span<const iovec> next_piece(LinkMessage& message, MessageHeader& header) noexcept {
+    const std::uint64_t header_passed = std::min<std::uint64_t>(message.passed, sizeof(header));
+    const std::uint64_t at = message.bytes_passed();
+    parts_[0] = {reinterpret_cast<std::byte*>(&header) + header_passed, sizeof(header) - header_passed};
+    parts_[1] = {message.data + at, end_of_piece(message) - at};
+    const std::span<const iovec> parts = parts_;
+    return parts_[0].iov_len == 0 ? parts.subspan(1) : message.header.bytes == 0 ? parts.first(1) : parts;
+  }
+
+  /// The members that this one waits for: names the first.
+  void require_time(std::int64_t deadline) {
+    if (steady_now() < deadline) {
+      return;
+    }
+    const bool receives = !waiting_from_.empty();
+    with_peer(receives ? receiving_from : sending_to, receives ? waiting_from_.front() : waiting_to_.front(),
+              [] { throw TransportError(SR_TIMEOUT, "the deadline passed"); });
+  }
+
+  void count(const LinkMessage& message) {
+    wire_bytes_.fetch_add(sizeof(message.header) + message.header.bytes, std::memory_order_relaxed);
   }
 
   GroupSpec spec_;
   std::atomic<std::uint64_t>& wire_bytes_;
   Sending sending_;
   Worker worker_;
-  Worker sender_;
+  std::unique_ptr<Worker> sender_;
   Cancel cancel_;
   Link link_;
+  std::mutex in_use_;
+  std::vector<std::uint32_t> waiting_to_;
+  std::vector<std::uint32_t> waiting_from_;
+  std::array<iovec, 2> parts_ = {};
 };
 
 /// Runs the agreement of the members on an op.
-template <TwoFunctionLink Link>
+template <class Link>
 class AgreeTask final : public Worker::Task {
  public:
   AgreeTask(LinkGroup<Link>& group, const OpSpec& op)
@@ -199,6 +365,7 @@ class AgreeTask final : public Worker::Task {
   static constexpr std::uint64_t agreement_id = UINT64_MAX;
 
   void run(std::int64_t deadline) override {
+    const std::lock_guard lock(group_.in_use());
     naming(what(), [&] {
       for (std::uint32_t round = 0; round < Agreement::rounds; ++round) {
         exchange(round, deadline);
@@ -213,10 +380,11 @@ class AgreeTask final : public Worker::Task {
     for (std::uint32_t distance = 1; distance < n; ++distance) {
       const std::uint32_t to = (group_.rank() + distance) % n;
       const std::uint32_t from = (group_.rank() + n - distance) % n;
-      sends.push_back({to, agreement_id, agreement_.outgoing(round, to), agreement_.bytes(round)});
-      receives.push_back({from, agreement_id, agreement_.incoming(round, from), agreement_.bytes(round)});
+      sends.emplace_back(to, agreement_id, agreement_.outgoing(round, to), agreement_.bytes(round));
+      receives.emplace_back(from, agreement_id, agreement_.incoming(round, from), agreement_.bytes(round));
     }
-    group_.exchange(sends, receives, deadline);
+    group_.exchange(
+        sends, receives, deadline, [] {}, [](const LinkMessage&) {});
   }
   [[nodiscard]] std::string what() const override { return "preparing " + describe(op_); }
 

@@ -17,7 +17,18 @@
 /// ended. Options and Props may be declared as for any transport: `static std::vector<Option> options()`, `static Props
 /// props()`.
 ///
-/// All collectives are built from these two (collectives.hpp) and run in the background (worker.hpp).
+/// A link that never blocks has three functions instead, and is faster: one thread serves both directions, and for a
+/// blocking op that is its caller's.
+///
+///       std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);
+///       std::size_t try_receive(std::uint32_t peer, std::span<const iovec> parts);
+///       void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline);
+///
+/// The first two pass on what they can of `parts` (POSIX; not empty), and return how many bytes. A send that was passed
+/// on in part is repeated with the rest. `wait` returns once something can be sent to a member of `to` or received from
+/// one of `from`, at the deadline, or after at most a tenth of a second. One thread at a time calls them.
+///
+/// All collectives are built from these (collectives.hpp) and run in the background (worker.hpp).
 
 #include <shardrun/sdk/collectives.hpp>
 #include <shardrun/sdk/link_group.hpp>
@@ -29,7 +40,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,59 +55,182 @@ namespace shardrun::sdk {
 
 namespace detail {
 
+/// The messages of a stage, and the steps around them, each as early as those before it and the messages allow.
+struct MessageStage {
+  std::vector<LinkMessage> sends = {};
+  std::vector<LinkMessage> receives = {};
+  std::vector<LocalStep> early = {};                      ///< run while messages are on their way
+  std::optional<LocalStep> as_it_arrives = std::nullopt;  ///< reduces the only receive, piece by piece
+  std::vector<LocalStep> late = {};
+};
+
+/// Makes stages of messages from those of a schedule.
+class StageWriter {
+ public:
+  StageWriter(const OpBuffers& buffers, std::uint64_t id) : buffers_(buffers), id_(id) {}
+
+  [[nodiscard]] MessageStage write(const ScheduleStage& from) const {
+    MessageStage stage = {.sends = messages(from.sends), .receives = messages(from.receives)};
+    for (const LocalStep& step : from.steps) {
+      if (!stage.late.empty() || stage.as_it_arrives) {
+        stage.late.push_back(step);
+      } else if (is_free(stage, step)) {
+        stage.early.push_back(step);
+      } else if (follows_arrival(stage, step)) {
+        stage.as_it_arrives = step;
+      } else {
+        stage.late.push_back(step);
+      }
+    }
+    return stage;
+  }
+
+ private:
+  [[nodiscard]] std::vector<LinkMessage> messages(const std::vector<Movement>& movements) const {
+    std::vector<LinkMessage> found;
+    for (const Movement& movement : movements) {
+      found.emplace_back(movement.peer, id_, buffers_.data(movement.region), buffers_.bytes(movement.region));
+    }
+    return found;
+  }
+
+  [[nodiscard]] bool touches(const BufferRegion& region, const std::vector<LinkMessage>& messages) const {
+    const auto* const first = reinterpret_cast<const std::byte*>(buffers_.data(region));
+    const auto* const last = first + buffers_.bytes(region);
+    const std::less<const std::byte*> before;
+    return std::any_of(messages.begin(), messages.end(), [&](const LinkMessage& message) {
+      return before(first, message.data + message.header.bytes) && before(message.data, last);
+    });
+  }
+
+  /// Whether a step neither accesses received blocks nor writes sent ones.
+  [[nodiscard]] bool is_free(const MessageStage& stage, const LocalStep& step) const {
+    return std::none_of(step.from.begin(), step.from.end(),
+                        [&](const BufferRegion& from) { return touches(from, stage.receives); }) &&
+           !touches(step.to, stage.receives) && !touches(step.to, stage.sends);
+  }
+
+  /// Whether a step reduces exactly the received block with something else.
+  [[nodiscard]] bool follows_arrival(const MessageStage& stage, const LocalStep& step) const {
+    if (stage.receives.size() != 1 || !step.reduces) {
+      return false;
+    }
+    const LinkMessage& message = stage.receives[0];
+    return std::any_of(step.from.begin(), step.from.end(),
+                       [&](const BufferRegion& region) {
+                         return reinterpret_cast<const std::byte*>(buffers_.data(region)) == message.data &&
+                                buffers_.bytes(region) == message.header.bytes;
+                       }) &&
+           !touches(step.to, stage.sends);
+  }
+
+  const OpBuffers& buffers_;
+  std::uint64_t id_;
+};
+
 /// A prepared op or batch: stages of messages.
-template <TwoFunctionLink Link>
+template <class Link>
 class LinkOp final : public Op, private Worker::Task {
  public:
-  LinkOp(LinkGroup<Link>& group, std::span<const OpSpec> ops)
-      : group_(group), what_(describe(ops[0])), buffers_(ops[0], ops[0].dtype) {
+  LinkOp(LinkGroup<Link>& group, LinkOp*& deferred, std::span<const OpSpec> ops)
+      : group_(group),
+        deferred_(deferred),
+        what_(describe(ops[0])),
+        buffers_(ops[0], ops[0].dtype),
+        is_blocking_((ops[0].flags & SR_OP_FLAG_BLOCKING) != 0) {
     if (find_opcode(ops[0].opcode)->collective) {
       add_collective(ops[0]);
     } else {
       add_batch(ops);
     }
   }
-  ~LinkOp() override { group_.worker().drop(*this); }
+  ~LinkOp() override {
+    if (deferred_ == this) {
+      deferred_ = nullptr;
+      group_.worker().fail({SR_ABORTED, what_ + " was freed before it was complete"});
+    }
+    group_.worker().drop(*this);
+  }
 
   void start(void*, std::int64_t deadline) override {
-    is_on_worker_ = communicates_ || group_.worker().is_busy();
-    if (is_on_worker_) {
+    hand_over();
+    own_deadline_ = deadline;
+    forget_run();
+    const bool is_idle = !group_.worker().is_busy();
+    if (is_idle && !communicates_) {
+      run_on_caller();
+    } else if (is_idle && is_blocking_) {
+      throw_failure();
+      deferred_ = this;
+    } else {
       group_.worker().start(*this, deadline);
-      return;
     }
+  }
+  void enqueue(const Queue& queue, std::int64_t timeout) override {
+    hand_over();
+    forget_run();
+    group_.worker().start_in(queue, *this, timeout);
+  }
+  void join(const Queue& queue) override {
+    hand_over();
+    group_.worker().join(*this, queue);
+  }
+  bool test() override {
+    hand_over();
+    return ran_on_caller_ || group_.worker().test(*this);
+  }
+  bool wait(std::int64_t deadline) override {
+    if (deferred_ == this && deadline >= own_deadline_) {
+      deferred_ = nullptr;
+      run_on_caller();
+    }
+    hand_over();
+    return ran_on_caller_ || group_.worker().wait(*this, deadline);
+  }
+  std::optional<OpTimes> times() const override { return ran_on_caller_ ? times_ : group_.worker().times(*this); }
+
+ private:
+  /// Gives the op that is left to its wait to the worker, since something else is to come first.
+  void hand_over() {
+    if (LinkOp* const op = std::exchange(deferred_, nullptr)) {
+      group_.worker().start(*op, op->own_deadline_);
+    }
+  }
+
+  void forget_run() {
+    ran_on_caller_ = false;
+    group_.worker().reset(*this);
+  }
+
+  void run_on_caller() {
+    throw_failure();
+    times_.begun = monotonic_now();
+    try {
+      run(own_deadline_);
+    } catch (const TransportError& error) {
+      group_.worker().fail(error);
+    } catch (const std::exception& error) {
+      group_.worker().fail({SR_INTERNAL, error.what()});
+    }
+    throw_failure();
+    times_.ended = monotonic_now();
+    ran_on_caller_ = true;
+  }
+
+  void throw_failure() {
     if (group_.worker().failed()) {
       throw TransportError(*group_.worker().failure());
     }
-    run(deadline);
   }
-  void enqueue(const Queue& queue, std::int64_t timeout) override {
-    is_on_worker_ = true;
-    group_.worker().start_in(queue, *this, timeout);
-  }
-  void join(const Queue& queue) override { group_.worker().join(*this, queue); }
-  bool test() override { return !is_on_worker_ || group_.worker().test(*this); }
-  bool wait(std::int64_t deadline) override { return !is_on_worker_ || group_.worker().wait(*this, deadline); }
-
- private:
-  struct MessageStage {
-    std::vector<LinkMessage> sends;
-    std::vector<LinkMessage> receives;
-    std::vector<LocalStep> steps;
-  };
 
   void add_collective(const OpSpec& op) {
     const Schedule schedule = schedule_of(op, group_.rank(), group_.size());
     require_scratch(op, schedule);
     buffers_ = OpBuffers(op, schedule.dtype);
-    const auto messages = [&](const std::vector<Movement>& movements) {
-      std::vector<LinkMessage> found;
-      for (const Movement& movement : movements) {
-        found.push_back({movement.peer, op.id, buffers_.data(movement.region), buffers_.bytes(movement.region)});
-      }
-      return found;
-    };
+    element_bytes_ = dtype_size(schedule.dtype);
+    const StageWriter writer(buffers_, op.id);
     for (const ScheduleStage& stage : schedule.stages) {
-      add({messages(stage.sends), messages(stage.receives), stage.steps});
+      add(writer.write(stage));
     }
   }
 
@@ -106,12 +243,12 @@ class LinkOp final : public Op, private Worker::Task {
       if (op.count != 0) {
         const bool sends = op.opcode == SR_OP_SEND;
         (sends ? stage.sends : stage.receives)
-            .push_back({op.peer, op.id, sends ? op.send->data : op.recv->data, op.count * dtype_size(op.dtype)});
+            .emplace_back(op.peer, op.id, sends ? op.send->data : op.recv->data, op.count * dtype_size(op.dtype));
       }
     }
     const auto by = [&](auto distance) {
       return [=](const LinkMessage& a, const LinkMessage& b) {
-        return std::pair(distance(a.peer), a.id) < std::pair(distance(b.peer), b.id);
+        return std::pair(distance(a.peer), a.header.id) < std::pair(distance(b.peer), b.header.id);
       };
     };
     const std::uint32_t rank = group_.rank();
@@ -128,26 +265,53 @@ class LinkOp final : public Op, private Worker::Task {
   }
 
   void run(std::int64_t deadline) override {
+    const std::lock_guard lock(group_.in_use());
     naming(what_, [&] {
-      for (const MessageStage& stage : stages_) {
-        group_.exchange(stage.sends, stage.receives, deadline);
-        for (const LocalStep& step : stage.steps) {
-          buffers_.run(step);
-        }
+      for (MessageStage& stage : stages_) {
+        run(stage, deadline);
       }
     });
   }
+
+  void run(MessageStage& stage, std::int64_t deadline) {
+    std::uint64_t reduced = 0;
+    group_.exchange(
+        stage.sends, stage.receives, deadline, [&] { run(stage.early); },
+        [&](const LinkMessage& message) {
+          if (stage.as_it_arrives) {
+            const std::uint64_t bytes = message.bytes_passed();
+            const std::uint64_t whole = message.is_complete() ? bytes : bytes / piece_bytes * piece_bytes;
+            buffers_.run(*stage.as_it_arrives, reduced / element_bytes_, (whole - reduced) / element_bytes_);
+            reduced = whole;
+          }
+        });
+    run(stage.late);
+  }
+
+  void run(const std::vector<LocalStep>& steps) const {
+    for (const LocalStep& step : steps) {
+      buffers_.run(step);
+    }
+  }
+
   [[nodiscard]] std::string what() const override { return what_; }
 
   LinkGroup<Link>& group_;
+  LinkOp*& deferred_;  ///< of the group: started, and left to its wait, which runs it on the caller's thread
   std::string what_;
   OpBuffers buffers_;
+  std::uint64_t element_bytes_ = 1;
   std::vector<MessageStage> stages_;
   bool communicates_ = false;
-  bool is_on_worker_ = false;  ///< the latest run
+  bool is_blocking_;
+
+  // Of the latest run.
+  std::int64_t own_deadline_ = 0;
+  bool ran_on_caller_ = false;
+  OpTimes times_;
 };
 
-template <TwoFunctionLink Link>
+template <class Link>
 class TwoFunctionGroup final : public Group {
  public:
   TwoFunctionGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
@@ -157,19 +321,21 @@ class TwoFunctionGroup final : public Group {
     if (group_.size() > 1 && find_opcode(ops[0].opcode)->collective) {
       AgreeTask<Link>(group_, ops[0]).finish(deadline);
     }
-    return std::make_unique<LinkOp<Link>>(group_, ops);
+    return std::make_unique<LinkOp<Link>>(group_, deferred_, ops);
   }
   void abort(std::string_view reason) noexcept override { group_.worker().fail({SR_ABORTED, std::string(reason)}); }
   std::optional<TransportError> error() override { return group_.worker().failure(); }
 
  private:
   LinkGroup<Link> group_;
+  LinkOp<Link>* deferred_ = nullptr;
 };
 
 }  // namespace detail
 
 /// The whole transport over an author's link.
-template <TwoFunctionLink Link>
+template <class Link>
+requires TwoFunctionLink<Link> || UnblockedLink<Link>
 class TwoFunctionTransport {
  public:
   static std::vector<Option> options() {
