@@ -30,8 +30,12 @@ foreach(scope IN ITEMS DIRECTORY TARGET)
 endforeach()
 target_compile_options(shardrun_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>,$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>>:-O1>)
+# Under a sanitizer only what computes is optimised: Clang takes twice as long for the rest with -O1.
+foreach(scope IN ITEMS DIRECTORY TARGET)
+  define_property(${scope} PROPERTY SHARDRUN_COMPUTES INHERITED)
+endforeach()
 if(SHARDRUN_SANITIZE)
-  target_compile_options(shardrun_flags INTERFACE $<$<BOOL:$<TARGET_PROPERTY:SHARDRUN_RUNS_ONCE>>:-O0>)
+  target_compile_options(shardrun_flags INTERFACE $<$<BOOL:$<TARGET_PROPERTY:SHARDRUN_COMPUTES>>:-O1>)
   # Checks at every access or step of a pointer that find hardly anything here that AddressSanitizer does not. What runs once and
   # has containers alone, and plugins of tests, go without that of alignment too.
   set(unchecked "")

@@ -76,7 +76,7 @@ std::vector<std::string> names_of(const json::object& report) {
 
 }  // namespace
 
-TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", "[gpu_bench]") {
+TEST_CASE("bench/gpu runs all its steps over a fake of CUDA, and reports each", all_tests ? "[gpu_bench]" : "[.]") {
   if (!has_python()) {
     return;
   }

@@ -276,7 +276,8 @@ TEST_CASE("every fault in a transfer changes a result", "[interpreter]") {
       const std::vector<NamedPlan> placed = placed_plans(model->graph);
       all.insert(all.end(), placed.begin(), placed.end());
     }
-    for (const NamedPlan& plan : all) {
+    for (std::size_t p = 0; p < all.size(); p += depth<std::size_t>(1, 1, 4)) {
+      const NamedPlan& plan = all[p];
       Ranks sound(*model, plan.plan, "reference");
       const std::vector<std::size_t> transfers = visible_transfers(*model, sound);
       REQUIRE_FALSE(transfers.empty());
