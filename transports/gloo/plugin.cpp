@@ -295,11 +295,13 @@ bool is_loopback(const std::string& address) {
 class GlooTransport {
  public:
   static std::vector<sdk::Option> options() {
+    auto trusted = sdk::boolean_option("trusted", false,
+                                       "ranks may connect over a network: everyone on it is trusted, since Gloo "
+                                       "encrypts nothing, and its listeners take anyone for a rank");
+    trusted.other_names = {{.name = "protect", .note = "Gloo protects nothing; transport tcp encrypts"}};
     return {
         sdk::integer_option("chunk", 1024, 8, 1 << 20, "KiB of a sum that are sent, received and reduced at a time"),
-        sdk::boolean_option("trusted", false,
-                            "ranks may connect over a network: everyone on it is trusted, since Gloo encrypts "
-                            "nothing, and its listeners take anyone for a rank")};
+        std::move(trusted)};
   }
 
   sdk::Props props() const { return {}; }
