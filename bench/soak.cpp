@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
       ("seed", options::value(&settings.seed)->default_value(settings.seed), "of ranks and times")  //
       ("latest", options::value(&settings.latest_ms)->default_value(settings.latest_ms),
        "milliseconds from a job's start, or from the last kill, up to which its rank is killed")  //
-      ("transport", options::value(&settings.transports)->multitoken()->default_value({"shm", "gloo"}, "shm gloo"),
+      ("transport", options::value(&settings.transports)->multitoken()->default_value({"shm", "tcp"}, "shm tcp"),
        "one job after the other");
   try {
     options::variables_map given;

@@ -85,7 +85,7 @@ std::filesystem::path own_path() { return std::filesystem::read_symlink("/proc/s
 /// The built transports that need nothing but this machine.
 std::vector<std::string> default_transports(const std::filesystem::path& plugins) {
   std::vector<std::string> found;
-  for (const char* name : {"shm", "gloo", "mpi"}) {
+  for (const char* name : {"shm", "tcp", "gloo", "mpi"}) {
     if (std::filesystem::exists(plugins / fmt::format("shardrun_transport_{}.so", name)) &&
         (std::string(name) != "mpi" || SHARDRUN_BENCH_HAS_MPI)) {
       found.emplace_back(name);

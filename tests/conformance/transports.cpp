@@ -48,7 +48,7 @@ Wording wording_of(const std::string& transport) {
   const Wording gloo = {.connecting = "connecting the group 'all': ",
                         .job_end = "the job ends",
                         .others_differ = "members 0, 1 do not mean the same op",
-                        .late = " is past its deadline, waiting for member 2 (rank 2)"};
+                        .late = ": past the deadline, waiting for member 2 (rank 2)"};
   Wording tcp = gloo;
   tcp.job_end = "the group was aborted";
   tcp.late = ": receiving from member 2 (rank 2): the deadline passed";

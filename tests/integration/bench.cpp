@@ -56,7 +56,7 @@ TEST_CASE("every op of every transport has the right result, and its row has tim
   }
 }
 
-TEST_CASE("messages that gloo cuts into pieces arrive whole", "[bench]") {
+TEST_CASE("sums that gloo cuts into pieces arrive whole", "[bench]") {
   for (const char* ranks : {"2", "4"}) {
     CHECK(wrong_in(measured({"--transport", "gloo", "--set", "transport.gloo.chunk=8", "--ranks", ranks, "--op", "all",
                              "--sizes", "70K,300001"})) == 0);

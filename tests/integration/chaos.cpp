@@ -56,7 +56,7 @@ std::string error_in_summary(const JobFolder& job) { return std::string(job.summ
 /// Some steps into the run, whose every step has two ops: the sum of gradients, and whether to go on.
 constexpr const char* at_op = "at_op=9";
 
-const std::string over[] = {"shm", "gloo"};
+const std::string over[] = {"shm", "tcp"};
 
 }  // namespace
 
@@ -145,7 +145,7 @@ TEST_CASE("a rank that dies at an op is the root cause, with that op", "[chaos]"
 TEST_CASE("the flight records of a failed pipeline identify each operation by group and number", "[chaos]") {
   const JobFolder job;
   std::vector<std::string> settings =
-      disturbed("gloo", 2, {"mesh.pipe=2", "data.microbatches=3", "kill_rank=1", "at_op=40"});
+      disturbed("tcp", 2, {"mesh.pipe=2", "data.microbatches=3", "kill_rank=1", "at_op=40"});
   std::replace(settings.begin(), settings.end(), std::string("job.strategy=dp"), std::string("job.strategy=3d"));
 
   const Ended ended = run_to_its_end(job, settings);
@@ -173,7 +173,7 @@ TEST_CASE("a step whose validation fails is not counted in the summary", "[chaos
   for (int op = 1; op < 9; ++op) {
     INFO("op " << op);
     const JobFolder job;
-    std::vector<std::string> settings = disturbed("gloo", 2, {"kill_rank=1", "at_op=" + std::to_string(op)});
+    std::vector<std::string> settings = disturbed("tcp", 2, {"kill_rank=1", "at_op=" + std::to_string(op)});
     std::replace(settings.begin(), settings.end(), std::string("train.eval_every=0"),
                  std::string("train.eval_every=1"));
 
@@ -195,7 +195,7 @@ TEST_CASE("a rank that stalls is named as the cause by the ranks that wait for i
 
     CHECK(ended.code == 1);
     CHECK_THAT(error_in_summary(job), StartsWith("rank 1 (pid ") && Contains("does not answer other ranks") &&
-                                          Contains("all_reduce") && Contains("waiting for member 1 (rank 1"));
+                                          Contains("all_reduce") && Contains(" member 1 (rank 1"));
     CHECK_THAT(ended.out, Contains("rank 1, from its op 9 on, all_reduce") && Contains("starts nothing any more"));
   }
 }
@@ -242,13 +242,13 @@ TEST_CASE("a flipped bit on one rank changes the losses, and verify finds it", "
 
 TEST_CASE("the transport below takes its own options and has its own section", "[chaos]") {
   const JobFolder job;
-  const auto refused = [&](const std::vector<std::string>& faults, const std::string& transport = "gloo") {
+  const auto refused = [&](const std::vector<std::string>& faults, const std::string& transport = "tcp") {
     const Ended ended = job.run(disturbed(transport, 2, faults));
     CHECK(ended.code == 2);
     CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
     return ended.err;
   };
-  CHECK_THAT(refused({"transport.gloo.nothing=1"}), Contains("the transport 'gloo' has no key 'nothing'"));
+  CHECK_THAT(refused({"transport.tcp.nothing=1"}), Contains("the transport 'tcp' has no key 'nothing'"));
   CHECK_THAT(refused({"transport.shm.nothing=1"}), Contains("[transport.shm] has no effect"));
   CHECK_THAT(refused({}, "pigeon"), Contains("there is no transport plugin 'pigeon'"));
   CHECK_THAT(refused({"kill_rank=1"}), Contains("transport chaos, configuring") && Contains("no at_op"));

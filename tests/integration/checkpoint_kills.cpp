@@ -60,7 +60,7 @@ Victim victim(const std::vector<std::string>& more) {
 }
 
 std::vector<Victim> victims() {
-  return {victim({}), victim({"job.ranks=2", "job.strategy=dp", "job.transport=gloo", "data.microbatches=3"}),
+  return {victim({}), victim({"job.ranks=2", "job.strategy=dp", "job.transport=tcp", "data.microbatches=3"}),
           victim({"job.ranks=2", "job.strategy=zero1", "job.transport=shm", "train.optimizer=adamw"})};
 }
 

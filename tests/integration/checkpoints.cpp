@@ -69,7 +69,7 @@ TEST_CASE("a run that went on has the bits of one that was not interrupted", "[p
   const std::vector<Settings> kinds = {
       {"job.strategy=single"},
       {"job.strategy=dp", "job.ranks=2", "job.transport=shm"},
-      {"job.strategy=zero2", "job.ranks=2", "job.transport=gloo", "train.precision=mixed"},
+      {"job.strategy=zero2", "job.ranks=2", "job.transport=tcp", "train.precision=mixed"},
       {"job.strategy=pp", "job.ranks=2", "train.optimizer=sgd", "train.momentum=0.9", "checkpoint.async=false"},
   };
   for (const Settings& kind : kinds) {

@@ -357,6 +357,7 @@ TEST_CASE("a file that is not a plugin is refused before any of it runs", "[prog
   CHECK_THAT(refused({gloo, "--set", "chunk=0"}),
              Contains("--set chunk=0: transport gloo: ") && Contains("at least 8 and at most"));
   CHECK_THAT(refused({gloo, "--set", "chunk=0", "--list"}), Contains("--set chunk=0: transport gloo: "));
+  CHECK_THAT(refused({gloo, "--set", "protect=encrypt"}), Contains("'trusted'") && Contains("transport tcp encrypts"));
   CHECK_THAT(refused({gloo, "--set", "shm.chunk=1"}), Contains("transport gloo opens no transport 'shm'"));
   const std::string chaos = SHARDRUN_PLUGINS "/shardrun_transport_chaos.so";
   CHECK_THAT(refused({chaos, "--set", "over=gloo", "--set", "gloo.chnk=1"}),

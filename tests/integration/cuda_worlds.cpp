@@ -27,7 +27,7 @@ std::vector<Ended> run_ranks(const JobFolder& job, int ranks, int gpus, const st
     all.insert(all.end(), variables.begin(), variables.end());
     running.push_back(std::async(std::launch::async, [&fake, &job, ranks, all] {
       return fake.run(job.path(),
-                      on_cuda({"job.ini"}, {"job.strategy=dp", "job.transport=gloo", "train.steps=2", "data.batch=6",
+                      on_cuda({"job.ini"}, {"job.strategy=dp", "job.transport=tcp", "train.steps=2", "data.batch=6",
                                             fmt::format("job.ranks={}", ranks)}),
                       all);
     }));

@@ -230,7 +230,7 @@ TEST_CASE("checked transfers over sound transports change nothing, and the plan 
     if (layout.ranks == 1) {
       continue;
     }
-    for (const char* transport : {"shm", "gloo"}) {
+    for (const char* transport : {"shm", "tcp"}) {
       DYNAMIC_SECTION(layout.name << " over " << transport) {
         const JobFolder job;
         const Settings settings = joined(

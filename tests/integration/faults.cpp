@@ -166,7 +166,7 @@ shardrun::files::FileDescriptor say(const std::string& port, const std::string& 
   return made;
 }
 
-const std::vector<std::string> transports = {"shm", "gloo", "tcp"};
+const std::vector<std::string> transports = {"shm", "tcp"};
 
 }  // namespace
 
@@ -364,7 +364,7 @@ TEST_CASE("strangers at the launcher's port do not disturb the job", "[faults]")
     kill(launcher, SIGINT);
   });
 
-  const Ended ended = strike.run(settings("gloo", {}));
+  const Ended ended = strike.run(settings("tcp", {}));
 
   INFO(ended.err);
   CHECK(ended.code == 128 + SIGINT);

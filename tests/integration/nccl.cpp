@@ -50,8 +50,8 @@ TEST_CASE("every strategy trains over NCCL with the cpu's losses and the planned
   std::vector<SplitJob> jobs = split_jobs();
   jobs.push_back({"dp in mixed precision on 3", {"job.strategy=dp", "job.ranks=3", "train.precision=mixed"}});
   jobs.push_back({"zero1 in order on 3", {"job.strategy=zero1", "job.ranks=3", "job.deterministic=true"}});
-  jobs.push_back({"hsdp with gloo between replicas",
-                  {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2", "transport.replica=gloo"}});
+  jobs.push_back({"hsdp with tcp between replicas",
+                  {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2", "transport.replica=tcp"}});
   std::uint64_t seed = 1;
   for (const SplitJob& strategy : jobs) {
     DYNAMIC_SECTION(strategy.name) {
@@ -121,14 +121,14 @@ TEST_CASE("plan says for each mesh axis whether its transport moves the GPU's me
   const NcclInstallation nccl;
   const JobFolder job;
   const std::vector<std::string> settings = {"job.strategy=hsdp", "job.ranks=4", "mesh.replica=2", "mesh.shard=2",
-                                             "transport.replica=gloo"};
+                                             "transport.replica=tcp"};
 
   const Ended text = nccl.run(job.path(), {"plan", "job.ini"}, settings);
   const Ended data = nccl.run(job.path(), {"plan", "job.ini", "--json"}, settings);
 
   INFO(data.err);
   REQUIRE(data.code == 0);
-  CHECK_THAT(text.out, Contains("\nmesh axis replica: transport gloo, through pinned memory of the host\n"
+  CHECK_THAT(text.out, Contains("\nmesh axis replica: transport tcp, through pinned memory of the host\n"
                                 "mesh axis shard: transport nccl, from device to device\n"));
   const json::value plan = json::parse(data.out);
   CHECK_FALSE(plan.at("transports").at("replica").at("direct").as_bool());

@@ -77,7 +77,7 @@ std::vector<Flip> flips() {
 }  // namespace
 
 TEST_CASE("a bit flipped on one rank fails the job and names the tensor, the ranks and the step", "[replicas]") {
-  for (const char* over : {"shm", "gloo"}) {
+  for (const char* over : {"shm", "tcp"}) {
     for (const Flip& flip : flips()) {
       DYNAMIC_SECTION(flip.name << " over " << over) {
         const JobFolder job;

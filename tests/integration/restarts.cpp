@@ -42,7 +42,7 @@ json::array attempts_of(const JobFolder& job) {
 
 TEST_CASE("a job whose rank dies again and again ends with the bits of an undisturbed job", "[program]") {
   const JobFolder job;
-  for (const std::string over : {"shm", "gloo"}) {
+  for (const std::string over : {"shm", "tcp"}) {
     INFO(over);
     std::filesystem::remove_all(job.path() / "whole");
     std::filesystem::remove_all(job.path() / "run/checkpoints");

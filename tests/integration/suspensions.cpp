@@ -109,7 +109,7 @@ std::string strategy(int ranks) { return ranks == 1 ? "job.strategy=single" : "j
 
 TEST_CASE("a job whose processes all stood still for longer than the timeout goes on", "[suspensions]") {
   constexpr int longer_than_timeouts = 3600;  // milliseconds; operations have two seconds more than the job
-  std::vector<std::string> transports = {"shm", "gloo", "tcp"};
+  std::vector<std::string> transports = {"shm", "tcp"};
   if (has_mpirun()) {
     transports.emplace_back("mpi");
   }

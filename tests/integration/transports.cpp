@@ -30,7 +30,7 @@ const std::vector<Split> splits = {
 std::vector<std::vector<std::string>> choices(const Split& split) {
   std::vector<std::vector<std::string>> all = {{"job.transport=shm"}, {"job.transport=gloo"}, {"job.transport=tcp"}};
   if (split.has_axes) {
-    all.push_back({"job.transport=gloo", "transport.model=shm"});
+    all.push_back({"job.transport=tcp", "transport.model=shm"});
     all.push_back({"transport.model=gloo", "transport.data=shm"});
   }
   return all;
@@ -90,7 +90,7 @@ TEST_CASE("a deterministic job has the same bits over every transport", "[transp
 
 TEST_CASE("a deterministic job has the planned memory and traffic", "[transports]") {
   const JobFolder job;
-  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=3", "job.transport=gloo",
+  const std::vector<std::string> settings = {"job.strategy=dp", "job.ranks=3", "job.transport=tcp",
                                              "job.deterministic=true", "train.steps=4"};
   REQUIRE(job.run(settings).code == 0);
   const Ended planned = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, settings));
@@ -126,7 +126,7 @@ TEST_CASE("hidden and exposed communication add up to all communication", "[tran
 
 TEST_CASE("a transport for an axis that the mesh lacks is refused", "[transports]") {
   const JobFolder job;
-  const Ended ended = job.run({"job.strategy=dp", "job.ranks=2", "transport.modle=gloo"});
+  const Ended ended = job.run({"job.strategy=dp", "job.ranks=2", "transport.modle=tcp"});
   CHECK(ended.code == 2);
   CHECK_THAT(ended.err, Contains("the mesh has no axis 'modle'") && Contains("data"));
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));

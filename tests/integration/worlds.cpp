@@ -251,9 +251,9 @@ TEST_CASE("under mpirun one mesh axis goes over shm and another over mpi", "[wor
   }
 }
 
-TEST_CASE("ranks placed by environment variables learn over gloo what ranks over shm learn", "[worlds]") {
+TEST_CASE("ranks placed by environment variables learn over tcp what ranks over shm learn", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::string settings = with_sets("", dp("tcp", 2));
 
   const Ended ended = run_script(
       job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n");
@@ -269,7 +269,7 @@ TEST_CASE("ranks placed by environment variables learn over gloo what ranks over
 
 TEST_CASE("a rank whose data differs under the same name ends the job before it begins", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2, {"data.text=/proc/self/fd/9"}));
+  const std::string settings = with_sets("", dp("tcp", 2, {"data.text=/proc/self/fd/9"}));
 
   static_cast<void>(run_script(job.path(), "tr ab ba < corpus.txt > other.txt\n" + exported(loopback_world(2)) +
                                                "exec 9< corpus.txt\n" + start_rank(0, settings) +
@@ -305,7 +305,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
                "y.npy\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.01\n");
     told = "x.npy";
   }
-  const std::string settings = with_sets(" --replace", dp("gloo", 2));
+  const std::string settings = with_sets(" --replace", dp("tcp", 2));
 
   static_cast<void>(run_script(
       job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n"));
@@ -327,7 +327,7 @@ TEST_CASE("bad data is refused before ranks meet, and an earlier run's folder st
 
 TEST_CASE("a rank that starts first says which rank it waits for", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::string settings = with_sets("", dp("tcp", 2));
 
   static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + start_rank(1, settings) +
                                                "while ! grep -q 'waits for' rank-1.err; do sleep 0.1; done\n" +
@@ -338,7 +338,7 @@ TEST_CASE("a rank that starts first says which rank it waits for", "[worlds]") {
   CHECK_THAT(text_of(job, 1, "err"), StartsWith("rank 1 waits for rank 0 at 127.0.0.1 port ") && Contains("refused"));
 }
 
-TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
+TEST_CASE("ranks on two hosts train together over tcp, and over gloo where their network is trusted", "[worlds]") {
   const std::string mark = std::to_string(::getpid());
   const std::string one = "sr" + mark + "a";
   const std::string two = "sr" + mark + "b";
@@ -354,21 +354,31 @@ TEST_CASE("ranks on two hosts train together over gloo", "[worlds]") {
     WARN("skipped: network namespaces cannot be made here (that needs root)");
     return;
   }
-  const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2));
   const std::map<std::string, std::string> world = {{"WORLD_SIZE", "2"},
                                                     {"MASTER_ADDR", "10.77.0.1"},
                                                     {"MASTER_PORT", "29511"},
                                                     {"SHARDRUN_TOKEN", std::string(64, 'a')}};
-
-  static_cast<void>(run_script(job.path(), exported(world) + start_rank(0, settings, "ip netns exec " + one) +
-                                               start_rank(1, settings, "ip netns exec " + two) + "wait\n"));
+  const auto run = [&](const JobFolder& job, const std::vector<std::string>& words) {
+    const std::string settings = with_sets("", words);
+    static_cast<void>(run_script(job.path(), exported(world) + start_rank(0, settings, "ip netns exec " + one) +
+                                                 start_rank(1, settings, "ip netns exec " + two) + "wait\n"));
+  };
+  const JobFolder over_tcp;
+  run(over_tcp, dp("tcp", 2));
+  const JobFolder over_gloo;
+  run(over_gloo, dp("gloo", 2, {"transport.gloo.trusted=true"}));
+  const JobFolder refused;
+  run(refused, dp("gloo", 2));
 
   static_cast<void>(std::system(remove.c_str()));
-  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
-  CHECK(code_of(job, 0) == 0);
-  CHECK(code_of(job, 1) == 0);
-  check_losses(job, losses_over_shm(2));
+  for (const JobFolder* const job : {&over_tcp, &over_gloo}) {
+    INFO(text_of(*job, 0, "err") << text_of(*job, 1, "err"));
+    CHECK(code_of(*job, 0) == 0);
+    CHECK(code_of(*job, 1) == 0);
+    check_losses(*job, losses_over_shm(2));
+  }
+  CHECK(code_of(refused, 0) != 0);
+  CHECK_THAT(text_of(refused, 0, "err"), Contains("would listen at 10.77.0.") && Contains("use transport tcp"));
 }
 
 TEST_CASE("ranks on a machine whose loopback is down are refused at once, with the reason", "[worlds]") {
@@ -391,7 +401,7 @@ TEST_CASE("a launcher within a launcher may start ranks of its own", "[worlds]")
   const std::string run =
       exported(loopback_world(4)) + "for r in 0 1 2 3; do " + outer +
       "RANK=$r LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=2 \"$0\" job.ini --set job.ranks=" + ranks +
-      " --set job.strategy=dp --set job.transport=gloo --set train.steps=2 & pids=\"$pids $!\"; done; "
+      " --set job.strategy=dp --set job.transport=tcp --set train.steps=2 & pids=\"$pids $!\"; done; "
       "for p in $pids; do wait $p || exit 1; done";
   const Ended ended = run_script(job.path(), run);
   INFO(ended.err);
@@ -401,7 +411,7 @@ TEST_CASE("a launcher within a launcher may start ranks of its own", "[worlds]")
   const JobFolder other;
   const Ended refused = run_script(other.path(), exported(loopback_world(4)) + "r=1; RANK=1 WORLD_SIZE=3 " + outer +
                                                      "\"$0\" job.ini --set job.ranks=" + ranks +
-                                                     " --set job.strategy=dp --set job.transport=gloo");
+                                                     " --set job.strategy=dp --set job.transport=tcp");
   CHECK(refused.code == 2);
   CHECK_THAT(refused.err, Contains("started this process as rank 0 of 2, and RANK and WORLD_SIZE say rank 1 of 3"));
 }
@@ -409,26 +419,26 @@ TEST_CASE("a launcher within a launcher may start ranks of its own", "[worlds]")
 TEST_CASE("a world that does not fit the job is refused before anything starts", "[worlds]") {
   const JobFolder job;
   const std::string run = "\"$0\" job.ini";
-  const Ended sizes = run_script(job.path(), exported(loopback_world(3)) + "RANK=0 " + with_sets(run, dp("gloo", 2)));
+  const Ended sizes = run_script(job.path(), exported(loopback_world(3)) + "RANK=0 " + with_sets(run, dp("tcp", 2)));
   CHECK(sizes.code == 2);
   CHECK_THAT(sizes.err, Contains("[job] ranks = 2") && Contains("3 processes") && Contains("--launch here"));
 
-  const Ended variable = run_script(job.path(), "WORLD_SIZE=2 RANK=2 " + with_sets(run, dp("gloo", 2)));
+  const Ended variable = run_script(job.path(), "WORLD_SIZE=2 RANK=2 " + with_sets(run, dp("tcp", 2)));
   CHECK(variable.code == 2);
   CHECK_THAT(variable.err, Contains("RANK is '2', not a number from 0 to 1"));
 
   const Ended token = run_script(
-      job.path(), "WORLD_SIZE=2 RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 " + with_sets(run, dp("gloo", 2)));
+      job.path(), "WORLD_SIZE=2 RANK=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 " + with_sets(run, dp("tcp", 2)));
   CHECK(token.code == 2);
   CHECK_THAT(token.err, Contains("SHARDRUN_TOKEN") && Contains("openssl rand -hex 32"));
 
   const Ended everywhere = run_script(
-      job.path(), "WORLD_SIZE=2 RANK=0 MASTER_ADDR=0.0.0.0 MASTER_PORT=29500 " + with_sets(run, dp("gloo", 2)));
+      job.path(), "WORLD_SIZE=2 RANK=0 MASTER_ADDR=0.0.0.0 MASTER_PORT=29500 " + with_sets(run, dp("tcp", 2)));
   CHECK(everywhere.code == 2);
   CHECK_THAT(everywhere.err, Contains("MASTER_ADDR = 0.0.0.0 stands for every address of a host"));
 
   const Ended messenger =
-      run_script(job.path(), "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " + with_sets(run, dp("gloo", 2)));
+      run_script(job.path(), "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 " + with_sets(run, dp("tcp", 2)));
   CHECK(messenger.code == 2);
   CHECK_THAT(messenger.err, Contains("MASTER_ADDR") && Contains("SHARDRUN_TOKEN"));
 
@@ -476,7 +486,7 @@ TEST_CASE("bench and plugins check refuse mpi, and name the command to use inste
 
 TEST_CASE("a wrong token is reported by its rank and by the rank that waits for it", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2));
+  const std::string settings = with_sets("", dp("tcp", 2));
   std::map<std::string, std::string> world = loopback_world(2);
 
   const Ended ended = run_script(
@@ -542,7 +552,7 @@ TEST_CASE("ranks without a token share a secret of their user", "[worlds]") {
 
 TEST_CASE("a killed rank ends a job that another launcher started, and is named", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 3, endless));
+  const std::string settings = with_sets("", dp("tcp", 3, endless));
   const int victim = GENERATE(1, 2);
 
   static_cast<void>(
@@ -563,7 +573,7 @@ TEST_CASE("a killed rank ends a job that another launcher started, and is named"
 
 TEST_CASE("if the first rank is killed, the others end and report it", "[worlds]") {
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2, endless));
+  const std::string settings = with_sets("", dp("tcp", 2, endless));
 
   static_cast<void>(run_script(
       job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
@@ -576,7 +586,7 @@ TEST_CASE("if the first rank is killed, the others end and report it", "[worlds]
 TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
   const int asked = GENERATE(0, 1);
   const JobFolder job;
-  const std::string settings = with_sets("", dp("gloo", 2, endless));
+  const std::string settings = with_sets("", dp("tcp", 2, endless));
 
   static_cast<void>(
       run_script(job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) +
@@ -595,7 +605,7 @@ TEST_CASE("a signal to any rank stops all after the same step", "[worlds]") {
 
 TEST_CASE("a world that stops after saving a checkpoint ends with code 75 on every rank", "[worlds]") {
   const JobFolder job;
-  std::vector<std::string> words = dp("gloo", 2, endless);
+  std::vector<std::string> words = dp("tcp", 2, endless);
   words.insert(words.end(), {"checkpoint.every=1000000", "job.restarts=1"});
   const std::string settings = with_sets("", words);
 

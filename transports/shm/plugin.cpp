@@ -26,7 +26,8 @@ class SharedMemory {
     if (config.machines.empty() && config.local_world_size != config.world_size) {
       throw InvalidJob("it reaches ranks of one machine only, and " +
                        std::to_string(config.world_size - config.local_world_size) + " of the job's " +
-                       std::to_string(config.world_size) + " ranks are on others: choose another transport for them");
+                       std::to_string(config.world_size) +
+                       " ranks are on others: choose another transport for them, such as tcp");
     }
     state_.config = config;
   }
@@ -72,7 +73,7 @@ class SharedMemory {
       if (!machines.empty() && machines[member] != machines[spec.members[0]]) {
         throw InvalidJob("it reaches ranks of one machine only, and of group '" + spec.name + "' rank " +
                          std::to_string(member) + " is on another than rank " + std::to_string(spec.members[0]) +
-                         ": choose another transport for this axis ([transport])");
+                         ": choose another transport, such as tcp, for this axis ([transport])");
       }
     }
   }

@@ -34,4 +34,4 @@ class TcpTransport : public sdk::TwoFunctionTransport<Mesh> {
 }  // namespace
 }  // namespace shardrun::tcp_transport
 
-SHARDRUN_EXPORT_TRANSPORT(shardrun::tcp_transport::TcpTransport, "tcp", "1.0")
+SHARDRUN_EXPORT_TRANSPORT(shardrun::tcp_transport::TcpTransport, "tcp", "1.0", "ethernet socket sockets ip network")

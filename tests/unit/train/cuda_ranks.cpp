@@ -32,7 +32,7 @@ using namespace shardrun::test;
 
 namespace {
 
-constexpr std::array<std::string_view, 2> transports = {"shm", "gloo"};
+constexpr std::array<std::string_view, 2> transports = {"shm", "tcp"};
 
 std::vector<std::string> two_ranks(std::string_view transport, const std::vector<std::string>& more = {}) {
   std::vector<std::string> settings = {"job.ranks=2", "job.strategy=dp", "job.device=cuda", "train.eval_every=0",

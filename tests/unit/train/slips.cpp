@@ -143,7 +143,7 @@ const std::vector<Slip> slips = {
      "'NCCL' is no name of a transport plugin (did you mean 'nccl'?)"},
     {{"job: ranks = 2", "job: strategy = dp", "job: transport = Gloo"}, "(did you mean 'gloo'?)"},
     {{"job: ranks = 2", "job: strategy = dp", "job: transport = SHM"}, "(did you mean 'shm'?)"},
-    {{"job: ranks = 2", "job: strategy = dp", "job: transport = ethernet"}, "(it is 'gloo' here)"},
+    {{"job: ranks = 2", "job: strategy = dp", "job: transport = ethernet"}, "(it is 'tcp' here)"},
     {{"job: ranks = 2", "job: strategy = pp", "strategy: schedule = 1F1B"}, "(did you mean '1f1b'?)"},
     {{"job: ranks = 2", "job: strategy = pp", "strategy: virtual_pipeline_model_parallel_size = 2"},
      "(it is 'chunks' here)"},

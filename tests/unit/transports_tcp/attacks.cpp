@@ -202,6 +202,42 @@ TEST_CASE("tcp: strangers at a listener neither end a run nor take part in it, a
   CHECK(meanwhile > 0);
 }
 
+namespace {
+
+/// A store in which rank 0's address stands only once rank 1 has dropped five strangers.
+class LateHost final : public SharedHost {
+ public:
+  void store_set(const std::string& key, std::string value) override {
+    if (key.ends_with("/0")) {
+      const Endpoint address = endpoint_of(store_get(key.substr(0, key.size() - 1) + "1", after(30)));
+      // The first may come before rank 1 begins to wait.
+      for (int i = 0; i < 5; ++i) {
+        const Socket stranger = connection_to(address);
+        say(stranger, std::string(64, 'x'));
+        pollfd watched = {stranger.get(), POLLIN, 0};
+        dropped_ += ::poll(&watched, 1, 10'000);
+      }
+    }
+    SharedHost::store_set(key, std::move(value));
+  }
+
+  [[nodiscard]] int dropped() const noexcept { return dropped_; }
+
+ private:
+  int dropped_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("tcp: a listener is served while its member waits for addresses, and each stranger counts") {
+  LateHost host;
+  StandardError said;
+  const int right = right_sums(host, 2, "tls");
+  CHECK(said.end() == "transport tcp: while the group 'all' was connected, 5 connections of strangers were dropped\n");
+  CHECK(right == 2);
+  CHECK(host.dropped() == 5);
+}
+
 TEST_CASE("tcp: nothing is said of strangers where none came") {
   SharedHost host;
   StandardError said;
@@ -366,8 +402,9 @@ struct Member {
         address(own_end(listener).text()) {
     std::iota(group.members.begin(), group.members.end(), 0U);
     raw.struct_size = sizeof(raw);
+    raw.self = &is_ending;
     raw.now = [](void*) { return plugins::transport_clock(); };
-    raw.aborted = [](void*) { return std::uint32_t{0}; };
+    raw.aborted = [](void* self) -> std::uint32_t { return *static_cast<std::atomic<bool>*>(self) ? 1 : 0; };
     host = sdk::TransportHost(&raw);
   }
   Member(const Member&) = delete;
@@ -391,6 +428,7 @@ struct Member {
   }
 
   sdk::GroupSpec group;
+  std::atomic<bool> is_ending = false;  ///< the job
   sr_transport_host raw = {};
   sdk::TransportHost host;
   tls::Key secret = {7};
@@ -461,6 +499,58 @@ TEST_CASE("tcp: members keep no other member out, however many come at a time") 
   }
   CHECK(met == members);
   CHECK(std::ranges::all_of(all, [](const auto& member) { return member->met.strangers == 0; }));
+}
+
+namespace {
+
+bool is_dropped(const Socket& socket, int milliseconds) {
+  pollfd watched = {socket.get(), POLLIN, 0};
+  return ::poll(&watched, 1, milliseconds) == 1;
+}
+
+/// Returns once the listener has accepted all that came before.
+void pass_by(const Endpoint& address) {
+  const Socket passer_by = connection_to(address);
+  say(passer_by, std::string(64, 'x'));
+  REQUIRE(is_dropped(passer_by, 10'000));
+}
+
+}  // namespace
+
+TEST_CASE("tcp: as many strangers are heard as are allowed beside the group, and one more costs the oldest his place") {
+  constexpr std::uint32_t members = 5;
+  Member one(0, members, 60);
+  const Member silent(1, members, 60);
+  const Endpoint address = endpoint_of(one.address);
+  auto meeting =
+      std::async(std::launch::async, [&] { return one.meet(std::vector<std::string>(members, silent.address)); });
+
+  std::vector<Socket> strangers;
+  for (std::size_t i = 0; i < Rendezvous::most_strangers + members; ++i) {
+    strangers.push_back(connection_to(address));
+  }
+  pass_by(address);
+  const auto dropped = [&] {
+    return std::ranges::count_if(strangers, [](const Socket& each) { return is_dropped(each, 0); });
+  };
+  CHECK(dropped() == 0);
+
+  strangers.push_back(connection_to(address));
+  pass_by(address);
+  CHECK(dropped() == 1);
+  CHECK(is_dropped(strangers.front(), 0));
+
+  one.is_ending = true;
+  CHECK_THAT(meeting.get(), Contains("the job ends"));
+}
+
+TEST_CASE("tcp: a member that listens and says nothing is waited for until the deadline or the end of the job") {
+  Member one(0, 2, GENERATE(0.05, 1e6));
+  const Member silent(1, 2, 30);
+  const bool ends = one.group.deadline > after(1000);
+  auto meeting = std::async(std::launch::async, [&] { return one.meet({one.address, silent.address}); });
+  one.is_ending = ends;
+  CHECK_THAT(meeting.get(), Contains(ends ? "the job ends" : "past the deadline, waiting for member 1 (rank 1)"));
 }
 
 TEST_CASE("tcp: ranks meet over IPv6, by a name with several addresses, and again under the same id") {
