@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/two_function_transport.hpp>
+#include <shardrun/sdk/transport.hpp>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

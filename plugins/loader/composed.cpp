@@ -1,8 +1,9 @@
 #include "plugins/loader/composed.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,9 @@
 #include "plugins/loader/transport.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/validate.hpp>
 
 #include <algorithm>
 #include <ctime>

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/validate.hpp>
 
 #include <type_traits>
 #include <utility>

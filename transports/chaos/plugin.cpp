@@ -3,8 +3,6 @@
 // It uses the C tables and not the SDK's classes. So structs cross unchanged, with fields that this file does not know.
 // A rank without faults returns the inner transport's own handles.
 
-#include <shardrun/sdk/transport.hpp>
-
 #include <cstddef>
 #include <cstring>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "transports/gloo/connecting.h"
 
 #include <gloo/transport/context.h>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <unistd.h>
 
 #include <chrono>

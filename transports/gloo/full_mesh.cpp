@@ -1,6 +1,6 @@
 #include "transports/gloo/full_mesh.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <chrono>

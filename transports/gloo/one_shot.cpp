@@ -1,6 +1,6 @@
 #include "transports/gloo/one_shot.h"
 
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 #include <gloo/transport/tcp/device.h>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/collectives.hpp>
-#include <shardrun/sdk/lone_group.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>

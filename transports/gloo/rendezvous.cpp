@@ -1,7 +1,7 @@
 #include "transports/gloo/rendezvous.h"
 
 #include <poll.h>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,6 @@
 #include "transports/gloo/staged.h"
 
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
 
 #include <algorithm>
 #include <cstring>

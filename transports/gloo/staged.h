@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -24,7 +24,7 @@ struct StagedMessages {
   PerPeer<EagerReceiver> in;
 };
 
-/// A collective as the SDK schedules it (shardrun/sdk/collectives.hpp states steps and bytes). Messages of at most
+/// A collective as the SDK schedules it (shardrun/sdk/transport/collectives.hpp states steps and bytes). Messages of at most
 /// eager_bytes are eager. Longer ones go directly between the buffers, in pieces: a piece is reduced while the next one
 /// arrives, and local copies run meanwhile.
 ///

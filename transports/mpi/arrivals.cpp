@@ -1,6 +1,6 @@
 #include "transports/mpi/arrivals.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 #include "transports/mpi/group.h"
 
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <utility>

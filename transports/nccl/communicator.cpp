@@ -1,6 +1,6 @@
 #include "transports/nccl/communicator.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "transports/nccl/group.h"
 
-#include <shardrun/sdk/agreement.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 #include <vector>
 
 #include "transports/shm/group.h"

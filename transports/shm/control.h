@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 #include <string>
 #include <vector>
 

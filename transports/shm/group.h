@@ -7,8 +7,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <shared_mutex>
 #include <span>
 #include <string>

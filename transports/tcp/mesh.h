@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/link_group.hpp>
+#include <shardrun/sdk/transport/link_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include <shardrun/sdk/clock.hpp>
+#include <shardrun/sdk/transport/clock.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
-#include <shardrun/sdk/queue.hpp>
-#include <shardrun/sdk/two_function_transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/queue.hpp>
+#include <shardrun/sdk/transport/two_function_transport.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <atomic>
 #include <condition_variable>

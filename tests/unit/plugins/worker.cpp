@@ -1,5 +1,5 @@
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <atomic>
 #include <chrono>

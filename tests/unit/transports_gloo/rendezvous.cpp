@@ -1,6 +1,6 @@
 #include "transports/gloo/rendezvous.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <sys/socket.h>
 
 #include <atomic>

@@ -2,10 +2,9 @@
 
 /// A group of one member, for transports whose own groups need at least two: a collective receives what it sends.
 
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -29,7 +28,6 @@ class LoneGroup final : public Group {
     const std::lock_guard lock(mutex_);
     if (!failure_) {
       failure_.emplace(SR_ABORTED, std::string(reason));
-      failed_.store(true, std::memory_order_release);
     }
   }
 
@@ -73,15 +71,14 @@ class LoneGroup final : public Group {
   };
 
   void throw_failure() const {
-    if (failed_.load(std::memory_order_acquire)) {
-      const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
       throw TransportError(*failure_);
     }
   }
 
   mutable std::mutex mutex_;
   std::optional<TransportError> failure_;
-  std::atomic<bool> failed_ = false;
 };
 
 }  // namespace shardrun::sdk

@@ -2,9 +2,9 @@
 
 /// A thread that runs the ops of one group, for transports whose calls block.
 
-#include <shardrun/sdk/clock.hpp>
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/queue.hpp>
+#include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/queue.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -23,8 +23,8 @@
 /// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
 /// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
 
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/schedule.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/schedule.hpp>
 
 #include <algorithm>
 #include <cstdint>

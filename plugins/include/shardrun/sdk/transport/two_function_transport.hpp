@@ -19,10 +19,10 @@
 ///
 /// All collectives are built from these two (collectives.hpp) and run in the background (worker.hpp).
 
-#include <shardrun/sdk/collectives.hpp>
-#include <shardrun/sdk/link_group.hpp>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/link_group.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <atomic>

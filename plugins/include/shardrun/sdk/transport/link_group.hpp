@@ -1,11 +1,11 @@
 #pragma once
 
-/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For transports
-/// of two functions (two_function_transport.hpp).
+/// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For
+/// transports of two functions (two_function_transport.hpp).
 
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <atomic>
 #include <concepts>
