@@ -4,9 +4,9 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "tests/support/processes.h"
 #include "tests/integration/worlds.h"
 #include "tests/support/mpirun.h"
+#include "tests/support/processes.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
