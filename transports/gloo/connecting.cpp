@@ -68,7 +68,7 @@ Socket listen_for(const sdk::Config& config) {
 /// Where `member` listens; nothing if it has not published that yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& prefix, std::uint32_t member) {
   try {
-    return config.host.store_get(prefix + std::to_string(member), sdk::steady_now() + store_wait.count());
+    return config.host.store_get(prefix + std::to_string(member), sdk::Deadline::now() + store_wait);
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;

@@ -52,11 +52,11 @@ class FullMesh::Waiting {
     buffer_.abortWaitSend();
     buffer_.abortWaitRecv();
   }
-  void check_connection(std::int64_t now) {
+  void check_connection(sdk::Deadline now) {
     if (now < next_check_) {
       return;
     }
-    next_check_ = now + probe_interval.count();
+    next_check_ = now + probe_interval;
     if (is_broken_) {
       end();
     } else {
@@ -76,7 +76,7 @@ class FullMesh::Waiting {
   UnboundBuffer& buffer_;
   std::uint32_t peer_;
   std::thread::id thread_ = std::this_thread::get_id();
-  std::int64_t next_check_ = sdk::steady_now() + probe_interval.count();
+  sdk::Deadline next_check_ = sdk::Deadline::now() + probe_interval;
   bool is_broken_ = false;
 };
 
@@ -188,7 +188,7 @@ bool FullMesh::is_broken(std::uint32_t peer) {
 }
 
 void FullMesh::check_connections() noexcept {
-  const std::int64_t now = sdk::steady_now();
+  const sdk::Deadline now = sdk::Deadline::now();
   const std::lock_guard lock(mutex_);
   for (Waiting* waiting : waiting_) {
     waiting->check_connection(now);

@@ -29,9 +29,9 @@ class OneShotOp final : public sdk::Op, private QueuedOp {
         reducer_(op.dtype, op.reduction) {}
   ~OneShotOp() override { queue_.drop(*this); }
 
-  void start(void*, std::int64_t deadline) override { queue_.start(*this, deadline); }
+  void start(void*, sdk::Deadline deadline) override { queue_.start(*this, deadline); }
   bool test() override { return queue_.test(*this); }
-  bool wait(std::int64_t deadline) override { return queue_.wait(*this, deadline); }
+  bool wait(sdk::Deadline deadline) override { return queue_.wait(*this, deadline); }
   std::optional<sdk::OpTimes> times() const override { return times_of_run(); }
 
  private:

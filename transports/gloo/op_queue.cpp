@@ -33,7 +33,7 @@ class OpQueue::ScopedRunning {
   Running OpQueue::*entry_;
 };
 
-void QueuedOp::run(std::int64_t) {
+void QueuedOp::run(sdk::Deadline) {
   const OpQueue::ScopedRunning running(queue_, &OpQueue::queued_, {&what_, own_deadline_, std::this_thread::get_id()});
   const NoSigpipe no_sigpipe;
   times_.begun = sdk::monotonic_now();
@@ -48,7 +48,7 @@ void QueuedOp::run(std::int64_t) {
 OpQueue::OpQueue(std::function<void()> on_failure, Awaited awaited)
     : awaited_(std::move(awaited)), worker_(std::move(on_failure)) {}
 
-void OpQueue::start(QueuedOp& op, std::int64_t deadline) {
+void OpQueue::start(QueuedOp& op, sdk::Deadline deadline) {
   op.ran_on_caller_ = false;
   worker_.reset(op);
   if (last_ == &op) {
@@ -61,7 +61,7 @@ void OpQueue::start(QueuedOp& op, std::int64_t deadline) {
     return;
   }
   hand_over_deferred();
-  worker_.start(op, INT64_MAX);
+  worker_.start(op, sdk::Deadline::never());
   last_ = &op;
 }
 
@@ -76,7 +76,7 @@ bool OpQueue::test(QueuedOp& op) {
   return false;
 }
 
-bool OpQueue::wait(QueuedOp& op, std::int64_t deadline) {
+bool OpQueue::wait(QueuedOp& op, sdk::Deadline deadline) {
   if (deferred_ == &op && deadline >= op.own_deadline_) {
     deferred_ = nullptr;
     run_on_caller(op);
@@ -92,7 +92,7 @@ bool OpQueue::wait(QueuedOp& op, std::int64_t deadline) {
 
 void OpQueue::run_on_caller(QueuedOp& op) {
   try {
-    op.run(INT64_MAX);
+    op.run(sdk::Deadline::never());
   } catch (const TransportError& error) {
     fail(error);
     throw_failure();
@@ -114,7 +114,7 @@ void OpQueue::drop(QueuedOp& op) noexcept {
   }
 }
 
-void OpQueue::run_concurrently(const std::string& what, std::int64_t deadline, const std::function<void()>& act) {
+void OpQueue::run_concurrently(const std::string& what, sdk::Deadline deadline, const std::function<void()>& act) {
   throw_failure();
   const ScopedRunning running(*this, &OpQueue::concurrent_, {&what, deadline, std::this_thread::get_id()});
   const NoSigpipe no_sigpipe;
@@ -130,7 +130,7 @@ void OpQueue::run_concurrently(const std::string& what, std::int64_t deadline, c
 }
 
 void OpQueue::check_deadlines() noexcept {
-  const std::int64_t now = sdk::steady_now();
+  const sdk::Deadline now = sdk::Deadline::now();
   std::string late;
   std::thread::id thread;
   {
@@ -148,7 +148,7 @@ void OpQueue::check_deadlines() noexcept {
 }
 
 void OpQueue::end_late(const QueuedOp& op) {
-  if (sdk::steady_now() < op.own_deadline_) {
+  if (!op.own_deadline_.passed()) {
     return;
   }
   std::thread::id thread;
@@ -181,7 +181,7 @@ bool OpQueue::is_idle() {
 
 void OpQueue::hand_over_deferred() {
   if (QueuedOp* const op = std::exchange(deferred_, nullptr)) {
-    worker_.start(*op, INT64_MAX);
+    worker_.start(*op, sdk::Deadline::never());
     last_ = op;
   }
 }

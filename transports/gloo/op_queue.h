@@ -28,14 +28,14 @@ class QueuedOp : public sdk::Worker::Task {
   /// Runs the op. Throws TransportError. Ends soon after the queue has failed.
   virtual void execute() = 0;
 
-  void run(std::int64_t deadline) final;
+  void run(sdk::Deadline deadline) final;
   [[nodiscard]] std::string what() const final { return what_; }
 
   OpQueue& queue_;
   std::string what_;
   bool is_blocking_;
   bool ran_on_caller_ = false;  ///< in its latest run
-  std::int64_t own_deadline_ = 0;
+  sdk::Deadline own_deadline_;
   sdk::OpTimes times_;
 };
 
@@ -50,13 +50,13 @@ class OpQueue {
   OpQueue(std::function<void()> on_failure, Awaited awaited);
 
   // As Worker's.
-  void start(QueuedOp& op, std::int64_t deadline);
+  void start(QueuedOp& op, sdk::Deadline deadline);
   [[nodiscard]] bool test(QueuedOp& op);
-  [[nodiscard]] bool wait(QueuedOp& op, std::int64_t deadline);
+  [[nodiscard]] bool wait(QueuedOp& op, sdk::Deadline deadline);
   void drop(QueuedOp& op) noexcept;
 
   /// Runs `act` now, on this thread, concurrently with the queue. An exception of it fails the queue.
-  void run_concurrently(const std::string& what, std::int64_t deadline, const std::function<void()>& act);
+  void run_concurrently(const std::string& what, sdk::Deadline deadline, const std::function<void()>& act);
 
   // Any thread.
   void fail(const sdk::TransportError& failure) noexcept { worker_.fail(failure); }
@@ -70,7 +70,7 @@ class OpQueue {
   /// What runs now. `what` is null where nothing does.
   struct Running {
     const std::string* what = nullptr;
-    std::int64_t deadline = INT64_MAX;
+    sdk::Deadline deadline;
     std::thread::id thread;
   };
   class ScopedRunning;

@@ -43,7 +43,7 @@ class GlooGroup final : public sdk::Group, public Watched {
   GlooGroup(const sdk::Config& config, const sdk::GroupSpec& spec, std::shared_ptr<gloo::transport::Device>& device,
             std::uint64_t generation, Watchdog& watchdog, std::atomic<std::uint64_t>& wire_bytes);
 
-  std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
+  std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<sdk::TransportError> error() override;
 
@@ -54,7 +54,7 @@ class GlooGroup final : public sdk::Group, public Watched {
   using BufferOf = std::function<void*(std::uint32_t peer)>;
 
   void confirm_connections(const sdk::GroupSpec& spec);
-  void agree(const sdk::OpSpec& op, std::int64_t deadline);
+  void agree(const sdk::OpSpec& op, sdk::Deadline deadline);
   /// Sends `bytes` bytes to every other member and receives as many from it.
   void exchange(std::size_t bytes, const BufferOf& sent, const BufferOf& received);
 
@@ -95,7 +95,7 @@ void GlooGroup::confirm_connections(const sdk::GroupSpec& spec) {
   });
 }
 
-std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) {
   const sdk::OpSpec& first = ops[0];
   if (!sdk::find_opcode(first.opcode)->collective) {
     return make_batch_op(point_to_point_, queue_, ops);
@@ -109,7 +109,7 @@ std::unique_ptr<sdk::Op> GlooGroup::prepare(std::span<const sdk::OpSpec> ops, st
 /// Gloo ends the process where more bytes arrive than a receive has room for. So no byte of an op moves before all
 /// members have found that their descriptions match. It does not queue behind running ops, whose order relative to
 /// preparations differs between members.
-void GlooGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
+void GlooGroup::agree(const sdk::OpSpec& op, sdk::Deadline deadline) {
   sdk::Agreement agreement(op, mesh_.rank(), mesh_.size());
   queue_.run_concurrently("preparing " + describe(op), deadline, [&] {
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {

@@ -29,7 +29,7 @@ constexpr milliseconds accept_pause(20);
 /// Connections accepted at a time. A flood of them must not starve the ones accepted before.
 constexpr int most_at_a_time = 32;
 
-std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
+sdk::Deadline in(nanoseconds time) { return sdk::Deadline::now() + time; }
 
 }  // namespace
 
@@ -91,7 +91,7 @@ void GroupRendezvous::require_time() {
   if (host_.aborted()) {
     throw TransportError(SR_ABORTED, "the job ends");
   }
-  if (sdk::steady_now() < group_.deadline) {
+  if (!group_.deadline.passed()) {
     return;
   }
   std::uint32_t missing = 0;
@@ -113,8 +113,8 @@ void GroupRendezvous::require_time() {
 /// Waits until a socket is ready, or it is time for the next check.
 void GroupRendezvous::wait() {
   std::vector<pollfd> watched;
-  std::int64_t until = std::min(group_.deadline, in(stop_check_interval));
-  if (sdk::steady_now() >= accept_after_) {
+  sdk::Deadline until = std::min(group_.deadline, in(stop_check_interval));
+  if (accept_after_.passed()) {
     watched.push_back({listener_.get(), POLLIN, 0});
   } else {
     until = std::min(until, accept_after_);
@@ -131,10 +131,8 @@ void GroupRendezvous::wait() {
       until = std::min(until, attempt.next);
     }
   }
-  const std::int64_t left = std::max<std::int64_t>(until - sdk::steady_now(), 0);
   // Rounded up. Otherwise the last millisecond would be polled in a busy loop.
-  const auto timeout = static_cast<int>((left + 999'999) / 1'000'000);
-  (void)::poll(watched.data(), watched.size(), timeout);
+  (void)::poll(watched.data(), watched.size(), static_cast<int>(std::chrono::ceil<milliseconds>(until.left()).count()));
 }
 
 void GroupRendezvous::attempt(Attempt& attempt) {
@@ -186,7 +184,7 @@ TransportError GroupRendezvous::lost(const Attempt& attempt, int error) const {
 }
 
 void GroupRendezvous::begin(Attempt& attempt) {
-  if (sdk::steady_now() < attempt.next) {
+  if (!attempt.next.passed()) {
     return;
   }
   attempt.socket = Socket(::socket(attempt.to.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -214,7 +212,7 @@ void GroupRendezvous::try_again(Attempt& attempt, const std::string& why) {
 
 /// Accepts the connections that are pending at the listener.
 void GroupRendezvous::accept_connections() {
-  for (int accepted = 0; accepted < most_at_a_time && sdk::steady_now() >= accept_after_; ++accepted) {
+  for (int accepted = 0; accepted < most_at_a_time && accept_after_.passed(); ++accepted) {
     Socket socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return;
@@ -270,7 +268,7 @@ bool GroupRendezvous::advance(Incoming& incoming) {
 }
 
 void GroupRendezvous::advance_incoming() {
-  const std::int64_t oldest = in(-handshake_limit);
+  const sdk::Deadline oldest = in(-handshake_limit);
   std::deque<Incoming> remaining;
   for (Incoming& incoming : incoming_) {
     if (incoming.accepted < oldest) {

@@ -40,7 +40,7 @@ class GroupRendezvous {
   [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_; }
 
  private:
-  using Time = std::int64_t;
+  using Time = sdk::Deadline;
 
   /// An attempt to connect to a member with a lower number.
   struct Attempt {
@@ -48,14 +48,14 @@ class GroupRendezvous {
     Endpoint to;                         ///< empty until it is known
     Socket socket;                       ///< until it is connected
     std::optional<Handshake> handshake;  ///< from then on
-    Time next = 0;                       ///< when to connect, where neither is set
+    Time next = Time::past();            ///< when to connect, where neither is set
     int failures = 0;
     std::string why;  ///< why the last one failed
   };
   /// A connection that the listener accepted.
   struct Incoming {
     Handshake handshake;
-    Time accepted = 0;
+    Time accepted;
   };
 
   [[nodiscard]] bool is_complete() const;
@@ -77,7 +77,7 @@ class GroupRendezvous {
   BindingOf binding_of_;
   AddressOf address_of_;
   Socket listener_;
-  Time accept_after_ = 0;  ///< set where no descriptor was free for another connection
+  Time accept_after_ = Time::past();  ///< set where no descriptor was free for another connection
   std::deque<Attempt> attempts_;
   std::deque<Incoming> incoming_;  ///< oldest first
   std::vector<std::optional<Handshake>> proven_;

@@ -24,9 +24,9 @@ struct StagedMessages {
   PerPeer<EagerReceiver> in;
 };
 
-/// A collective as the SDK schedules it (shardrun/sdk/transport/collectives.hpp states steps and bytes). Messages of at most
-/// eager_bytes are eager. Longer ones go directly between the buffers, in pieces: a piece is reduced while the next one
-/// arrives, and local copies run meanwhile.
+/// A collective as the SDK schedules it (shardrun/sdk/transport/collectives.hpp states steps and bytes). Messages of at
+/// most eager_bytes are eager. Longer ones go directly between the buffers, in pieces: a piece is reduced while the
+/// next one arrives, and local copies run meanwhile.
 ///
 /// Long messages use a Gloo slot of the op's own, because Gloo ends the process where more bytes arrive than a receive
 /// has room for. So members that start different ops with long messages wait until a deadline. A message beforehand

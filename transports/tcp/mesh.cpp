@@ -52,7 +52,7 @@ Socket listen_for(const sdk::Config& config) {
 /// Where `member` listens; nothing where it has not published that yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& name, std::uint32_t member) {
   try {
-    return config.host.store_get(name + std::to_string(member), sdk::steady_now() + store_wait.count());
+    return config.host.store_get(name + std::to_string(member), sdk::Deadline::now() + store_wait);
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;
@@ -129,19 +129,19 @@ Mesh::Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Ca
 
 /// Before the next piece, or the first where `passed` is 0: returns once the connection may be ready, or after a short
 /// time. Throws TransportError.
-void Mesh::go_on(const Connection& connection, std::size_t passed, std::int64_t deadline) const {
+void Mesh::go_on(const Connection& connection, std::size_t passed, sdk::Deadline deadline) const {
   cancel_.check();
-  const std::int64_t left = std::min(deadline - sdk::steady_now(), check_interval.count());
-  if (left <= 0) {
+  const std::chrono::nanoseconds left = std::min(deadline.left(), check_interval);
+  if (left.count() == 0) {
     throw TransportError(SR_TIMEOUT, "the deadline passed");
   }
   if (passed == 0) {
     pollfd watched = {connection.descriptor(), connection.awaited(), 0};
-    (void)::poll(&watched, 1, static_cast<int>((left + 999'999) / 1'000'000));
+    (void)::poll(&watched, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
 }
 
-void Mesh::send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline) {
+void Mesh::send(std::uint32_t peer, const void* data, std::size_t bytes, sdk::Deadline deadline) {
   Connection& connection = *outgoing_[peer];
   pass_on(
       static_cast<const std::byte*>(data), bytes,
@@ -149,7 +149,7 @@ void Mesh::send(std::uint32_t peer, const void* data, std::size_t bytes, std::in
       [&](std::size_t passed) { go_on(connection, passed, deadline); });
 }
 
-void Mesh::receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline) {
+void Mesh::receive(std::uint32_t peer, void* data, std::size_t bytes, sdk::Deadline deadline) {
   Connection& connection = *incoming_[peer];
   pass_on(
       static_cast<std::byte*>(data), bytes,

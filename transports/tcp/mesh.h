@@ -11,8 +11,8 @@
 
 namespace shardrun::tcp_transport {
 
-/// The link of a group (sdk/two_function_transport.hpp): two connections between each two members, one for each
-/// direction. So the thread that sends and the one that receives share nothing.
+/// The link of a group (sdk/transport/two_function_transport.hpp): two connections between each two members, one for
+/// each direction. So the thread that sends and the one that receives share nothing.
 class Mesh {
  public:
   [[nodiscard]] static std::vector<sdk::Option> options();
@@ -21,11 +21,11 @@ class Mesh {
   /// differ in `config.job`. `cancel` outlives this. Throws TransportError.
   Mesh(const sdk::Config& config, const sdk::GroupSpec& group, const sdk::Cancel& cancel);
 
-  void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline);
-  void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline);
+  void send(std::uint32_t peer, const void* data, std::size_t bytes, sdk::Deadline deadline);
+  void receive(std::uint32_t peer, void* data, std::size_t bytes, sdk::Deadline deadline);
 
  private:
-  void go_on(const Connection& connection, std::size_t passed, std::int64_t deadline) const;
+  void go_on(const Connection& connection, std::size_t passed, sdk::Deadline deadline) const;
 
   const sdk::Cancel& cancel_;
   Rendezvous::Connections outgoing_;

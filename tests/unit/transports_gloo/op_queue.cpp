@@ -14,7 +14,7 @@ using shardrun::sdk::TransportError;
 
 namespace {
 
-constexpr std::int64_t never = INT64_MAX;
+constexpr shardrun::sdk::Deadline never;
 
 shardrun::sdk::AwaitedRanks nobody(std::thread::id) { return {}; }
 
@@ -82,7 +82,8 @@ TEST_CASE("gloo: an op dropped by a failed queue does not count as its last run"
   queue.fail({SR_ABORTED, "enough"});
 
   const std::string aborted = told(SR_ABORTED, "enough");
-  CHECK(failure_of([&] { (void)queue.wait(op, never - 1); }) == aborted);  // of less patience than the op: on the queue
+  CHECK(failure_of([&] { (void)queue.wait(op, never + std::chrono::nanoseconds(-1)); }) ==
+        aborted);  // of less patience than the op: on the queue
   CHECK(failure_of([&] { (void)queue.test(op); }) == aborted);
 }
 
@@ -116,7 +117,7 @@ TEST_CASE("gloo: an op past its deadline names the rank its thread waits for, wh
     }
     throw TransportError(SR_ABORTED, "given up");  // as a message does whose connection is closed
   };
-  queue.start(op, shardrun::sdk::steady_now() + 1'000'000);
+  queue.start(op, shardrun::sdk::Deadline::now() + std::chrono::milliseconds(1));
   while (!is_running) {
     std::this_thread::yield();
   }

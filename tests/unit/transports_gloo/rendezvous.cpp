@@ -43,7 +43,7 @@ Protection between(const sdk::Config& config, const std::string& from, const std
 
 TEST_CASE("gloo: a hundred members that connect at once keep no member out") {
   constexpr std::uint32_t members = 100;
-  sdk::GroupSpec group{.rank = 0, .name = "all", .id = 1, .deadline = test::after(60)};
+  sdk::GroupSpec group{.rank = 0, .name = "all", .id = 1, .deadline = sdk::Deadline::from_border(test::after(60))};
   group.members.resize(members);
   std::iota(group.members.begin(), group.members.end(), 0U);
   sr_transport_host raw = {};

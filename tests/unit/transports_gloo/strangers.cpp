@@ -437,7 +437,9 @@ TEST_CASE("gloo: a host that gives no secret is refused") {
   auto transport = plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, "gloo");
   transport.open({.world_size = 2, .local_world_size = 2, .job = "test", .address = "127.0.0.1"}, host);
   const std::vector<std::uint32_t> members = {0, 1};
-  CHECK_THAT(
-      error_of([&] { (void)transport.group({.members = members, .name = "all", .id = 1, .deadline = after(1)}); }),
-      Contains("gives no secret"));
+  CHECK_THAT(error_of([&] {
+               (void)transport.group(
+                   {.members = members, .name = "all", .id = 1, .deadline = sdk::Deadline::from_border(after(1))});
+             }),
+             Contains("gives no secret"));
 }

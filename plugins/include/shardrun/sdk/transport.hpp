@@ -40,6 +40,7 @@
 #include <shardrun/sdk/transport/worker.hpp>
 #include <shardrun/transport.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -139,11 +140,7 @@ struct TransportTable {
   }
 
   static std::int32_t open(void* self, const sr_transport_config* config, sr_error* error) noexcept {
-    return guarded_transport(error, [&] {
-      Config given = read(read_one(config));
-      given.deadline = from_border(given.deadline);
-      self_of(self).open(given);
-    });
+    return guarded_transport(error, [&] { self_of(self).open(read(read_one(config))); });
   }
 
   static std::int32_t close(void* self, sr_error* error) noexcept {
@@ -165,8 +162,7 @@ struct TransportTable {
 
   static std::int32_t group_create(void* self, const sr_group* group, std::uint64_t* handle, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      GroupSpec spec = read(read_one(group));
-      spec.deadline = from_border(spec.deadline);
+      const GroupSpec spec = read(read_one(group));
       auto opened = std::make_unique<OpenGroup>();
       opened->rank = spec.rank;
       opened->size = spec.size();
@@ -199,12 +195,12 @@ struct TransportTable {
       std::vector<OpSpec> specs;
       for_each(ops, op_count, op_stride, [&](const sr_op& op) { specs.push_back(read(op, opened.size)); });
       validate(specs, opened.rank, opened.size);
-      *handle = handle_of(opened.group->prepare(specs, from_border(deadline)));
+      *handle = handle_of(opened.group->prepare(specs, Deadline::from_border(deadline)));
     });
   }
 
   static std::int32_t op_start(void*, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
-    return guarded_transport(error, [&] { object_of<Op>(op).start(queue, from_border(deadline)); });
+    return guarded_transport(error, [&] { object_of<Op>(op).start(queue, Deadline::from_border(deadline)); });
   }
 
   static std::int32_t op_test(void*, std::uint64_t op, sr_error* error) noexcept {
@@ -213,7 +209,7 @@ struct TransportTable {
 
   static std::int32_t op_wait(void*, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
     return guarded_transport(error, [&] {
-      if (object_of<Op>(op).wait(from_border(deadline))) {
+      if (object_of<Op>(op).wait(Deadline::from_border(deadline))) {
         return SR_OK;
       }
       write_error(error, "the deadline of the wait passed; the op goes on");
@@ -265,7 +261,8 @@ struct TransportTable {
 
   static std::int32_t op_enqueue(void* self, std::uint64_t op, const sr_queue* queue, std::int64_t timeout,
                                  sr_error* error) noexcept {
-    return guarded_transport(error, [&] { object_of<Op>(op).enqueue(queue_of(self, queue), timeout); });
+    return guarded_transport(
+        error, [&] { object_of<Op>(op).enqueue(queue_of(self, queue), std::chrono::nanoseconds(timeout)); });
   }
 
   static std::int32_t op_join(void* self, std::uint64_t op, const sr_queue* queue, sr_error* error) noexcept {

@@ -115,7 +115,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
           .members = {raw.members, raw.members + raw.member_count},
           .name = raw.name != nullptr ? raw.name : "",
           .id = raw.id,
-          .deadline = raw.deadline};
+          .deadline = Deadline::from_border(raw.deadline)};
 }
 
 [[nodiscard]] inline sr_group write(const GroupSpec& group) noexcept {
@@ -126,7 +126,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
           .reserved = 0,
           .name = group.name.c_str(),
           .id = group.id,
-          .deadline = group.deadline};
+          .deadline = group.deadline.to_border()};
 }
 
 [[nodiscard]] inline Setup read(const sr_transport_setup& raw) {
@@ -153,7 +153,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
                    .job = raw.job,
                    .address = raw.address,
                    .options = OptionValues(raw.options, raw.option_count, raw.option_stride),
-                   .deadline = raw.deadline,
+                   .deadline = Deadline::from_border(raw.deadline),
                    .host = TransportHost(raw.host)};
   if (raw.machines != nullptr) {
     config.machines.assign(raw.machines, raw.machines + raw.world_size);
@@ -178,7 +178,7 @@ inline void write(const Props& props, sr_transport_props& to) noexcept {
           .options = options.data,
           .option_count = options.count,
           .reserved = 0,
-          .deadline = config.deadline,
+          .deadline = config.deadline.to_border(),
           .machines = config.machines.empty() ? nullptr : config.machines.data(),
           .secret = config.secret ? config.secret->data() : nullptr};
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,12 +22,6 @@
 
 namespace shardrun::sdk {
 
-// DEADLINES ARE NOT TIMES OF CLOCK_MONOTONIC. Here, and in everything that an author's class is given, they are times
-// of steady_now(), which falls behind that clock whenever the process is suspended. Compare them with steady_now(),
-// wait in slices of slice_until(deadline), and pass them to another plugin or to the host through to_border(deadline).
-// A `wait_until(std::chrono::steady_clock::time_point(nanoseconds(deadline)))` compiles and is wrong: after a
-// suspension it ends too early.
-
 /// A prepared op or batch. Its destructor is op_free.
 class Op {
  public:
@@ -35,13 +30,13 @@ class Op {
   Op& operator=(const Op&) = delete;
   virtual ~Op() = default;
 
-  virtual void start(void* queue, std::int64_t deadline) = 0;
+  virtual void start(void* queue, Deadline deadline) = 0;
   [[nodiscard]] virtual bool test() = 0;
   /// Returns false where `deadline` passed first; the op continues. Throws TransportError{SR_TIMEOUT} where the op
   /// failed by its own deadline.
-  [[nodiscard]] virtual bool wait(std::int64_t deadline) = 0;
+  [[nodiscard]] virtual bool wait(Deadline deadline) = 0;
   /// For transports whose Props have kinds of queues: sr_transport::op_enqueue and op_join.
-  virtual void enqueue(const Queue&, std::int64_t /*timeout*/) { refuse_queues(); }
+  virtual void enqueue(const Queue&, std::chrono::nanoseconds /*timeout*/) { refuse_queues(); }
   virtual void join(const Queue&) { refuse_queues(); }
   /// Of a complete op. Nothing where it is not known.
   [[nodiscard]] virtual std::optional<OpTimes> times() const { return std::nullopt; }
@@ -59,7 +54,7 @@ class Group {
   virtual ~Group() = default;
 
   /// REQUIRES: the ops have passed `validate`.
-  [[nodiscard]] virtual std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) = 0;
+  [[nodiscard]] virtual std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) = 0;
   virtual void abort(std::string_view reason) noexcept = 0;
   /// Why the group failed; nothing where it has not.
   [[nodiscard]] virtual std::optional<TransportError> error() = 0;
@@ -88,7 +83,7 @@ struct GroupSpec {
   std::vector<std::uint32_t> members;
   std::string name;
   std::uint64_t id = 0;
-  std::int64_t deadline = INT64_MAX;
+  Deadline deadline;
 
   [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(members.size()); }
   /// "member 1 (rank 3)", for messages.
@@ -105,8 +100,8 @@ class TransportHost {
   TransportHost() = default;
   explicit TransportHost(const sr_transport_host* host) : host_(host) {}
 
-  /// steady_now(), by the host's clock.
-  [[nodiscard]] std::int64_t now() const noexcept { return host_->now(host_->self) - detail::running_clock().behind(); }
+  /// The present time by the host's clock, which is Deadline::now() outside of tests.
+  [[nodiscard]] Deadline now() const noexcept { return Deadline::from_border(host_->now(host_->self)); }
   /// Whether the job is to end.
   [[nodiscard]] bool aborted() const noexcept { return host_->aborted(host_->self) != 0; }
 
@@ -117,13 +112,12 @@ class TransportHost {
 
   /// Waits until the key is set. Its value has at most `capacity` bytes. Throws SR_ABORTED soon after the job is to
   /// end.
-  [[nodiscard]] std::string store_get(const std::string& key, std::int64_t deadline,
-                                      std::size_t capacity = 4096) const {
+  [[nodiscard]] std::string store_get(const std::string& key, Deadline deadline, std::size_t capacity = 4096) const {
     std::string value(capacity, '\0');
-    const std::int64_t begin = now();
+    const Deadline begin = now();
     for (;;) {
       std::uint64_t bytes = capacity;
-      const std::int64_t until = to_border(std::min(deadline, now() + store_check_interval));
+      const std::int64_t until = std::min(deadline, now() + longest_gap / 2).to_border();
       bool is_slice_over = false;
       detail::call_transport([&](sr_error* error) {
         const std::int32_t status = host_->store_get(host_->self, key.c_str(), value.data(), &bytes, until, error);
@@ -135,10 +129,10 @@ class TransportHost {
         value.resize(bytes);
         return value;
       }
-      const std::int64_t end = now();
+      const Deadline end = now();
       if (end >= deadline) {
-        throw TransportError(SR_TIMEOUT, "waited " + std::to_string((end - begin) / 1'000'000) + " ms for key '" + key +
-                                             "' of the job's store, which no rank has set");
+        throw TransportError(SR_TIMEOUT, "waited " + std::to_string((end - begin).count() / 1'000'000) +
+                                             " ms for key '" + key + "' of the job's store, which no rank has set");
       }
       if (aborted()) {
         throw TransportError(SR_ABORTED,
@@ -168,9 +162,6 @@ class TransportHost {
   [[nodiscard]] const sr_transport_host* raw() const noexcept { return host_; }
 
  private:
-  /// How often a wait in the store checks whether the job ends.
-  static constexpr std::int64_t store_check_interval = longest_gap.count() / 2;
-
   const sr_transport_host* host_ = nullptr;
 };
 
@@ -183,7 +174,7 @@ struct Config {
   std::string job;
   std::string address;
   OptionValues options;
-  std::int64_t deadline = INT64_MAX;
+  Deadline deadline;
   std::vector<std::uint32_t> machines = {};  ///< of each rank of the world; empty: not known
   std::optional<std::array<std::uint8_t, 32>> secret = std::nullopt;
   TransportHost host;

@@ -40,8 +40,8 @@ class Cancel {
 template <class Link>
 concept TwoFunctionLink = std::constructible_from<Link, const Config&, const GroupSpec&, const Cancel&> &&
     requires(Link& link, const void* from, void* to) {
-  link.send(std::uint32_t{}, from, std::size_t{}, std::int64_t{});
-  link.receive(std::uint32_t{}, to, std::size_t{}, std::int64_t{});
+  link.send(std::uint32_t{}, from, std::size_t{}, Deadline());
+  link.receive(std::uint32_t{}, to, std::size_t{}, Deadline());
 };
 
 namespace detail {
@@ -88,8 +88,7 @@ class LinkGroup {
 
   /// Passes messages on in their order, in both directions at once. On the worker's thread. Throws what the link
   /// throws, with the peer before it.
-  void exchange(const std::vector<LinkMessage>& sends, const std::vector<LinkMessage>& receives,
-                std::int64_t deadline) {
+  void exchange(const std::vector<LinkMessage>& sends, const std::vector<LinkMessage>& receives, Deadline deadline) {
     if (sends.empty() || receives.empty()) {
       send(sends, deadline);
       receive(receives, deadline);
@@ -106,7 +105,7 @@ class LinkGroup {
       }
       throw;
     }
-    (void)sender_.wait(sending_, INT64_MAX);
+    (void)sender_.wait(sending_, Deadline::never());
   }
 
  private:
@@ -116,7 +115,7 @@ class LinkGroup {
     const std::vector<LinkMessage>* messages = nullptr;
 
    private:
-    void run(std::int64_t deadline) override { group_.send(*messages, deadline); }
+    void run(Deadline deadline) override { group_.send(*messages, deadline); }
     [[nodiscard]] std::string what() const override { return "sending"; }
 
     LinkGroup& group_;
@@ -141,7 +140,7 @@ class LinkGroup {
     }
   }
 
-  void send(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
+  void send(const std::vector<LinkMessage>& messages, Deadline deadline) {
     for (const LinkMessage& message : messages) {
       with_peer("sending to ", message.peer, [&] {
         const MessageHeader header = {message.id, message.bytes};
@@ -152,7 +151,7 @@ class LinkGroup {
     }
   }
 
-  void receive(const std::vector<LinkMessage>& messages, std::int64_t deadline) {
+  void receive(const std::vector<LinkMessage>& messages, Deadline deadline) {
     for (const LinkMessage& message : messages) {
       with_peer("receiving from ", message.peer, [&] {
         const MessageHeader expected = {message.id, message.bytes};
@@ -187,9 +186,9 @@ class AgreeTask final : public Worker::Task {
   ~AgreeTask() override { group_.worker().drop(*this); }
 
   /// Throws TransportError.
-  void finish(std::int64_t deadline) {
+  void finish(Deadline deadline) {
     group_.worker().start(*this, deadline);
-    (void)group_.worker().wait(*this, INT64_MAX);
+    (void)group_.worker().wait(*this, Deadline::never());
     if (const auto& why = agreement_.difference()) {
       throw TransportError(SR_INVALID, *why);
     }
@@ -198,7 +197,7 @@ class AgreeTask final : public Worker::Task {
  private:
   static constexpr std::uint64_t agreement_id = UINT64_MAX;
 
-  void run(std::int64_t deadline) override {
+  void run(Deadline deadline) override {
     naming(what(), [&] {
       for (std::uint32_t round = 0; round < Agreement::rounds; ++round) {
         exchange(round, deadline);
@@ -206,7 +205,7 @@ class AgreeTask final : public Worker::Task {
       }
     });
   }
-  void exchange(std::uint32_t round, std::int64_t deadline) {
+  void exchange(std::uint32_t round, Deadline deadline) {
     const std::uint32_t n = group_.size();
     std::vector<LinkMessage> sends;
     std::vector<LinkMessage> receives;

@@ -19,7 +19,7 @@ namespace shardrun::sdk {
 /// For host memory. Its ops are copies that run in `start`.
 class LoneGroup final : public Group {
  public:
-  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t) override {
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline) override {
     throw_failure();
     return std::make_unique<Copy>(*this, ops[0]);
   }
@@ -46,7 +46,7 @@ class LoneGroup final : public Group {
       }
     }
 
-    void start(void*, std::int64_t) override {
+    void start(void*, Deadline) override {
       is_done_ = false;
       group_.throw_failure();
       if (from_ != to_) {
@@ -60,7 +60,7 @@ class LoneGroup final : public Group {
       }
       return is_done_;
     }
-    bool wait(std::int64_t) override { return test(); }
+    bool wait(Deadline) override { return test(); }
 
    private:
     LoneGroup& group_;

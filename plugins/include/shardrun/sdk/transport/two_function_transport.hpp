@@ -5,8 +5,8 @@
 ///     class Pipes {
 ///      public:
 ///       Pipes(const Config& config, const GroupSpec& group, const Cancel& cancel);  // connects the group's members
-///       void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline);
-///       void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline);
+///       void send(std::uint32_t peer, const void* data, std::size_t bytes, Deadline deadline);
+///       void receive(std::uint32_t peer, void* data, std::size_t bytes, Deadline deadline);
 ///     };
 ///     SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Pipes, "pipes", "1.0")
 ///
@@ -26,6 +26,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +56,7 @@ class LinkOp final : public Op, private Worker::Task {
   }
   ~LinkOp() override { group_.worker().drop(*this); }
 
-  void start(void*, std::int64_t deadline) override {
+  void start(void*, Deadline deadline) override {
     is_on_worker_ = communicates_ || group_.worker().is_busy();
     if (is_on_worker_) {
       group_.worker().start(*this, deadline);
@@ -66,13 +67,13 @@ class LinkOp final : public Op, private Worker::Task {
     }
     run(deadline);
   }
-  void enqueue(const Queue& queue, std::int64_t timeout) override {
+  void enqueue(const Queue& queue, std::chrono::nanoseconds timeout) override {
     is_on_worker_ = true;
     group_.worker().start_in(queue, *this, timeout);
   }
   void join(const Queue& queue) override { group_.worker().join(*this, queue); }
   bool test() override { return !is_on_worker_ || group_.worker().test(*this); }
-  bool wait(std::int64_t deadline) override { return !is_on_worker_ || group_.worker().wait(*this, deadline); }
+  bool wait(Deadline deadline) override { return !is_on_worker_ || group_.worker().wait(*this, deadline); }
 
  private:
   struct MessageStage {
@@ -127,7 +128,7 @@ class LinkOp final : public Op, private Worker::Task {
     stages_.push_back(std::move(stage));
   }
 
-  void run(std::int64_t deadline) override {
+  void run(Deadline deadline) override {
     naming(what_, [&] {
       for (const MessageStage& stage : stages_) {
         group_.exchange(stage.sends, stage.receives, deadline);
@@ -153,7 +154,7 @@ class TwoFunctionGroup final : public Group {
   TwoFunctionGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
       : group_(config, spec, wire_bytes) {}
 
-  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override {
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) override {
     if (group_.size() > 1 && find_opcode(ops[0].opcode)->collective) {
       AgreeTask<Link>(group_, ops[0]).finish(deadline);
     }
