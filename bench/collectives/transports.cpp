@@ -62,14 +62,17 @@ class Transport final : public Contestant {
                      .local_world_size = rendezvous.size(),
                      .job = run_of(name),
                      .address = "127.0.0.1",
-                     .deadline = deadline(),
+                     .deadline = sdk::Deadline::from_border(deadline()),
                      .secret = std::array<std::uint8_t, 32>{}},
                     rendezvous);
     registration_ = transport_.register_memory(arena.data(), arena.bytes(), arena.descriptor());
     std::vector<std::uint32_t> members(rendezvous.size());
     std::iota(members.begin(), members.end(), 0U);
-    group_.emplace(transport_.group(
-        {.rank = rendezvous.rank(), .members = members, .name = "bench", .id = 1, .deadline = deadline()}));
+    group_.emplace(transport_.group({.rank = rendezvous.rank(),
+                                     .members = members,
+                                     .name = "bench",
+                                     .id = 1,
+                                     .deadline = sdk::Deadline::from_border(deadline())}));
   }
 
   bool is_ours() const noexcept override { return is_ours_; }
@@ -98,8 +101,8 @@ class Transport final : public Contestant {
   }
 
   [[nodiscard]] double overhead() {
-    plugins::TransportGroup alone =
-        transport_.group({.rank = 0, .members = {rank_}, .name = "alone", .id = 2, .deadline = deadline()});
+    plugins::TransportGroup alone = transport_.group(
+        {.rank = 0, .members = {rank_}, .name = "alone", .id = 2, .deadline = sdk::Deadline::from_border(deadline())});
     std::vector<float> data(2);
     sdk::OpSpec request{.opcode = SR_OP_ALL_REDUCE,
                         .dtype = SR_DTYPE_F32,

@@ -81,7 +81,7 @@ class Measuring final : private plugins::TransportHost {
                       .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                       .job = context.run,
                       .address = context.address,
-                      .deadline = deadline(),
+                      .deadline = sdk::Deadline::from_border(deadline()),
                       .secret = rank_.key_for("transport/" + transport_->manifest().name)},
                      *this);
     registration_ = transport_->register_memory(arena_->data(), arena_->bytes(), arena_->descriptor());
@@ -89,8 +89,11 @@ class Measuring final : private plugins::TransportHost {
     for (std::uint32_t member = 0; member < members_; ++member) {
       everybody[member] = member;
     }
-    group_.emplace(
-        transport_->group({.rank = own(), .members = everybody, .name = "bench", .id = 1, .deadline = deadline()}));
+    group_.emplace(transport_->group({.rank = own(),
+                                      .members = everybody,
+                                      .name = "bench",
+                                      .id = 1,
+                                      .deadline = sdk::Deadline::from_border(deadline())}));
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <algorithm>
 #include <charconv>

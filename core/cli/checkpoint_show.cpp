@@ -13,7 +13,7 @@
 #include "core/cli/options.h"
 #include "core/base/human.h"
 #include "core/files/folder.h"
-#include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
 
 namespace shardrun::cli {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
-#include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
 
 namespace shardrun::cli {
 namespace {

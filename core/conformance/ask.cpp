@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <shardrun/sdk/strategy/border.hpp>
 #include <shardrun/strategy.h>
 
 #include <algorithm>

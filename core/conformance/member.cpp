@@ -74,7 +74,7 @@ void StoreHost::open(plugins::Transport& transport, std::uint32_t rank, std::uin
                   .local_world_size = n,
                   .job = fmt::format("conformance{}of{}", getppid(), n),
                   .address = "127.0.0.1",
-                  .deadline = after(timeout_s),
+                  .deadline = sdk::Deadline::from_border(after(timeout_s)),
                   .secret = made_up_secret()},
                  *this);
 }
@@ -89,7 +89,11 @@ std::string StoreHost::store_get(const std::string& key, std::int64_t deadline) 
 
 MemberGroup Member::connect(const std::string& name, std::uint64_t id, const std::vector<std::uint32_t>& ranks) {
   const auto place = static_cast<std::uint32_t>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  return {transport_.group({.rank = place, .members = ranks, .name = name, .id = id, .deadline = after(timeout_s)}),
+  return {transport_.group({.rank = place,
+                            .members = ranks,
+                            .name = name,
+                            .id = id,
+                            .deadline = sdk::Deadline::from_border(after(timeout_s))}),
           place, static_cast<std::uint32_t>(ranks.size())};
 }
 

@@ -1,6 +1,6 @@
 #include "core/conformance/values.h"
 
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <cstddef>
 #include <cstdint>

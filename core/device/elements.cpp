@@ -1,6 +1,6 @@
 #include "core/device/elements.h"
 
-#include <shardrun/sdk/half.hpp>
+#include <shardrun/sdk/transport/half.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -180,7 +180,7 @@ void Collectives::add_group(mesh::AxisId axis, const partition::Link& link, std:
                                                  .members = {members.begin(), members.end()},
                                                  .name = name,
                                                  .id = (number << 32U) | static_cast<std::uint64_t>(members.front()),
-                                                 .deadline = deadline()});
+                                                 .deadline = sdk::Deadline::from_border(deadline())});
   const std::uint32_t recorded = record_.add_group(recorded_name(name, link), {members.begin(), members.end()});
   const std::lock_guard lock(mutex_);
   groups_.push_back({axis, link, std::move(group), recorded});

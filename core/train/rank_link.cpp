@@ -142,7 +142,7 @@ void RankLink::connect(runtime::Executor& executor) {
                     .local_world_size = static_cast<std::uint32_t>(context.local_world_size),
                     .job = context.run,
                     .address = rank_->own_address(),
-                    .deadline = latest,
+                    .deadline = sdk::Deadline::from_border(latest),
                     .machines = context.machines,
                     .secret = rank_->key_for("transport/" + transport.manifest().name)},
                    *this);

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"

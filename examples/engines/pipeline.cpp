@@ -1,4 +1,4 @@
-#include <shardrun/sdk/eigen.hpp>
+#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
 
 namespace {

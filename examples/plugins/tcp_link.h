@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/two_function_transport.hpp>
+#include <shardrun/sdk/transport.hpp>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -78,7 +78,7 @@ class TcpLink {
     }
   }
 
-  void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline) {
+  void send(std::uint32_t peer, const void* data, std::size_t bytes, sdk::Deadline deadline) {
     const auto* from = static_cast<const char*>(data);
     while (bytes != 0) {
       const ssize_t sent = ::send(peers_[peer].fd(), from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -88,7 +88,7 @@ class TcpLink {
     }
   }
 
-  void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline) {
+  void receive(std::uint32_t peer, void* data, std::size_t bytes, sdk::Deadline deadline) {
     receive_from(peers_[peer], data, bytes, deadline);
   }
 
@@ -155,7 +155,7 @@ class TcpLink {
     setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
 
-  [[nodiscard]] Socket connect(const sockaddr_in& address, std::int64_t deadline) const {
+  [[nodiscard]] Socket connect(const sockaddr_in& address, sdk::Deadline deadline) const {
     Socket socket = open_socket();
     if (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
       int error = errno;
@@ -174,7 +174,7 @@ class TcpLink {
 
   /// Anyone on this machine may connect. A connection that closes, or lacks the token, is dropped. One that sends
   /// nothing delays the group.
-  [[nodiscard]] Greeting greeting_of(const Socket& guest, std::int64_t deadline) const {
+  [[nodiscard]] Greeting greeting_of(const Socket& guest, sdk::Deadline deadline) const {
     Greeting greeting;
     try {
       receive_from(guest, &greeting, sizeof(greeting), deadline);
@@ -187,7 +187,7 @@ class TcpLink {
     return greeting;
   }
 
-  void receive_from(const Socket& socket, void* data, std::size_t bytes, std::int64_t deadline) const {
+  void receive_from(const Socket& socket, void* data, std::size_t bytes, sdk::Deadline deadline) const {
     auto* to = static_cast<char*>(data);
     while (bytes != 0) {
       const std::size_t passed = passed_on(socket, recv(socket.fd(), to, bytes, MSG_DONTWAIT), POLLIN, deadline);
@@ -198,7 +198,8 @@ class TcpLink {
 
   /// The number of bytes that a call passed on, from its `result`. Where the call would have blocked: waits for
   /// `events` and returns 0.
-  [[nodiscard]] std::size_t passed_on(const Socket& socket, ssize_t result, short events, std::int64_t deadline) const {
+  [[nodiscard]] std::size_t passed_on(const Socket& socket, ssize_t result, short events,
+                                      sdk::Deadline deadline) const {
     if (result > 0) {
       return static_cast<std::size_t>(result);
     }
@@ -213,11 +214,11 @@ class TcpLink {
     return 0;
   }
 
-  void wait(const Socket& socket, short events, std::int64_t deadline) const {
+  void wait(const Socket& socket, short events, sdk::Deadline deadline) const {
     pollfd waiting = {.fd = socket.fd(), .events = events, .revents = 0};
     while (poll(&waiting, 1, 50) <= 0) {
       cancel_.check();
-      if (sdk::steady_now() >= deadline) {
+      if (deadline.passed()) {
         throw sdk::TransportError(SR_TIMEOUT, "the deadline passed");
       }
     }

@@ -54,18 +54,18 @@ class TimedOp final : public Op {
       : op_(std::move(op)), what_(std::move(what)), totals_(std::move(totals)) {}
   ~TimedOp() override { totals_->add(what_, times_, nanoseconds_); }
 
-  void start(void* queue, std::int64_t deadline) override {
+  void start(void* queue, Deadline deadline) override {
     began_ = monotonic_now();
     op_->start(queue, deadline);
   }
   /// Not timed: when the queue comes to the op is not known.
-  void enqueue(const Queue& queue, std::int64_t timeout) override {
+  void enqueue(const Queue& queue, std::chrono::nanoseconds timeout) override {
     began_ = 0;
     op_->enqueue(queue, timeout);
   }
   void join(const Queue& queue) override { op_->join(queue); }
   bool test() override { return noted(op_->test()); }
-  bool wait(std::int64_t deadline) override { return noted(op_->wait(deadline)); }
+  bool wait(Deadline deadline) override { return noted(op_->wait(deadline)); }
 
  private:
   bool noted(bool complete) noexcept {
@@ -89,7 +89,7 @@ class TimedGroup final : public Group {
   TimedGroup(std::unique_ptr<Group> group, std::shared_ptr<Totals> totals)
       : group_(std::move(group)), totals_(std::move(totals)) {}
 
-  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override {
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) override {
     return std::make_unique<TimedOp>(group_->prepare(ops, deadline), describe(ops[0]), totals_);
   }
   void abort(std::string_view reason) noexcept override { group_->abort(reason); }

@@ -1,6 +1,4 @@
-#include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
-#include <shardrun/sdk/model_op.hpp>
 
 namespace {
 

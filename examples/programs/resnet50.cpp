@@ -1,5 +1,3 @@
-#include <shardrun/sdk/images.hpp>
-#include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
 
 #include <cmath>

@@ -1,4 +1,3 @@
-#include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
 
 namespace {

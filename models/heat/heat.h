@@ -1,6 +1,5 @@
 #pragma once
 
-#include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
 
 #include <string>

@@ -1,32 +1,33 @@
 #include "plugins/loader/background.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "plugins/loader/call.h"
 
 namespace shardrun::plugins {
 namespace {
 
-/// How often a wait asks whether to give up. It also keeps steady_now() from taking the wait for a gap.
-constexpr std::int64_t check_interval = sdk::longest_gap.count() / 2;
+/// How often a wait asks whether to give up. It also keeps the clock from taking the wait for a gap.
+constexpr std::chrono::nanoseconds check_interval = sdk::longest_gap / 2;
 
 /// How far an op may exceed its deadline before the plugin is taken not to keep it.
-constexpr std::int64_t grace = 5'000'000'000;
+constexpr std::chrono::seconds grace(5);
 
 }  // namespace
 
-void run_in_background(const TransportState& transport, std::uint64_t op, std::int64_t deadline, sdk::Worker& worker,
+void run_in_background(const TransportState& transport, std::uint64_t op, sdk::Deadline deadline, sdk::Worker& worker,
                        const std::function<std::optional<sdk::TransportError>()>& failure) {
   const sr_transport& functions = transport.functions;
-  const std::int64_t latest = sdk::deadline_after(deadline, grace);
+  const sdk::Deadline latest = deadline + grace;
   sr_error error = empty_error();
-  std::int32_t status = functions.op_start(transport.self, op, nullptr, sdk::to_border(deadline), &error);
+  std::int32_t status = functions.op_start(transport.self, op, nullptr, deadline.to_border(), &error);
   bool is_pending = status == SR_OK;
   while (is_pending) {
-    const std::int64_t now = sdk::steady_now();
-    const std::int64_t until = std::min(latest, sdk::deadline_after(now, check_interval));
+    const sdk::Deadline now = sdk::Deadline::now();
+    const sdk::Deadline until = std::min(latest, now + check_interval);
     error = empty_error();
-    status = functions.op_wait(transport.self, op, sdk::to_border(until), &error);
+    status = functions.op_wait(transport.self, op, until.to_border(), &error);
     worker.clean_up_meanwhile();  // freeing an op does not wait for another
     // The status is the same for a wait that ran out of time and for an op past its deadline. Only the former's op is
     // pending.

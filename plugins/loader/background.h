@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -12,23 +12,23 @@
 
 namespace shardrun::plugins {
 
-/// A short task for a worker, which the caller waits for. `act` takes a deadline of the worker's clock.
+/// A short task for a worker, which the caller waits for. `act` takes its deadline.
 template <class Act>
 class Errand final : public sdk::Worker::Task {
  public:
   Errand(std::string what, Act act) : what_(std::move(what)), act_(std::move(act)) {}
 
  private:
-  void run(std::int64_t deadline) override { act_(deadline); }
+  void run(sdk::Deadline deadline) override { act_(deadline); }
   [[nodiscard]] std::string what() const override { return what_; }
 
   std::string what_;
   Act act_;
 };
 
-/// Runs one of the plugin's ops on a worker's thread: starts it and waits for it, and cleans up meanwhile. `deadline`:
-/// of sdk::steady_now(). `failure` says now and then why to give up, if there is a reason. Throws sdk::TransportError.
-void run_in_background(const TransportState& transport, std::uint64_t op, std::int64_t deadline, sdk::Worker& worker,
+/// Runs one of the plugin's ops on a worker's thread: starts it and waits for it, and cleans up meanwhile.
+/// `failure` says now and then why to give up, if there is a reason. Throws sdk::TransportError.
+void run_in_background(const TransportState& transport, std::uint64_t op, sdk::Deadline deadline, sdk::Worker& worker,
                        const std::function<std::optional<sdk::TransportError>()>& failure);
 
 /// Frees one of the plugin's ops, on the thread that runs the ops of its group.

@@ -1,10 +1,12 @@
 #include "plugins/loader/composed.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -75,7 +77,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
       return;
     }
     composed->worker().drop(*this);
-    Errand free("freeing", [&](std::int64_t) {
+    Errand free("freeing", [&](sdk::Deadline) {
       for (const std::uint64_t batch : batches_) {
         composed->free(batch);
       }
@@ -89,7 +91,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
     ComposedGroup& composed = group_->composing(deadline);
     std::optional<std::string> difference;
-    Errand errand("preparing " + what_, [&](std::int64_t latest) {
+    Errand errand("preparing " + what_, [&](sdk::Deadline latest) {
       const std::uint64_t id = composed.next_serial() << 32U;
       if (sdk::find_opcode(op_.opcode)->collective) {
         difference = compare(id, latest);
@@ -108,22 +110,22 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     is_on_worker_ = !batches_.empty() || (group_->composed() != nullptr && group_->composed()->worker().is_busy());
     if (!is_on_worker_) {
       require_alive();
-      run(sdk::from_border(deadline));
+      run(sdk::Deadline::from_border(deadline));
       return;
     }
     (void)naming([&] {
       group_->composed()->check_parent();
-      worker().start(*this, sdk::from_border(deadline));
+      worker().start(*this, sdk::Deadline::from_border(deadline));
       return true;
     });
   }
 
   void enqueue(const TransportQueue& queue, std::int64_t timeout) override {
     is_on_worker_ = true;
-    ComposedGroup& composed = group_->composing(sdk::deadline_after(transport_clock(), timeout));
+    ComposedGroup& composed = group_->composing((sdk::Deadline::now() + std::chrono::nanoseconds(timeout)).to_border());
     (void)naming([&] {
       composed.check_parent();
-      worker().start_in(sdk::Queue(queue.raw()), *this, timeout);
+      worker().start_in(sdk::Queue(queue.raw()), *this, std::chrono::nanoseconds(timeout));
       return true;
     });
   }
@@ -140,7 +142,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     return naming([&] { return !is_on_worker_ || worker().test(*this); });
   }
   bool wait(std::int64_t deadline) override {
-    return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::from_border(deadline)); });
+    return naming([&] { return !is_on_worker_ || worker().wait(*this, sdk::Deadline::from_border(deadline)); });
   }
   std::optional<sdk::OpTimes> times() override {
     return is_on_worker_ ? std::optional(worker().times(*this)) : std::nullopt;
@@ -172,8 +174,8 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   template <class Act>
   void wait_for(Errand<Act>& errand, std::int64_t deadline) {
     try {
-      worker().start(errand, sdk::from_border(deadline));
-      (void)worker().wait(errand, INT64_MAX);
+      worker().start(errand, sdk::Deadline::from_border(deadline));
+      (void)worker().wait(errand, sdk::Deadline::never());
     } catch (const TransportError&) {
       worker().drop(errand);
       throw;
@@ -181,7 +183,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
   }
 
   /// Why the members' ops do not match; nothing where they do.
-  std::optional<std::string> compare(std::uint64_t id, std::int64_t deadline) {
+  std::optional<std::string> compare(std::uint64_t id, sdk::Deadline deadline) {
     sdk::Agreement agreement(op_, group_->spec.rank, group_->spec.size());
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
       std::vector<OpSpec> batch;
@@ -200,7 +202,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     return agreement.difference();
   }
 
-  void run_once(const std::vector<OpSpec>& batch, std::int64_t deadline) {
+  void run_once(const std::vector<OpSpec>& batch, sdk::Deadline deadline) {
     struct Held {
       ComposedGroup& group;
       std::uint64_t handle;
@@ -211,7 +213,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     composed.start_and_wait(held.handle, deadline);
   }
 
-  void prepare_stages(std::uint64_t id, std::int64_t deadline) {
+  void prepare_stages(std::uint64_t id, sdk::Deadline deadline) {
     batches_.reserve(schedule_.stages.size());
     for (std::size_t s = 0; s < schedule_.stages.size(); ++s) {
       const sdk::ScheduleStage& stage = schedule_.stages[s];
@@ -277,7 +279,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  void run(std::int64_t deadline) override {
+  void run(sdk::Deadline deadline) override {
     for (std::size_t i = 0; i < schedule_.stages.size(); ++i) {
       if (!hashes_.empty()) {
         const std::vector<sdk::Movement>& sends = schedule_.stages[i].sends;
@@ -317,7 +319,7 @@ ComposedGroup::ComposedGroup(const TransportGroup::State& parent, std::int64_t d
     : parent_(parent), transport_(*parent.transport), worker_([this] { abort_both(); }) {
   sdk::GroupSpec spec = parent.spec;
   spec.id |= composed_ids;
-  spec.deadline = deadline;
+  spec.deadline = sdk::Deadline::from_border(deadline);
   handle_ = create_group(transport_, spec);
 }
 
@@ -345,7 +347,7 @@ void ComposedGroup::check_parent() {
   }
 }
 
-std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t deadline) {
+std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, sdk::Deadline deadline) {
   std::vector<std::uint64_t> needed;
   for (const OpSpec& op : batch) {
     needed.push_back(transport_.offered(op, parent_.spec.size())->scratch_bytes);
@@ -355,7 +357,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
   sr_error error = empty_error();
   std::uint64_t handle = 0;
   const std::int32_t status = transport_.functions.op_prepare(transport_.self, handle_, raw.data(), raw.size(),
-                                                              sizeof(sr_op), sdk::to_border(deadline), &handle, &error);
+                                                              sizeof(sr_op), deadline.to_border(), &handle, &error);
   if (status != SR_OK) {
     throw failure_of(status, error);
   }
@@ -365,7 +367,7 @@ std::uint64_t ComposedGroup::prepare(std::vector<OpSpec> batch, std::int64_t dea
   return handle;
 }
 
-void ComposedGroup::start_and_wait(std::uint64_t batch, std::int64_t deadline) {
+void ComposedGroup::start_and_wait(std::uint64_t batch, sdk::Deadline deadline) {
   run_in_background(transport_, batch, deadline, worker_, [this] { return parent_error(); });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +33,9 @@ class ComposedGroup {
   /// Numbers the ops in the order in which members prepare them, which is the same on all.
   [[nodiscard]] std::uint64_t next_serial() noexcept { return ++serial_; }
 
-  // On the worker's thread, with deadlines of its clock. They throw sdk::TransportError.
-  [[nodiscard]] std::uint64_t prepare(std::vector<sdk::OpSpec> batch, std::int64_t deadline);
-  void start_and_wait(std::uint64_t batch, std::int64_t deadline);
+  // On the worker's thread. They throw sdk::TransportError.
+  [[nodiscard]] std::uint64_t prepare(std::vector<sdk::OpSpec> batch, sdk::Deadline deadline);
+  void start_and_wait(std::uint64_t batch, sdk::Deadline deadline);
   void free(std::uint64_t batch) noexcept;
 
  private:

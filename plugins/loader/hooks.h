@@ -1,5 +1,6 @@
 #pragma once
 
+#include <shardrun/sdk/strategy/border.hpp>
 #include <shardrun/strategy.h>
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <shardrun/plugin.h>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/plugin.hpp>
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
 
 #include <algorithm>
 #include <set>

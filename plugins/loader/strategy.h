@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/strategy.hpp>
+#include <shardrun/sdk/strategy/plan.hpp>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,9 @@
 #include "plugins/loader/transport.h"
 
 #include <fmt/format.h>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/validate.hpp>
 
 #include <algorithm>
 #include <ctime>
@@ -31,13 +33,12 @@ bool is_complete(const sr_transport& all) noexcept {
 }
 
 /// The limit for a function with a deadline. One that does not return soon after it never will.
-std::optional<std::chrono::milliseconds> limit_of(std::int64_t deadline) {
+std::optional<std::chrono::milliseconds> limit_of(sdk::Deadline deadline) {
   constexpr std::chrono::seconds lateness{5};
-  if (deadline == INT64_MAX) {
+  if (deadline == sdk::Deadline::never()) {
     return std::nullopt;
   }
-  const std::chrono::nanoseconds left(std::max<std::int64_t>(0, deadline - transport_clock()));
-  return std::chrono::duration_cast<std::chrono::milliseconds>(left) + lateness;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()) + lateness;
 }
 
 /// Transports that wrap each other in a circle would never end.
@@ -265,7 +266,7 @@ TransportGroup Transport::group(const sdk::GroupSpec& spec) {
   if (state_->setup.checked && spec.size() > 1) {
     // Members that prepare ops of several groups in different orders would wait for each other if a group connected
     // later.
-    static_cast<void>(state->composing(spec.deadline));
+    static_cast<void>(state->composing(spec.deadline.to_border()));
   }
   return TransportGroup(std::move(state));
 }

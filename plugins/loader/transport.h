@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -31,7 +31,8 @@ class TransportHost {
 
   /// Whether the job is to end.
   [[nodiscard]] virtual bool aborted() const noexcept = 0;
-  /// A store that all ranks share. Both throw Error. `get` waits until the key is set, at most until `deadline`.
+  /// A store that all ranks share. Both throw Error. `get` waits until the key is set, at most until `deadline`, a
+  /// time of transport_clock().
   virtual void store_set(const std::string& key, std::string value) = 0;
   [[nodiscard]] virtual std::string store_get(const std::string& key, std::int64_t deadline) = 0;
 };
@@ -47,7 +48,7 @@ struct TransportSetup {
   bool checked = false;
 };
 
-/// Nanoseconds of the clock of all deadlines.
+/// Nanoseconds of CLOCK_MONOTONIC: the clock of the deadlines that are numbers here, as in shardrun/transport.h.
 [[nodiscard]] std::int64_t transport_clock() noexcept;
 
 /// A prepared op. start and wait allocate nothing unless they fail. Freed with the object.
@@ -135,13 +136,13 @@ class Transport {
   /// Call it before `open`, on all ranks; it waits for all. `bytes` (at most 4096, as many on every rank) become rank
   /// 0's. Returns false where the transport cannot, such as one that wraps another which cannot.
   [[nodiscard]] bool share_first(std::uint32_t rank, std::uint32_t world_size, std::string& bytes);
-  /// Fills in the options and the host of `config`. Its deadline is one of transport_clock().
+  /// Fills in the options and the host of `config`.
   void open(sdk::Config config, TransportHost& host);
   /// `descriptor`: of the memory's file, or -1. `kind`: SR_MEMORY_..., host memory by default; `device`: of CUDA
   /// memory.
   [[nodiscard]] std::uint64_t register_memory(void* data, std::uint64_t bytes, int descriptor, std::uint32_t kind = 1,
                                               std::uint32_t device = 0);
-  /// Its id is below 2^63, and its deadline one of transport_clock().
+  /// Its id is below 2^63.
   [[nodiscard]] TransportGroup group(const sdk::GroupSpec& spec);
   [[nodiscard]] std::uint64_t wire_bytes() const;
 

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
-#include <shardrun/sdk/collectives.hpp>
+#include <shardrun/sdk/transport/border.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/validate.hpp>
 
+#include <chrono>
 #include <type_traits>
 #include <utility>
 
@@ -37,7 +40,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
       return;
     }
     worker->drop(*this);
-    Errand free("freeing", [&](std::int64_t) { free_op(*group_->transport, handle_); });
+    Errand free("freeing", [&](sdk::Deadline) { free_op(*group_->transport, handle_); });
     worker->clean_up(free);
   }
 
@@ -54,7 +57,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     sdk::Worker* const worker = group_->worker();
     is_on_worker_ = worker != nullptr;
     if (is_on_worker_) {
-      naming([&] { worker->start(*this, sdk::from_border(deadline)); });
+      naming([&] { worker->start(*this, sdk::Deadline::from_border(deadline)); });
       return;
     }
     sr_error error = empty_error();
@@ -67,7 +70,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
   void enqueue(const TransportQueue& queue, std::int64_t timeout) override {
     is_on_worker_ = !takes(queue);
     if (is_on_worker_) {
-      naming([&] { group_->background().start_in(sdk::Queue(queue.raw()), *this, timeout); });
+      naming([&] { group_->background().start_in(sdk::Queue(queue.raw()), *this, std::chrono::nanoseconds(timeout)); });
       return;
     }
     sr_error error = empty_error();
@@ -106,7 +109,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
 
   bool wait(std::int64_t deadline) override {
     if (is_on_worker_) {
-      return naming([&] { return group_->background().wait(*this, sdk::from_border(deadline)); });
+      return naming([&] { return group_->background().wait(*this, sdk::Deadline::from_border(deadline)); });
     }
     sr_error error = empty_error();
     const std::int32_t status = functions_.op_wait(self_, handle_, deadline, &error);
@@ -142,7 +145,7 @@ class NativeOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  void run(std::int64_t deadline) override {
+  void run(sdk::Deadline deadline) override {
     run_in_background(*group_->transport, handle_, deadline, group_->background(), [] { return std::nullopt; });
     times_on_worker_ = native_times();
   }

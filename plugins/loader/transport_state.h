@@ -1,7 +1,7 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <shardrun/transport.h>
 
 #include <atomic>

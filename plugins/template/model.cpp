@@ -1,7 +1,6 @@
 // A model: it decides what is computed. It declares states, and writes functions over them as if there were one giant
 // device. The host adds gradients, the optimizer and microbatches; any strategy can split it.
 
-#include <shardrun/sdk/math.hpp>
 #include <shardrun/sdk/model.hpp>
 
 using namespace shardrun::sdk;

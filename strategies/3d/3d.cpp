@@ -1,5 +1,4 @@
-#include <shardrun/sdk/pipeline.hpp>
-#include <shardrun/sdk/placements.hpp>
+#include <shardrun/sdk/strategy.hpp>
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include <shardrun/sdk/placements.hpp>
+#include <shardrun/sdk/strategy.hpp>
 
 using namespace shardrun::sdk;
 

@@ -103,7 +103,7 @@ TEST_CASE("a transport built from the headers of a release moves data", "[abi]")
 
     frozen.open({.job = "j1", .address = "127.0.0.1"}, host);
     const std::uint64_t registration = frozen.register_memory(memory.data(), sizeof(memory), -1);
-    TransportGroup group = frozen.group({.rank = 0, .members = {0}, .name = "data", .id = 1, .deadline = INT64_MAX});
+    TransportGroup group = frozen.group({.rank = 0, .members = {0}, .name = "data", .id = 1});
     TransportOp op = group.prepare({{.opcode = SR_OP_ALL_REDUCE,
                                      .dtype = SR_DTYPE_F32,
                                      .reduction = SR_REDUCE_SUM,

@@ -1,28 +1,23 @@
-// Ranks that another launcher started: mpirun, or a script that sets RANK and WORLD_SIZE.
+// Ranks that a script started, by RANK and WORLD_SIZE.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 
 #include "core/files/descriptor.h"
 #include "tests/integration/processes.h"
-#include "tests/integration/program.h"
-#include "tests/support/catch.h"
+#include "tests/integration/worlds.h"
 #include "tests/support/middle.h"
-#include "tests/support/mpirun.h"
 #include "tests/support/npy.h"
 
 using namespace shardrun::test;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
-namespace json = boost::json;
 
 namespace {
 
@@ -46,20 +41,6 @@ int free_port() {
   FAIL("all ports are taken");
   return 0;
 }
-
-std::string with_sets(std::string command, const std::vector<std::string>& settings) {
-  for (const std::string& setting : settings) {
-    command += " --set " + setting;
-  }
-  return command;
-}
-
-std::vector<std::string> dp(const std::string& transport, int ranks, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {"job.strategy=dp", "job.transport=" + transport, "job.ranks=" + std::to_string(ranks)});
-  return more;
-}
-
-const std::vector<std::string> endless = {"train.steps=1000000", "train.log_every=1"};
 
 /// A script that starts a rank by its variables, which are the same for all but RANK; leaves its process in rank-N.pid,
 /// what it writes in rank-N.out and rank-N.err, and its exit code in rank-N.code. `before`: words before the program.
@@ -92,164 +73,7 @@ std::string text_of(const JobFolder& job, int rank, const std::string& which) {
 }
 pid_t pid_of(const JobFolder& job, int rank) { return std::stoi(text_of(job, rank, "pid")); }
 
-void check_losses(const JobFolder& job, const std::vector<double>& expected) {
-  const std::vector<double> losses = job.losses();
-  REQUIRE(losses.size() == expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-5));
-  }
-}
-
-std::vector<double> losses_over_shm(int ranks) {
-  const JobFolder job;
-  REQUIRE(job.run(dp("shm", ranks)).code == 0);
-  return job.losses();
-}
-
-/// Those that MPI's launcher started, itself or by a helper of each machine.
-std::vector<pid_t> ranks_of(pid_t launcher) {
-  std::vector<pid_t> ranks;
-  for (const pid_t child : children_of(launcher)) {
-    const std::vector<pid_t> of_helper = children_of(child);
-    if (of_helper.empty()) {
-      ranks.push_back(child);
-    }
-    ranks.insert(ranks.end(), of_helper.begin(), of_helper.end());
-  }
-  return ranks;
-}
-
-/// Whether the first rank lives on when another dies. Under MPICH's launcher, Hydra, it may not: that ends all ranks at
-/// once, and UCX, over which MPICH sends, aborts a process that was sending to the dead one.
-bool outlives_others() { return std::system("'" SHARDRUN_MPIEXEC "' --help 2>&1 | grep -q disable-auto-cleanup") != 0; }
-
-/// `then` is called once a step is done, which the first rank's output tells.
-Ended run_and_meddle(const JobFolder& job, const std::string& script, const std::function<void(pid_t)>& then) {
-  bool done = false;
-  return run_script(job.path(), script, [&](pid_t process, std::string_view out) {
-    if (!done && out.find("step 1/") != std::string_view::npos) {
-      done = true;
-      then(process);
-    }
-  });
-}
-
 }  // namespace
-
-TEST_CASE("ranks that mpirun started learn over mpi what ranks over shm learn", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const int ranks = GENERATE(2, 3);
-  const JobFolder job;
-
-  const Ended ended =
-      run_script(job.path(), with_sets(mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini", dp("mpi", ranks)));
-
-  INFO(ended.err);
-  REQUIRE(ended.code == 0);
-  CHECK_THAT(ended.out, Contains("finished after 30 steps"));
-  check_losses(job, losses_over_shm(ranks));
-  const json::object summary = job.summary();
-  CHECK(summary.at("ranks").as_array().size() == static_cast<std::size_t>(ranks));
-  for (const json::value& rank : summary.at("ranks").as_array()) {
-    CHECK(rank.at("wire_bytes").to_number<std::uint64_t>() > 0);
-    CHECK(rank.at("peak_bytes") == rank.at("planned_bytes"));
-  }
-  CHECK(std::filesystem::exists(job.path() / "run/log/rank-1.log"));
-  CHECK(std::filesystem::exists(job.path() / "run/weights.safetensors"));
-}
-
-TEST_CASE("every strategy has the same losses over mpi, and the same bits if the job is deterministic", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const std::vector<std::pair<int, std::vector<std::string>>> splits = {
-      {3, {"job.strategy=dp"}},    {3, {"job.strategy=zero1"}},
-      {3, {"job.strategy=zero2"}}, {3, {"job.strategy=zero3"}},
-      {2, {"job.strategy=tp"}},    {4, {"job.strategy=3d", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
-  for (const auto& [ranks, split] : splits) {
-    for (const bool deterministic : {false, true}) {
-      DYNAMIC_SECTION(split.front() << (deterministic ? ", deterministic" : "")) {
-        std::vector<std::string> how = split;
-        how.insert(how.end(), {"job.ranks=" + std::to_string(ranks), "train.steps=8",
-                               std::string("job.deterministic=") + (deterministic ? "true" : "false")});
-        const auto over = [&](const std::string& transport) {
-          std::vector<std::string> settings = how;
-          settings.push_back("job.transport=" + transport);
-          return settings;
-        };
-        const JobFolder here;
-        REQUIRE(here.run(over("shm")).code == 0);
-        const JobFolder job;
-        const Ended ended =
-            run_script(job.path(), with_sets(mpirun + " -n " + std::to_string(ranks) + " \"$0\" job.ini", over("mpi")));
-
-        INFO(ended.err);
-        REQUIRE(ended.code == 0);
-        check_losses(job, here.losses());
-        if (deterministic) {
-          const std::string weights = "run/weights.safetensors";
-          CHECK((read_file(job.path() / weights) == read_file(here.path() / weights)));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("under mpirun, which gives the first rank a terminal, progress is written in whole lines", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  const Ended ended = run_script(
-      job.path(), with_sets("TERM=xterm " + mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, {"train.steps=5"})));
-  INFO(ended.err);
-  REQUIRE(ended.code == 0);
-  CHECK_THAT(ended.out, Contains("step 1/5") && Contains("\nstep 5/5"));
-  CHECK_THAT(ended.out, !Contains("\r"));
-}
-
-TEST_CASE("collectives that share a communicator of MPI give the same bits", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  std::vector<std::string> how = {"job.strategy=zero3", "job.ranks=3", "train.steps=8", "job.deterministic=true"};
-  const JobFolder here;
-  REQUIRE(here.run(how).code == 0);
-  const JobFolder job;
-  how.insert(how.end(), {"job.transport=mpi", "transport.mpi.communicators=2"});
-
-  const Ended ended = run_script(job.path(), with_sets(mpirun + " -n 3 \"$0\" job.ini", how));
-
-  INFO(ended.err);
-  REQUIRE(ended.code == 0);
-  check_losses(job, here.losses());
-  CHECK((read_file(job.path() / "run/weights.safetensors") == read_file(here.path() / "run/weights.safetensors")));
-}
-
-TEST_CASE("under mpirun one mesh axis goes over shm and another over mpi", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const std::vector<std::string> how = {"job.strategy=3d", "job.ranks=4", "mesh.data=2",
-                                        "mesh.model=2",    "mesh.pipe=1", "train.steps=5"};
-  const JobFolder single;
-  REQUIRE(single.run({"train.steps=5"}).code == 0);
-  const JobFolder job;
-
-  const Ended ended = run_script(job.path(), with_sets(with_sets(mpirun + " -n 4 \"$0\" job.ini", how),
-                                                       {"job.transport=mpi", "transport.model=shm"}));
-
-  INFO(ended.err);
-  REQUIRE(ended.code == 0);
-  const std::vector<double> losses = job.losses();
-  const std::vector<double> expected = single.losses();
-  REQUIRE(losses.size() == expected.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-4));
-  }
-}
 
 TEST_CASE("ranks placed by environment variables learn over tcp what ranks over shm learn", "[worlds]") {
   const JobFolder job;
@@ -455,35 +279,6 @@ TEST_CASE("with --launch here all ranks are started here, in spite of a launcher
   CHECK(run_script(job.path(), "\"$0\" job.ini --launch there").code == 2);
 }
 
-TEST_CASE("mpi without mpirun is refused with the command to start the job", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  const Ended ended = job.run(dp("mpi", 2));
-  CHECK(ended.code == 2);
-  CHECK_THAT(ended.err, Catch::StartsWith("shardrun: --set job.transport: ") && Contains("put 'mpirun -n 2' or"));
-  CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
-}
-
-TEST_CASE("bench and plugins check refuse mpi, and name the command to use instead", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  const Ended bench = run_program(job.path(), {"bench", "--transport", "mpi", "--ranks", "3"});
-  CHECK(bench.code == 2);
-  CHECK(bench.out.empty());
-  CHECK_THAT(bench.err, Contains("mpirun -n 3 shardrun JOB.ini --set job.transport=mpi --profile"));
-  const Ended started = run_script(job.path(), mpirun + " -n 2 \"$0\" bench --transport mpi");
-  CHECK(started.code == 2);
-  CHECK_THAT(started.err, Contains("--set job.transport=mpi --profile"));
-  const Ended check = run_script(job.path(), "\"$0\" plugins check '" SHARDRUN_PLUGINS "/shardrun_transport_mpi.so'");
-  CHECK(check.code == 2);
-  CHECK_THAT(check.out, !Contains("FAILED"));
-  CHECK_THAT(check.err, Contains("mpirun -n 2 shardrun JOB.ini --set job.transport=mpi"));
-}
-
 TEST_CASE("a wrong token is reported by its rank and by the rank that waits for it", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("tcp", 2));
@@ -620,89 +415,6 @@ TEST_CASE("a world that stops after saving a checkpoint ends with code 75 on eve
   CHECK(job.summary().at("exit_code") == 75);
   CHECK_THAT(text_of(job, 0, "out"), Contains("[job] restarts is left to "));
   CHECK_FALSE(std::filesystem::is_empty(job.path() / "run/checkpoints"));
-}
-
-namespace {
-
-/// A job that does not end by itself, and what `meddle` does to it once its two `ranks` are at work.
-Ended run_two_under_mpirun(const JobFolder& job, std::vector<pid_t>& ranks,
-                           const std::function<void(pid_t launcher)>& meddle) {
-  return run_and_meddle(job, "exec env " + with_sets(mpirun + " -n 2 \"$0\" job.ini", dp("mpi", 2, endless)),
-                        [&](pid_t launcher) {
-                          ranks = ranks_of(launcher);
-                          REQUIRE(ranks.size() == 2);
-                          meddle(launcher);
-                        });
-}
-
-}  // namespace
-
-TEST_CASE("a rank killed under mpirun is named, and no process is left", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  std::vector<pid_t> ranks;
-
-  const Ended ended =
-      run_two_under_mpirun(job, ranks, [&](pid_t) { kill(*std::max_element(ranks.begin(), ranks.end()), SIGKILL); });
-
-  CHECK(ended.code != 0);
-  for (const pid_t rank : ranks) {
-    CHECK(ends_soon(rank));
-  }
-  if (outlives_others()) {
-    CHECK_THAT(ended.err, Contains("rank 1 (pid " + std::to_string(*std::max_element(ranks.begin(), ranks.end()))));
-    CHECK(job.summary().at("status") == "failed");
-  }
-}
-
-TEST_CASE("ranks that mpirun started go on from a checkpoint with the bits of a run without a stop", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  // Dropout, microbatches of different sizes, a moment of the optimizer, clipping, evaluations.
-  const std::vector<std::string> settings = dp(
-      "mpi", 2,
-      {"data.microbatches=3", "model.dropout=0.1", "train.optimizer=sgd", "train.momentum=0.9", "train.weight_decay=0",
-       "train.clip=0.5", "train.schedule=constant", "train.eval_every=5", "checkpoint.every=10", "checkpoint.keep=0"});
-  const auto run = [&](const std::string& output, int steps, const std::string& words) {
-    const Ended ended =
-        run_script(job.path(), with_sets(mpirun + " -n 2 \"$0\" job.ini" + words, settings) +
-                                   " --set job.output=" + output + " --set train.steps=" + std::to_string(steps));
-    INFO(ended.err);
-    REQUIRE(ended.code == 0);
-    return ended;
-  };
-
-  run("whole", 20, "");
-  run("parts", 10, "");
-  const std::vector<std::string> first = computed_from(job.path() / "parts", 0);
-  const Ended second = run("parts", 20, " --resume");
-
-  CHECK_THAT(second.out, Contains("goes on after step 10 from "));
-  CHECK(read_json(job.path() / "parts/summary.json").at("steps") == 10);
-  const std::vector<std::string> whole = computed_from(job.path() / "whole", 0);
-  REQUIRE(whole.size() == 20);
-  CHECK(first == std::vector<std::string>(whole.begin(), whole.begin() + 10));
-  CHECK(computed_from(job.path() / "parts", 0) == whole);
-  CHECK((read_file(job.path() / "parts/weights.safetensors") == read_file(job.path() / "whole/weights.safetensors")));
-}
-
-TEST_CASE("SIGTERM to mpirun stops its ranks", "[worlds]") {
-  if (!has_mpirun()) {
-    return;
-  }
-  const JobFolder job;
-  std::vector<pid_t> ranks;
-
-  const Ended ended = run_two_under_mpirun(job, ranks, [](pid_t launcher) { kill(launcher, SIGTERM); });
-
-  CHECK_THAT(ended.out, !Contains("finished after"));  // the exit code is the launcher's own
-  for (const pid_t rank : ranks) {
-    CHECK(ends_soon(rank));
-  }
 }
 
 TEST_CASE("ranks that a script started write to the folder that the first of them has named", "[worlds]") {

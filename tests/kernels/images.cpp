@@ -1,7 +1,7 @@
 // Layers for images, written as a plugin writes them, against PyTorch: layers/images.txt, made by
 // bench/fixtures/make_image_layers.py. Whole, and with the batch or a dimension of the image split.
 
-#include <shardrun/sdk/math.hpp>
+#include <shardrun/sdk/model/math.hpp>
 
 #include <cmath>
 #include <fstream>

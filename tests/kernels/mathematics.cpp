@@ -1,7 +1,7 @@
 // The mathematics of models: operators and functions of the SDK, written as a plugin writes them, run on the reference
 // device, against plain loops.
 
-#include <shardrun/sdk/math.hpp>
+#include <shardrun/sdk/model/math.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -93,7 +93,7 @@ class Rank {
                      .local_world_size = n,
                      .job = "test",
                      .address = address,
-                     .deadline = after(30),
+                     .deadline = sdk::Deadline::from_border(after(30)),
                      .secret = secret},
                     host);
   }
@@ -108,7 +108,11 @@ class Rank {
   [[nodiscard]] plugins::TransportGroup group(std::uint64_t id = 1, double seconds = 30) {
     std::vector<std::uint32_t> members(n_);
     std::iota(members.begin(), members.end(), 0U);
-    return transport_.group({.rank = rank_, .members = members, .name = "all", .id = id, .deadline = after(seconds)});
+    return transport_.group({.rank = rank_,
+                             .members = members,
+                             .name = "all",
+                             .id = id,
+                             .deadline = sdk::Deadline::from_border(after(seconds))});
   }
 
  private:

@@ -16,7 +16,7 @@ namespace shardrun::chaos_transport {
 namespace {
 
 /// When to retry a group whose lock its own thread holds.
-constexpr std::int64_t retry_interval = 1'000'000;
+constexpr std::chrono::milliseconds retry_interval(1);
 
 /// Copies chosen elements of an array with a stride, byte for byte.
 class RawSubset {
@@ -115,8 +115,8 @@ void FaultInjector::work() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     is_woken_ = false;
-    std::int64_t next = INT64_MAX;
-    const std::int64_t now = host_.now();
+    sdk::Deadline next;
+    const sdk::Deadline now = host_.now();
     for (FaultyGroup* const group : groups_) {
       if (group->next_.load() > now) {
         next = std::min(next, group->next_.load());
@@ -127,10 +127,10 @@ void FaultInjector::work() {
       }
     }
     const auto is_called = [this] { return is_woken_ || stopping_; };
-    if (next == INT64_MAX) {
+    if (next == sdk::Deadline::never()) {
       changed_.wait(lock, is_called);
     } else {
-      changed_.wait_for(lock, sdk::slice_until(next), is_called);
+      changed_.wait_for(lock, next.slice(), is_called);
     }
   }
 }
@@ -187,9 +187,9 @@ void FaultyGroup::fail(const sdk::TransportError& failure) noexcept {
   (void)injector_.inner()(&sr_transport::group_abort, handle_, failure.what(), &ignored);
 }
 
-void FaultyGroup::sleep(std::int64_t until) const {
+void FaultyGroup::sleep(sdk::Deadline until) const {
   std::unique_lock lock(failure_mutex_);
-  failed_.wait_for(lock, sdk::slice_until(until), [this] { return failure_.has_value(); });
+  failed_.wait_for(lock, until.slice(), [this] { return failure_.has_value(); });
 }
 
 std::int32_t FaultyGroup::prepare(const sr_op* ops, std::uint32_t count, std::uint32_t stride, std::int64_t deadline,
@@ -230,8 +230,8 @@ std::int32_t FaultyGroup::destroy(sr_error* error) {
   return injector_.inner()(&sr_transport::group_destroy, handle_, error);
 }
 
-std::int64_t FaultyGroup::advance(std::int64_t now) {
-  std::int64_t next = INT64_MAX;
+sdk::Deadline FaultyGroup::advance(sdk::Deadline now) {
+  sdk::Deadline next;
   for (auto each = held_.begin(); each != held_.end();) {
     FaultyOp* const op = *each++;  // it may leave the list
     next = std::min(next, op->advance(now));

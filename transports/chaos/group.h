@@ -116,10 +116,10 @@ class FaultyGroup {
   friend class FaultInjector;
 
   /// Sleeps until then, or until the group fails.
-  void sleep(std::int64_t until) const;
+  void sleep(sdk::Deadline until) const;
   /// Starts ops that are due and ends ops past their deadline. Returns when to call it again. REQUIRES: the lock is
   /// held.
-  std::int64_t advance(std::int64_t now);
+  sdk::Deadline advance(sdk::Deadline now);
 
   FaultInjector& injector_;
   std::uint64_t handle_;
@@ -127,7 +127,7 @@ class FaultyGroup {
   std::vector<std::uint32_t> members_;
   std::optional<std::uint32_t> lost_member_;
   std::mutex mutex_;  ///< serialises the inner transport's GROUP calls; the caller may hold it during a wait
-  std::atomic<std::int64_t> next_ = INT64_MAX;  ///< when `advance` has something to do
+  std::atomic<sdk::Deadline> next_ = sdk::Deadline::never();  ///< when `advance` has something to do
   std::list<FaultyOp*> held_;
   mutable std::mutex failure_mutex_;  ///< locked last
   mutable std::condition_variable failed_;

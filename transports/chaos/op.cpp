@@ -9,7 +9,7 @@ namespace shardrun::chaos_transport {
 namespace {
 
 /// How often a wait that can only fail checks whether the job ends.
-constexpr std::int64_t abort_check_interval = 50'000'000;
+constexpr std::chrono::milliseconds abort_check_interval(50);
 
 std::int32_t report(const sdk::TransportError& failure, sr_error* error) noexcept {
   sdk::detail::write_error(error, failure.what(), failure.awaited());
@@ -34,7 +34,7 @@ std::optional<sdk::Block> received(const sdk::OpSpec& op, std::uint32_t rank, st
 FaultyOp::FaultyOp(FaultyGroup& group, std::vector<sdk::OpSpec> specs, std::uint64_t others, std::uint64_t lost)
     : group_(group), specs_(std::move(specs)), others_(others), lost_(lost) {}
 
-std::int32_t FaultyOp::start(void* queue, std::int64_t deadline, sr_error* error) {
+std::int32_t FaultyOp::start(void* queue, sdk::Deadline deadline, sr_error* error) {
   FaultInjector& injector = group_.injector();
   const std::uint64_t number = injector.count(what());
   const std::string here =
@@ -60,7 +60,7 @@ std::int32_t FaultyOp::start(void* queue, std::int64_t deadline, sr_error* error
       return received(op, group_.rank(), group_.size()).has_value();
     });
     corrupts_ = receives && injector.corrupts(number);
-    due_ = injector.host().now() + injector.faults().delay_ns;
+    due_ = injector.host().now() + std::chrono::nanoseconds(injector.faults().delay_ns);
     state_ = injector.faults().delay_ns > 0 ? State::late : State::started;
     if (state_ == State::started) {
       const std::int32_t status = start_inner(error);
@@ -81,7 +81,7 @@ std::int32_t FaultyOp::start(void* queue, std::int64_t deadline, sr_error* error
 
 std::int32_t FaultyOp::test(sr_error* error) {
   const std::lock_guard lock(group_.mutex_);
-  const std::int64_t now = group_.injector().host().now();
+  const sdk::Deadline now = group_.injector().host().now();
   if (group_.next_.load() <= now) {
     group_.advance(now);
   }
@@ -94,11 +94,11 @@ std::int32_t FaultyOp::test(sr_error* error) {
   return state_ == State::late || state_ == State::stalled ? SR_PENDING : conclude(test_started(error), error);
 }
 
-std::int32_t FaultyOp::wait(std::int64_t deadline, sr_error* error) {
+std::int32_t FaultyOp::wait(sdk::Deadline deadline, sr_error* error) {
   const std::lock_guard lock(group_.mutex_);
   const sdk::TransportHost& host = group_.injector().host();
   for (;;) {
-    const std::int64_t now = host.now();
+    const sdk::Deadline now = host.now();
     if (group_.next_.load() <= now) {
       group_.advance(now);
     }
@@ -108,7 +108,7 @@ std::int32_t FaultyOp::wait(std::int64_t deadline, sr_error* error) {
     if (const auto failure = group_.failure()) {
       return report(*failure, error);
     }
-    const std::int64_t until = std::min(deadline, group_.next_.load());
+    const sdk::Deadline until = std::min(deadline, group_.next_.load());
     const std::int32_t status =
         state_ == State::late || state_ == State::stalled ? SR_PENDING : conclude(wait_started(until, error), error);
     if (status != SR_PENDING) {
@@ -143,7 +143,7 @@ std::int32_t FaultyOp::free(sr_error* error) {
   return status;
 }
 
-std::int64_t FaultyOp::advance(std::int64_t now) {
+sdk::Deadline FaultyOp::advance(sdk::Deadline now) {
   if (now >= deadline_) {
     if (state_ == State::late) {
       group_.fail({SR_TIMEOUT, what() + " is past its deadline, before it was to start"});
@@ -155,7 +155,7 @@ std::int64_t FaultyOp::advance(std::int64_t now) {
                    peer});
     }
     unhold();
-    return INT64_MAX;
+    return sdk::Deadline::never();
   }
   if (state_ == State::late && now < due_) {
     return std::min(due_, deadline_);
@@ -172,13 +172,13 @@ std::int64_t FaultyOp::advance(std::int64_t now) {
     return deadline_;
   }
   unhold();
-  return INT64_MAX;
+  return sdk::Deadline::never();
 }
 
 std::int32_t FaultyOp::start_inner(sr_error* error) {
   for (const std::uint64_t part : begun()) {
     const std::int32_t status =
-        group_.injector().inner()(&sr_transport::op_start, part, queue_, sdk::to_border(deadline_), error);
+        group_.injector().inner()(&sr_transport::op_start, part, queue_, deadline_.to_border(), error);
     if (status != SR_OK) {
       return status;
     }
@@ -196,11 +196,11 @@ std::int32_t FaultyOp::test_started(sr_error* error) {
   return loses_ && awaits_lost() ? SR_PENDING : SR_OK;
 }
 
-std::int32_t FaultyOp::wait_started(std::int64_t until, sr_error* error) {
+std::int32_t FaultyOp::wait_started(sdk::Deadline until, sr_error* error) {
   // The inner transport follows its own clock in a wait, while this one's stands still. So waits are short.
-  until = std::min(until, group_.injector().host().now() + sdk::longest_gap.count() / 2);
+  until = std::min(until, group_.injector().host().now() + sdk::longest_gap / 2);
   for (const std::uint64_t part : begun()) {
-    std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, sdk::to_border(until), error);
+    std::int32_t status = group_.injector().inner()(&sr_transport::op_wait, part, until.to_border(), error);
     if (status == SR_TIMEOUT) {
       // A wait that timed out and an op past its deadline have the same status. Only after the former is the op
       // pending.
@@ -242,7 +242,7 @@ bool FaultyOp::waits_here() const {
 
 void FaultyOp::hold() {
   group_.held_.push_back(this);
-  const std::int64_t next = state_ == State::late ? std::min(due_, deadline_) : deadline_;
+  const sdk::Deadline next = state_ == State::late ? std::min(due_, deadline_) : deadline_;
   group_.next_.store(std::min(group_.next_.load(), next));
 }
 

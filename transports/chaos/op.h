@@ -17,14 +17,14 @@ class FaultyOp {
   FaultyOp(const FaultyOp&) = delete;
   FaultyOp& operator=(const FaultyOp&) = delete;
 
-  [[nodiscard]] std::int32_t start(void* queue, std::int64_t deadline, sr_error* error);
+  [[nodiscard]] std::int32_t start(void* queue, sdk::Deadline deadline, sr_error* error);
   [[nodiscard]] std::int32_t test(sr_error* error);
-  [[nodiscard]] std::int32_t wait(std::int64_t deadline, sr_error* error);
+  [[nodiscard]] std::int32_t wait(sdk::Deadline deadline, sr_error* error);
   [[nodiscard]] std::int32_t free(sr_error* error);
 
-  /// For an op that is held back. Returns when to call it again; INT64_MAX: not again. REQUIRES: the group's lock is
+  /// For an op that is held back. Returns when to call it again, or never. REQUIRES: the group's lock is
   /// held.
-  [[nodiscard]] std::int64_t advance(std::int64_t now);
+  [[nodiscard]] sdk::Deadline advance(sdk::Deadline now);
 
  private:
   enum class State {
@@ -39,7 +39,7 @@ class FaultyOp {
   [[nodiscard]] std::int32_t start_inner(sr_error* error);
   /// The status of the started parts. PENDING also if it waits for the lost member.
   [[nodiscard]] std::int32_t test_started(sr_error* error);
-  [[nodiscard]] std::int32_t wait_started(std::int64_t until, sr_error* error);
+  [[nodiscard]] std::int32_t wait_started(sdk::Deadline until, sr_error* error);
   [[nodiscard]] std::int32_t conclude(std::int32_t status, sr_error* error);
   [[nodiscard]] bool awaits_lost() const;
   /// Whether a wait happens in this transport and not in the inner one.
@@ -57,8 +57,8 @@ class FaultyOp {
   bool loses_ = false;     ///< in this run
   bool corrupts_ = false;  ///< in this run
   void* queue_ = nullptr;
-  std::int64_t deadline_ = INT64_MAX;
-  std::int64_t due_ = 0;
+  sdk::Deadline deadline_;
+  sdk::Deadline due_;
 };
 
 }  // namespace shardrun::chaos_transport

@@ -3,8 +3,6 @@
 // It uses the C tables and not the SDK's classes. So structs cross unchanged, with fields that this file does not know.
 // A rank without faults returns the inner transport's own handles.
 
-#include <shardrun/sdk/transport.hpp>
-
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -150,8 +148,8 @@ std::int32_t op_prepare(void* self, std::uint64_t group, const sr_op* ops, std::
 
 std::int32_t op_start(void* self, std::uint64_t op, void* queue, std::int64_t deadline, sr_error* error) noexcept {
   return pass_or<FaultyOp, &sr_transport::op_start>(
-      self, op, [&](FaultyOp& faulty) { return faulty.start(queue, sdk::from_border(deadline), error); }, error, queue,
-      deadline);
+      self, op, [&](FaultyOp& faulty) { return faulty.start(queue, sdk::Deadline::from_border(deadline), error); },
+      error, queue, deadline);
 }
 
 std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
@@ -161,7 +159,8 @@ std::int32_t op_test(void* self, std::uint64_t op, sr_error* error) noexcept {
 
 std::int32_t op_wait(void* self, std::uint64_t op, std::int64_t deadline, sr_error* error) noexcept {
   return pass_or<FaultyOp, &sr_transport::op_wait>(
-      self, op, [&](FaultyOp& faulty) { return faulty.wait(sdk::from_border(deadline), error); }, error, deadline);
+      self, op, [&](FaultyOp& faulty) { return faulty.wait(sdk::Deadline::from_border(deadline), error); }, error,
+      deadline);
 }
 
 std::int32_t op_free(void* self, std::uint64_t op, sr_error* error) noexcept {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gloo/context.h>
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <chrono>
 #include <cstddef>

@@ -25,10 +25,14 @@ using sdk::TransportError;
 using std::chrono::milliseconds;
 
 constexpr milliseconds for_ever = std::chrono::hours(24 * 365);
-constexpr std::int64_t nanoseconds_per_millisecond = 1'000'000;
 
 /// Gloo sends a preamble before each message, another to announce it, and one for each receive.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
+
+/// What limit_of was given.
+sdk::Deadline deadline_of(milliseconds limit) noexcept {
+  return limit < milliseconds::max() ? sdk::Deadline::past() + limit : sdk::Deadline::never();
+}
 
 /// A buffer whose transfers each have a buffer of Gloo's. They are waited for in the order in which they began.
 class WatchedBuffer final : public UnboundBuffer {
@@ -80,8 +84,7 @@ class WatchedBuffer final : public UnboundBuffer {
   template <class Act>
   bool wait(std::deque<Transfer>& transfers, int* rank, milliseconds limit, Act act) {
     const Transfer& oldest = transfers.front();
-    const std::int64_t deadline = limit < milliseconds::max() ? limit.count() * nanoseconds_per_millisecond : INT64_MAX;
-    waits_.wait(*oldest.buffer, oldest.peer, deadline, [&] { return act(*oldest.buffer); });
+    waits_.wait(*oldest.buffer, oldest.peer, deadline_of(limit), [&] { return act(*oldest.buffer); });
     if (rank != nullptr) {
       *rank = static_cast<int>(oldest.peer);
     }
@@ -208,8 +211,7 @@ std::shared_ptr<gloo::Context> connect(const sdk::Config& config, const sdk::Gro
   auto context =
       std::make_shared<gloo::rendezvous::Context>(static_cast<int>(group.rank), static_cast<int>(group.size()));
   // Of Gloo's wait for a member that has published its addresses, which takes five times as long.
-  const auto left = std::chrono::duration_cast<milliseconds>(
-      std::chrono::nanoseconds(std::max<std::int64_t>(0, group.deadline - sdk::steady_now())));
+  const auto left = std::chrono::duration_cast<milliseconds>(group.deadline.left());
   context->setTimeout(std::min(left, for_ever) / 5 + milliseconds(1));
   Device watched = std::make_shared<WatchedDevice>(std::move(device), waits, wire_bytes);
   try {
@@ -220,10 +222,11 @@ std::shared_ptr<gloo::Context> connect(const sdk::Config& config, const sdk::Gro
   return context;
 }
 
-milliseconds limit_of(std::int64_t deadline) noexcept {
+milliseconds limit_of(sdk::Deadline deadline) noexcept {
   // At least 1: Gloo refuses less.
-  return deadline == INT64_MAX ? milliseconds::max()
-                               : milliseconds(std::max<std::int64_t>(deadline, 0) / nanoseconds_per_millisecond + 1);
+  return deadline == sdk::Deadline::never()
+             ? milliseconds::max()
+             : std::chrono::floor<milliseconds>(deadline - sdk::Deadline::past()) + milliseconds(1);
 }
 
 }  // namespace shardrun::gloo_transport

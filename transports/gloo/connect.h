@@ -24,6 +24,6 @@ using Device = std::shared_ptr<gloo::transport::Device>;
                                                      std::atomic<std::uint64_t>& wire_bytes);
 
 /// A deadline as a time limit.
-[[nodiscard]] std::chrono::milliseconds limit_of(std::int64_t deadline) noexcept;
+[[nodiscard]] std::chrono::milliseconds limit_of(sdk::Deadline deadline) noexcept;
 
 }  // namespace shardrun::gloo_transport

@@ -2,11 +2,11 @@
 #include <gloo/transport/tcp/device.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/collectives.hpp>
-#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/lone_group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <signal.h>
 
 #include <atomic>
@@ -157,13 +157,13 @@ class GlooOp final : public sdk::Op, private sdk::Worker::Task {
   GlooOp(sdk::Worker& worker, const OpSpec& op, Act act) : worker_(worker), what_(describe(op)), act_(std::move(act)) {}
   ~GlooOp() override { worker_.drop(*this); }
 
-  void start(void*, std::int64_t deadline) override { worker_.start(*this, deadline); }
+  void start(void*, sdk::Deadline deadline) override { worker_.start(*this, deadline); }
   bool test() override { return worker_.test(*this); }
-  bool wait(std::int64_t deadline) override { return worker_.wait(*this, deadline); }
+  bool wait(sdk::Deadline deadline) override { return worker_.wait(*this, deadline); }
   std::optional<sdk::OpTimes> times() const override { return worker_.times(*this); }
 
  private:
-  void run(std::int64_t deadline) override {
+  void run(sdk::Deadline deadline) override {
     try {
       act_(limit_of(deadline));
     } catch (const TransportError& error) {
@@ -204,7 +204,7 @@ class GlooGroup final : public sdk::Group {
     }
   }
 
-  std::unique_ptr<sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override {
+  std::unique_ptr<sdk::Op> prepare(std::span<const OpSpec> ops, sdk::Deadline deadline) override {
     const OpSpec& first = ops[0];
     if (!sdk::find_opcode(first.opcode)->collective) {
       return op_of(first, std::make_shared<Stages>(*context_, ops));
@@ -229,7 +229,7 @@ class GlooGroup final : public sdk::Group {
   /// Gloo ends the process where more bytes come than a receive has room for. So no byte of a collective moves before
   /// all members have found that they mean the same. It does not queue behind ops that run: their order relative to
   /// preparations differs between members.
-  void agree(const OpSpec& op, std::int64_t deadline) {
+  void agree(const OpSpec& op, sdk::Deadline deadline) {
     if (const std::optional<TransportError> failure = worker_.failure()) {
       throw TransportError(*failure);
     }
@@ -253,7 +253,7 @@ class GlooGroup final : public sdk::Group {
 
   /// Sends `bytes` bytes to every other member and receives as many from it.
   template <class Incoming, class Outgoing>
-  void exchange(std::uint32_t round, std::size_t bytes, Incoming incoming, Outgoing outgoing, std::int64_t deadline) {
+  void exchange(std::uint32_t round, std::size_t bytes, Incoming incoming, Outgoing outgoing, sdk::Deadline deadline) {
     const std::uint64_t slot = slot_of(Channel::agreement, round);
     std::vector<GlooBuffer> buffers;
     for (std::uint32_t distance = 1; distance < n_; ++distance) {

@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds period(20);
 
 /// How long a wait lasts before its connection is probed, and again until a broken one ends it: a wait whose message
 /// has come meanwhile is over by then.
-constexpr std::int64_t probe_interval = 400'000'000;
+constexpr std::chrono::milliseconds probe_interval(400);
 
 /// No one sends to it. The slots of Gloo's collectives, and those of plugin.cpp, are larger.
 constexpr std::uint64_t probe_slot = 0;
@@ -47,9 +47,9 @@ void Waits::call(std::uint32_t peer, const std::function<void()>& act) {
   }
 }
 
-void Waits::wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, std::int64_t deadline,
+void Waits::wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, sdk::Deadline deadline,
                  const std::function<bool()>& act) {
-  Waiting waiting{buffer, peer, deadline, sdk::steady_now() + probe_interval};
+  Waiting waiting{buffer, peer, deadline, sdk::Deadline::now() + probe_interval};
   {
     const std::lock_guard lock(mutex_);
     require_running();
@@ -104,7 +104,7 @@ std::optional<TransportError> Waits::end_of(Waiting& waiting) {
   } catch (const TransportError& error) {
     return error;
   }
-  const std::int64_t now = sdk::steady_now();
+  const sdk::Deadline now = sdk::Deadline::now();
   if (now >= waiting.deadline) {
     return TransportError(SR_TIMEOUT, "past the deadline, waiting for " + group_.name_of(waiting.peer),
                           group_.members[waiting.peer]);
@@ -113,7 +113,7 @@ std::optional<TransportError> Waits::end_of(Waiting& waiting) {
     if (waiting.is_broken) {
       return lost(waiting.peer, "its connection broke in the middle of a message");
     }
-    waiting.next_probe += probe_interval;
+    waiting.next_probe = waiting.next_probe + probe_interval;
     waiting.is_broken = is_broken(waiting.peer);
   }
   return std::nullopt;

@@ -34,7 +34,7 @@ class Waits {
   void call(std::uint32_t peer, const std::function<void()>& act);
   /// The same for `act` that waits on `buffer` and returns whether the transfer is complete. SR_TIMEOUT past
   /// `deadline`.
-  void wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, std::int64_t deadline,
+  void wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, sdk::Deadline deadline,
             const std::function<bool()>& act);
 
   /// Ends all waits, present and later ones, and closes the connections. Does not wait.
@@ -44,8 +44,8 @@ class Waits {
   struct Waiting {
     gloo::transport::UnboundBuffer& buffer;
     std::uint32_t peer = 0;
-    std::int64_t deadline = 0;
-    std::int64_t next_probe = 0;
+    sdk::Deadline deadline;
+    sdk::Deadline next_probe;
     bool is_broken = false;  ///< its connection
     std::optional<sdk::TransportError> end = {};
   };

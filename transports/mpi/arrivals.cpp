@@ -1,6 +1,6 @@
 #include "transports/mpi/arrivals.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -13,7 +13,7 @@ namespace shardrun::mpi_transport {
 namespace {
 
 /// Members with the same deadline arrive here at slightly different times.
-constexpr std::int64_t report_wait = 400'000'000;
+constexpr std::chrono::milliseconds report_wait(400);
 constexpr std::chrono::milliseconds report_poll_interval{20};
 
 }  // namespace
@@ -42,7 +42,7 @@ std::vector<std::uint32_t> Arrivals::missing(std::uint64_t number) noexcept {
   std::vector<std::uint32_t> members;
   try {
     const std::lock_guard locked(mutex_);
-    const std::int64_t latest = sdk::steady_now() + report_wait;
+    const sdk::Deadline latest = sdk::Deadline::now() + report_wait;
     bool is_over = false;
     do {
       members.clear();
@@ -53,7 +53,7 @@ std::vector<std::uint32_t> Arrivals::missing(std::uint64_t number) noexcept {
         if (member != rank_ && report.number < number && report.is_read) {
           members.push_back(member);
         }
-        is_over = sdk::steady_now() >= latest || host_.aborted();
+        is_over = latest.passed() || host_.aborted();
       }
       if (!members.empty() && !is_over) {
         std::this_thread::sleep_for(report_poll_interval);
@@ -69,7 +69,7 @@ bool Arrivals::read_reports(std::uint32_t member) {
   Report& report = reports_[member];
   report.is_read = true;
   try {
-    const std::string said = host_.store_get(key_of(member, report.read), sdk::steady_now());
+    const std::string said = host_.store_get(key_of(member, report.read), sdk::Deadline::now());
     std::from_chars(said.data(), said.data() + said.size(), report.number);
     ++report.read;
     return true;

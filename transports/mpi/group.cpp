@@ -1,7 +1,7 @@
 #include "transports/mpi/group.h"
 
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -56,7 +56,7 @@ void MpiGroup::await_members() {
                                &requests.add(peer(to))),
                      "MPI_Isend");
     }
-    static_cast<void>(wait(requests, {.deadline = spec_.deadline}, INT64_MAX, what));
+    static_cast<void>(wait(requests, {.deadline = spec_.deadline}, sdk::Deadline::never(), what));
   }
 }
 
@@ -75,7 +75,7 @@ void MpiGroup::connect() {
   MPI_Group_free(&world);
 }
 
-std::unique_ptr<sdk::Op> MpiGroup::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<sdk::Op> MpiGroup::prepare(std::span<const OpSpec> ops, sdk::Deadline deadline) {
   check();
   if (!sdk::find_opcode(ops[0].opcode)->collective) {
     return make_batch(*this, ops);
@@ -85,7 +85,7 @@ std::unique_ptr<sdk::Op> MpiGroup::prepare(std::span<const OpSpec> ops, std::int
 }
 
 /// MPI would move whatever it is given.
-void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
+void MpiGroup::agree(const OpSpec& op, sdk::Deadline deadline) {
   const std::string what = "preparing " + describe(op);
   sdk::Agreement agreement(op, rank(), size());
   for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {
@@ -105,7 +105,7 @@ void MpiGroup::agree(const OpSpec& op, std::int64_t deadline) {
                        "MPI_Isend");
       }
     }
-    static_cast<void>(wait(requests, {.deadline = deadline}, INT64_MAX, what));
+    static_cast<void>(wait(requests, {.deadline = deadline}, sdk::Deadline::never(), what));
     agreement.conclude(round);
   }
   if (const auto& why = agreement.difference()) {
@@ -173,13 +173,12 @@ sdk::AwaitedRanks MpiGroup::awaited(const Requests& requests, const TimeLimit& l
 }
 
 void MpiGroup::require_in_time(const Requests& requests, const TimeLimit& limit, const std::string& what) {
-  const std::int64_t now = std::min(limit.deadline, limit.report_at) == INT64_MAX ? 0 : sdk::steady_now();
   if (host_.aborted()) {
     fail({SR_ABORTED, "the job ends"});
-  } else if (limit.deadline != INT64_MAX && now >= limit.deadline) {
+  } else if (limit.deadline.passed()) {
     const sdk::AwaitedRanks late = awaited(requests, limit);
     fail({SR_TIMEOUT, what + " is past its deadline" + (late.first ? ", waiting for " + late.names : ""), late.first});
-  } else if (limit.number != 0 && now >= limit.report_at) {
+  } else if (limit.number != 0 && limit.report_at.passed()) {
     arrivals_.report(limit.number);
   }
   check();
@@ -199,12 +198,12 @@ bool MpiGroup::test(Requests& requests, const TimeLimit& limit, const std::strin
   return false;
 }
 
-bool MpiGroup::wait(Requests& requests, const TimeLimit& limit, std::int64_t until, const std::string& what) {
+bool MpiGroup::wait(Requests& requests, const TimeLimit& limit, sdk::Deadline until, const std::string& what) {
   check();
   try {
     return requests.wait([&] {
       require_in_time(requests, limit, what);
-      return until != INT64_MAX && sdk::steady_now() >= until;
+      return until.passed();
     });
   } catch (const TransportError& error) {
     fail(error.within(what));
@@ -232,13 +231,12 @@ MpiOp::~MpiOp() {
   Library::instance().op_ends();
 }
 
-void MpiOp::start(void*, std::int64_t deadline) {
+void MpiOp::start(void*, sdk::Deadline deadline) {
   group_.check();
   Library& library = Library::instance();
   limit_ = {.deadline = deadline};
-  if (is_collective_ && deadline != INT64_MAX) {
-    const std::int64_t now = sdk::steady_now();
-    limit_.report_at = now + (deadline - now) / 2;
+  if (is_collective_ && deadline != sdk::Deadline::never()) {
+    limit_.report_at = sdk::Deadline::now() + deadline.left() / 2;
   }
   {
     const auto locked = library.lock();
@@ -267,7 +265,7 @@ bool MpiOp::test() {
   return state_ == State::complete;
 }
 
-bool MpiOp::wait(std::int64_t deadline) {
+bool MpiOp::wait(sdk::Deadline deadline) {
   if (state_ == State::in_flight && group_.wait(requests_, limit_, deadline, what_)) {
     conclude();
   }

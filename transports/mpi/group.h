@@ -1,7 +1,7 @@
 #pragma once
 
 #include <mpi.h>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -30,9 +30,9 @@ struct CollectiveComm {
 
 /// The time that a running op has.
 struct TimeLimit {
-  std::int64_t deadline = INT64_MAX;
-  std::int64_t report_at = INT64_MAX;  ///< when to report in Arrivals that it is late
-  std::uint64_t number = 0;            ///< of a collective in Arrivals; 0: none
+  sdk::Deadline deadline;
+  sdk::Deadline report_at;   ///< when to report in Arrivals that it is late
+  std::uint64_t number = 0;  ///< of a collective in Arrivals; 0: none
 };
 
 /// Ranks with a communicator of their own.
@@ -45,7 +45,7 @@ class MpiGroup final : public sdk::Group {
 
   ~MpiGroup() override;
 
-  [[nodiscard]] std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
+  [[nodiscard]] std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<sdk::TransportError> error() override;
 
@@ -62,7 +62,7 @@ class MpiGroup final : public sdk::Group {
   /// Checks once whether the requests are complete. A failure, or a passed deadline, fails the group.
   [[nodiscard]] bool test(Requests& requests, const TimeLimit& limit, const std::string& what);
   /// Checks until they are complete or `until` has passed.
-  [[nodiscard]] bool wait(Requests& requests, const TimeLimit& limit, std::int64_t until, const std::string& what);
+  [[nodiscard]] bool wait(Requests& requests, const TimeLimit& limit, sdk::Deadline until, const std::string& what);
   /// The first communicator that is free on every member, or else the one that all further ops share. Every member
   /// calls it, after all agreed on an op, with MPI's lock held.
   [[nodiscard]] CollectiveComm acquire_comm();
@@ -73,7 +73,7 @@ class MpiGroup final : public sdk::Group {
  private:
   void await_members();
   void connect();
-  void agree(const sdk::OpSpec& op, std::int64_t deadline);
+  void agree(const sdk::OpSpec& op, sdk::Deadline deadline);
   void require_in_time(const Requests& requests, const TimeLimit& limit, const std::string& what);
   [[nodiscard]] sdk::AwaitedRanks awaited(const Requests& requests, const TimeLimit& limit);
 
@@ -97,9 +97,9 @@ class MpiOp : public sdk::Op {
   MpiOp(MpiGroup& group, std::string what, bool is_collective);
   ~MpiOp() override;
 
-  void start(void* queue, std::int64_t deadline) final;
+  void start(void* queue, sdk::Deadline deadline) final;
   [[nodiscard]] bool test() final;
-  [[nodiscard]] bool wait(std::int64_t deadline) final;
+  [[nodiscard]] bool wait(sdk::Deadline deadline) final;
 
  protected:
   [[nodiscard]] MpiGroup& group() noexcept { return group_; }

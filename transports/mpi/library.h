@@ -1,7 +1,7 @@
 #pragma once
 
 #include <mpi.h>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
 #include <atomic>
 #include <condition_variable>

@@ -1,4 +1,3 @@
-#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "transports/nccl/communicator.h"
 
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@ namespace {
 
 using sdk::TransportError;
 
-constexpr std::int64_t goodbye = 500'000'000;
+constexpr std::chrono::milliseconds goodbye(500);
 
 }  // namespace
 
@@ -48,8 +48,8 @@ Communicator::~Communicator() {
     }
   }
   ncclResult_t state = nccl_.finalize(handle_);
-  const std::int64_t latest = sdk::steady_now() + goodbye;
-  for (std::uint32_t round = 0; state == ncclInProgress && sdk::steady_now() < latest; ++round) {
+  const sdk::Deadline latest = sdk::Deadline::now() + goodbye;
+  for (std::uint32_t round = 0; state == ncclInProgress && !latest.passed(); ++round) {
     pause_polling(round);
     state = this->state();
   }
@@ -86,7 +86,7 @@ void Communicator::connect(const sdk::GroupSpec& spec, const ncclUniqueId& id) {
   config.blocking = 0;
   ncclResult_t result = nccl_.init(&handle_, static_cast<int>(spec.size()), id, static_cast<int>(spec.rank), &config);
   for (std::uint32_t round = 0; result == ncclInProgress; ++round) {
-    if (sdk::steady_now() >= spec.deadline) {
+    if (spec.deadline.passed()) {
       throw TransportError(SR_TIMEOUT, "past the deadline, while NCCL connects its " + std::to_string(spec.size()) +
                                            " members (NCCL_DEBUG=INFO tells more)");
     }
@@ -114,7 +114,7 @@ std::string Communicator::shared_gpu(const sdk::GroupSpec& spec) const {
     try {
       if (member != spec.rank) {
         gpu = state_.config.host.store_get(gpu_key(spec.members[member]),
-                                           std::min(spec.deadline, sdk::steady_now() + goodbye));
+                                           std::min(spec.deadline, sdk::Deadline::now() + goodbye));
       }
     } catch (const TransportError&) {
       return "";

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "transports/nccl/device.h"
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <array>
 

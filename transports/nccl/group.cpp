@@ -1,6 +1,6 @@
 #include "transports/nccl/group.h"
 
-#include <shardrun/sdk/agreement.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -24,12 +24,12 @@ class NcclOp final : public sdk::Op {
   NcclOp(NcclGroup& group, std::vector<Stage> stages, std::string what, std::optional<std::uint32_t> peer);
   ~NcclOp() override;
 
-  void start(void* queue, std::int64_t deadline) override;
+  void start(void* queue, sdk::Deadline deadline) override;
   /// Waits in the group's first op: NCCL connects the members in it, and gives it to the stream only then.
-  void enqueue(const sdk::Queue& queue, std::int64_t timeout) override;
+  void enqueue(const sdk::Queue& queue, std::chrono::nanoseconds timeout) override;
   void join(const sdk::Queue& queue) override;
   bool test() override;
-  bool wait(std::int64_t deadline) override;
+  bool wait(sdk::Deadline deadline) override;
 
  private:
   void require_device(const sdk::Queue& queue) const;
@@ -70,7 +70,7 @@ NcclGroup::~NcclGroup() {
   }
 }
 
-std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) {
   const Device::Use use(device_);
   for (const sdk::OpSpec& op : ops) {
     const std::optional<sdk::OpInfo> info = info_of(op, spec_.size(), has_kernels());
@@ -95,7 +95,7 @@ std::unique_ptr<sdk::Op> NcclGroup::prepare(std::span<const sdk::OpSpec> ops, st
                                   peer_of(ops));
 }
 
-void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline) {
+void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, sdk::Deadline deadline) {
   if (scratch_bytes > (op.scratch ? op.scratch->bytes : 0)) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": it needs " + std::to_string(scratch_bytes) +
                                          " bytes of scratch on the device, and has " +
@@ -108,7 +108,7 @@ void NcclGroup::check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes
   }
 }
 
-void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline) {
+void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, sdk::Deadline deadline) {
   if (buffer.kind != SR_MEMORY_CUDA) {
     throw TransportError(SR_INVALID, sdk::describe(op) + ": its buffer is memory of kind " +
                                          std::to_string(buffer.kind) + ", expected CUDA memory (kind " +
@@ -127,14 +127,14 @@ void NcclGroup::check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, s
   }
 }
 
-void NcclGroup::register_memory(const Memories::Memory& memory, std::int64_t deadline) {
+void NcclGroup::register_memory(const Memories::Memory& memory, sdk::Deadline deadline) {
   std::unique_lock lock(mutex_);
   throw_failure();
   await_launched(lock);
   const std::string what = "registering " + std::to_string(memory.bytes) + " bytes of memory with NCCL";
   ncclResult_t result = communicator_->register_memory(memory.data, memory.bytes);
   for (std::uint32_t round = 0; result == ncclInProgress; ++round) {
-    if (sdk::steady_now() >= deadline) {
+    if (deadline.passed()) {
       fail(SR_TIMEOUT, what + " is past the deadline");
     }
     lock.unlock();  // so that `abort` can take it
@@ -157,7 +157,7 @@ void NcclGroup::deregister(void* data) {
 }
 
 /// Exchanges the claims through NCCL itself. Without agreement it would hang or write past ends where sizes differ.
-void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
+void NcclGroup::agree(const sdk::OpSpec& op, sdk::Deadline deadline) {
   const Cuda& cuda = device_.cuda();
   const std::string what = "preparing " + sdk::describe(op);
   sdk::Agreement agreement(op, spec_.rank, spec_.size());
@@ -194,10 +194,10 @@ void NcclGroup::agree(const sdk::OpSpec& op, std::int64_t deadline) {
   }
 }
 
-void NcclGroup::run(std::vector<Stage> stages, const std::string& what, std::int64_t deadline) {
+void NcclGroup::run(std::vector<Stage> stages, const std::string& what, sdk::Deadline deadline) {
   NcclOp op(*this, std::move(stages), what, spec_.size() == 2 ? std::optional(1 - spec_.rank) : std::nullopt);
   op.start(nullptr, deadline);
-  (void)op.wait(INT64_MAX);
+  (void)op.wait(sdk::Deadline::never());
 }
 
 void NcclGroup::abort(std::string_view reason) noexcept {
@@ -298,7 +298,7 @@ NcclOp::~NcclOp() {
   }
 }
 
-void NcclOp::start(void* queue, std::int64_t deadline) {
+void NcclOp::start(void* queue, sdk::Deadline deadline) {
   std::unique_lock lock(group_.mutex_);
   const Device::Use use(group_.device_);
   group_.throw_failure();
@@ -310,7 +310,7 @@ void NcclOp::start(void* queue, std::int64_t deadline) {
   }
 }
 
-void NcclOp::enqueue(const sdk::Queue& queue, std::int64_t timeout) {
+void NcclOp::enqueue(const sdk::Queue& queue, std::chrono::nanoseconds timeout) {
   require_device(queue);
   std::unique_lock lock(group_.mutex_);
   const Device::Use use(group_.device_);
@@ -336,9 +336,9 @@ bool NcclOp::test() {
   return is_complete();
 }
 
-bool NcclOp::wait(std::int64_t deadline) {
+bool NcclOp::wait(sdk::Deadline deadline) {
   for (std::uint32_t round = 0; !test(); ++round) {
-    if (sdk::steady_now() >= deadline) {
+    if (deadline.passed()) {
       return false;
     }
     pause_polling(round);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -31,7 +31,7 @@ class NcclGroup final : public sdk::Group {
             const std::string& key);
   ~NcclGroup() override;
 
-  std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, std::int64_t deadline) override;
+  std::unique_ptr<sdk::Op> prepare(std::span<const sdk::OpSpec> ops, sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<sdk::TransportError> error() override;
   /// The communicator lets go of memory that is to be freed.
@@ -52,14 +52,14 @@ class NcclGroup final : public sdk::Group {
   /// Waits until the stream has all of the previous launch.
   void await_launched(std::unique_lock<std::mutex>& lock);
   /// Runs stages of the group's own and waits for them.
-  void run(std::vector<Stage> stages, const std::string& what, std::int64_t deadline);
+  void run(std::vector<Stage> stages, const std::string& what, sdk::Deadline deadline);
   /// The only other member that the ops concern.
   [[nodiscard]] std::optional<std::uint32_t> peer_of(std::span<const sdk::OpSpec> ops) const;
-  void agree(const sdk::OpSpec& op, std::int64_t deadline);
+  void agree(const sdk::OpSpec& op, sdk::Deadline deadline);
   /// Checks that the op's memory is the device's, and registers it with the communicator.
-  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, std::int64_t deadline);
-  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, std::int64_t deadline);
-  void register_memory(const Memories::Memory& memory, std::int64_t deadline);
+  void check_buffers(const sdk::OpSpec& op, std::uint64_t scratch_bytes, sdk::Deadline deadline);
+  void check_buffer(const sdk::OpSpec& op, const sdk::Buffer& buffer, sdk::Deadline deadline);
+  void register_memory(const Memories::Memory& memory, sdk::Deadline deadline);
 
   const NcclTransportState& state_;
   const Device& device_;

@@ -10,7 +10,7 @@ using sdk::TransportError;
 
 namespace {
 
-constexpr std::int64_t max_end_wait = 10'000'000'000;
+constexpr std::chrono::seconds max_end_wait(10);
 
 }  // namespace
 
@@ -30,9 +30,9 @@ Launch::~Launch() {
 }
 
 void Launch::await_end(std::unique_lock<std::mutex>& lock) {
-  const std::int64_t latest = sdk::steady_now() + max_end_wait;
+  const sdk::Deadline latest = sdk::Deadline::now() + max_end_wait;
   for (std::uint32_t round = 0; !has_ended(); ++round) {
-    if (sdk::steady_now() >= latest) {
+    if (latest.passed()) {
       group_.state_.log.warning(what_ + " is freed, and the device has not ended it");
       break;
     }
@@ -66,12 +66,12 @@ void Launch::or_fail(const Act& act) {
   }
 }
 
-void Launch::begin(std::int64_t deadline) {
+void Launch::begin(sdk::Deadline deadline) {
   timeout_.reset();
   launch(group_.stream_->get(), deadline);
 }
 
-void Launch::begin_after(CUstream queue, std::int64_t deadline) {
+void Launch::begin_after(CUstream queue, sdk::Deadline deadline) {
   or_fail([&] {
     mark_turn(queue);
     const Cuda& cuda = group_.device_.cuda();
@@ -80,10 +80,10 @@ void Launch::begin_after(CUstream queue, std::int64_t deadline) {
   begin(deadline);
 }
 
-void Launch::begin_in(CUstream queue, std::int64_t timeout) {
+void Launch::begin_in(CUstream queue, std::chrono::nanoseconds timeout) {
   or_fail([&] { mark_turn(queue); });
   timeout_ = timeout;
-  launch(queue, INT64_MAX);
+  launch(queue, sdk::Deadline::never());
 }
 
 void Launch::join(CUstream queue) {
@@ -101,7 +101,7 @@ void Launch::mark_turn(CUstream queue) {
   check(cuda, cuda.event_record(turn_->get(), queue), what_);
 }
 
-void Launch::launch(CUstream stream, std::int64_t deadline) {
+void Launch::launch(CUstream stream, sdk::Deadline deadline) {
   if (group_.last_ != nullptr && group_.last_ != this) {
     group_.last_->join(stream);  // a group's ops begin in one order, whatever their queues
   }
@@ -162,12 +162,11 @@ Launch::State Launch::advance() {
   if (state_ == State::launching && result == ncclSuccess) {
     issue();
   }
-  const std::int64_t now = sdk::steady_now();
   if (timeout_ && group_.device_.cuda().event_query(turn_->get()) == CUDA_SUCCESS) {
-    deadline_ = sdk::deadline_after(now, *timeout_);
+    deadline_ = sdk::Deadline::now() + *timeout_;
     timeout_.reset();
   }
-  if (now >= deadline_) {
+  if (deadline_.passed()) {
     fail_late();
   }
   return state_;

@@ -35,11 +35,11 @@ class Launch {
   // REQUIRE: the group's lock is held and the device is current. A failure fails the group and throws TransportError.
 
   /// In the group's own stream. REQUIRES, as the others: the group's previous launch is in its stream.
-  void begin(std::int64_t deadline);
+  void begin(sdk::Deadline deadline);
   /// The same, once the work is done that the queue has.
-  void begin_after(CUstream queue, std::int64_t deadline);
-  /// In the queue. The deadline is `timeout` nanoseconds after the queue has come to the launch.
-  void begin_in(CUstream queue, std::int64_t timeout);
+  void begin_after(CUstream queue, sdk::Deadline deadline);
+  /// In the queue. The deadline is `timeout` after the queue has come to the launch.
+  void begin_in(CUstream queue, std::chrono::nanoseconds timeout);
   /// Work given to the queue from now on comes after the launch.
   void join(CUstream queue);
   /// Updates the state and returns it.
@@ -56,7 +56,7 @@ class Launch {
   template <class Act>
   void or_fail(const Act& act);
   void mark_turn(CUstream queue);
-  void launch(CUstream stream, std::int64_t deadline);
+  void launch(CUstream stream, sdk::Deadline deadline);
   void issue();
   void record();
   [[nodiscard]] bool has_ended();
@@ -71,8 +71,8 @@ class Launch {
   std::uint64_t wire_bytes_;
   std::unique_ptr<Owned<CUevent>> event_;
   std::unique_ptr<Owned<CUevent>> turn_;  ///< the queue has come to the launch; made when there is one
-  std::int64_t deadline_ = INT64_MAX;
-  std::optional<std::int64_t> timeout_;  ///< until the queue has come to the launch
+  sdk::Deadline deadline_;
+  std::optional<std::chrono::nanoseconds> timeout_;  ///< until the queue has come to the launch
   State state_ = State::idle;
 };
 

@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 namespace shardrun::nccl_transport {
 namespace {

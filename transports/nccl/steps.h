@@ -2,7 +2,7 @@
 
 #include <nccl.h>
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <cstddef>
 #include <cstdint>

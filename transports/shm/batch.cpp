@@ -46,7 +46,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  void start(void*, std::int64_t deadline) override {
+  void start(void*, sdk::Deadline deadline) override {
     if (is_on_worker_) {
       group_.worker().reset(*this);  // forget the earlier run, on whichever thread this one runs
     }
@@ -70,8 +70,10 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
       continue_on_worker();
     }
   }
-  bool test() override { return is_on_worker_ ? group_.worker().test(*this) : advance_on_caller(0); }
-  bool wait(std::int64_t deadline) override {
+  bool test() override {
+    return is_on_worker_ ? group_.worker().test(*this) : advance_on_caller(sdk::Deadline::past());
+  }
+  bool wait(sdk::Deadline deadline) override {
     return is_on_worker_ ? group_.wait(*this, deadline) : advance_on_caller(deadline);
   }
   std::optional<shardrun::sdk::OpTimes> times() const override {
@@ -101,7 +103,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     group_.start(*this, deadline_);
   }
 
-  void run(std::int64_t) override {
+  void run(sdk::Deadline) override {
     const bool is_done = advance(deadline_);
     group_.running().on_worker.fetch_sub(1);
     if (!is_done) {
@@ -110,14 +112,14 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(transfers_.front().op); }
 
-  bool advance_on_caller(std::int64_t until) {
+  bool advance_on_caller(sdk::Deadline until) {
     if (is_complete_) {
       return true;
     }
     Batch*& on_caller = group_.running().on_caller;
     try {
       is_complete_ = group_.on_caller(
-          until, deadline_, [&](std::int64_t latest) { return advance(latest); }, [this] { return past_deadline(); });
+          until, deadline_, [&](sdk::Deadline latest) { return advance(latest); }, [this] { return past_deadline(); });
     } catch (const TransportError&) {
       on_caller = nullptr;
       throw;
@@ -128,7 +130,7 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
     return is_complete_;
   }
 
-  bool advance(std::int64_t until) {
+  bool advance(sdk::Deadline until) {
     const auto needs = [this](std::uint32_t member) {
       return std::any_of(transfers_.begin(), transfers_.end(), [&](const PeerTransfer& transfer) {
         return !transfer.is_done() && transfer.op.peer == member;
@@ -298,8 +300,8 @@ class Batch final : public shardrun::sdk::Op, private Worker::Task {
   bool is_on_worker_ = false;
   bool are_sends_posted_ = false;
   bool is_complete_ = false;  ///< only on the caller's thread
-  std::int64_t deadline_ = 0;
-  Control::NextCheck next_check_ = 0;
+  sdk::Deadline deadline_;
+  Control::NextCheck next_check_ = sdk::Deadline::past();
 };
 
 std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops) {

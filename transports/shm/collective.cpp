@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 #include <vector>
 
 #include "transports/shm/group.h"
@@ -25,7 +25,7 @@ using shardrun::sdk::Block;
 
 class Collective final : public shardrun::sdk::Op, private Worker::Task {
  public:
-  Collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline)
+  Collective(ShmGroup& group, const OpSpec& op, sdk::Deadline deadline)
       : group_(group),
         control_(group.control()),
         op_(op),
@@ -61,7 +61,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     }
   }
 
-  void start(void*, std::int64_t deadline) override {
+  void start(void*, sdk::Deadline deadline) override {
     group_.check();  // in a failed group an earlier run may not have ended
     step_ = 0;
     has_entered_ = false;
@@ -81,10 +81,10 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     if (in_background_) {
       return group_.worker().test(*this);
     }
-    return advance_on_caller(0);
+    return advance_on_caller(sdk::Deadline::past());
   }
 
-  bool wait(std::int64_t deadline) override {
+  bool wait(sdk::Deadline deadline) override {
     if (in_background_) {
       return group_.wait(*this, deadline);
     }
@@ -114,21 +114,21 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
     return offer;
   }
 
-  void run(std::int64_t) override {
+  void run(sdk::Deadline) override {
     if (!advance(deadline_)) {
       throw past_deadline();
     }
   }
   [[nodiscard]] std::string what() const override { return shardrun::sdk::describe(op_); }
 
-  bool advance_on_caller(std::int64_t until) {
+  bool advance_on_caller(sdk::Deadline until) {
     return step_ == steps_ || group_.on_caller(
-                                  until, deadline_, [&](std::int64_t latest) { return advance(latest); },
+                                  until, deadline_, [&](sdk::Deadline latest) { return advance(latest); },
                                   [this] { return past_deadline(); });
   }
 
   /// Runs the remaining steps. Returns false where `until` passed first; a later call continues.
-  bool advance(std::int64_t until) {
+  bool advance(sdk::Deadline until) {
     while (step_ < steps_) {
       if (!has_entered_) {
         if (!wait_for([this] { return may_enter(); }, until)) {
@@ -147,7 +147,7 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   }
 
   template <class Ready>
-  bool wait_for(const Ready& ready, std::int64_t until) {
+  bool wait_for(const Ready& ready, sdk::Deadline until) {
     // Without a root every member is needed: none completes before all have done their part.
     const auto needs = [this](std::uint32_t m) {
       return all_read_all_ || (waits_for(m) && !has_reached(m, awaited()));
@@ -458,13 +458,13 @@ class Collective final : public shardrun::sdk::Op, private Worker::Task {
   std::uint32_t step_count_before_ = 0;
   std::uint64_t first_number_ = 0;  ///< steps of all earlier runs
   std::uint64_t seen_ = 0;          ///< the step that all members waited for are known to have entered
-  std::int64_t deadline_ = 0;
-  Control::NextCheck next_check_ = 0;
+  sdk::Deadline deadline_;
+  Control::NextCheck next_check_ = sdk::Deadline::past();
 };
 
 }  // namespace
 
-std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op, sdk::Deadline deadline) {
   return std::make_unique<Collective>(group, op, deadline);
 }
 

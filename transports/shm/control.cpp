@@ -21,7 +21,7 @@ namespace shardrun::shm_transport {
 namespace {
 
 /// A wakeup is lost where the process that should send it ends first. So a sleeping thread checks this often.
-constexpr std::int64_t check_interval_ns = 20'000'000;
+constexpr std::chrono::milliseconds check_interval(20);
 
 /// Limit on all yields before a sleep, plus one tick of the coarse clock. Members that run the same op need less.
 constexpr std::int64_t yielding_ns = 5'000'000;
@@ -253,25 +253,26 @@ void Control::pause() noexcept {
 
 bool Control::Yielding::yield() noexcept {
   if (count_ == 0) {
-    until_ = std::min(until_, coarse_now() + coarse_tick() + yielding_ns);
+    end_ = coarse_now() + std::min(until_.left().count(), coarse_tick() + yielding_ns);
   }
   if (count_++ == control_.yields_) {
     return false;
   }
   sched_yield();
-  return coarse_now() < until_;
+  return coarse_now() < end_;
 }
 
-void Control::sleep(std::uint32_t seen, std::int64_t deadline) const noexcept {
-  const std::int64_t left = std::clamp<std::int64_t>(deadline - host_.now(), 0, check_interval_ns);
-  const timespec timeout{.tv_sec = 0, .tv_nsec = left};
+void Control::sleep(std::uint32_t seen, sdk::Deadline deadline) const noexcept {
+  const std::chrono::nanoseconds left =
+      std::clamp<std::chrono::nanoseconds>(deadline - host_.now(), {}, check_interval);
+  const timespec timeout{.tv_sec = 0, .tv_nsec = left.count()};
   futex(header_->wakeups, FUTEX_WAIT, seen, &timeout);
 }
 
 void Control::await_untouched() noexcept {
   for (std::uint32_t m = 0; m < size(); ++m) {
     const auto is_at_work = [&] { return m != rank() && member(m).touching.load() != 0; };
-    for (Yielding yielding(*this, INT64_MAX); is_at_work() && yielding.yield();) {
+    for (Yielding yielding(*this, sdk::Deadline::never()); is_at_work() && yielding.yield();) {
     }
     const auto is_other = [&](std::uint32_t other) { return other == m; };
     while (is_at_work() && !first_gone(is_other)) {
@@ -283,11 +284,11 @@ void Control::await_untouched() noexcept {
 }
 
 bool Control::is_time_to_check(NextCheck& next_check) const noexcept {
-  const std::int64_t now = host_.now();
+  const sdk::Deadline now = host_.now();
   if (now < next_check) {
     return false;
   }
-  next_check = now + check_interval_ns;
+  next_check = now + check_interval;
   return true;
 }
 

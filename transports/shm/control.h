@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 #include <string>
 #include <vector>
 
@@ -214,17 +214,17 @@ class Control {
   using Needs = std::function<bool(std::uint32_t member)>;
   [[nodiscard]] static bool everyone(std::uint32_t) noexcept { return true; }
 
-  /// When a caller that only polls checks the other members again. Nanoseconds of the host's clock.
-  using NextCheck = std::int64_t;
+  /// When a caller that only polls checks the other members again, by the host's clock.
+  using NextCheck = sdk::Deadline;
 
   /// Waits until `ready()`, which uses sequentially consistent loads. Spins, then yields, then sleeps on the futex.
-  /// Returns false once `deadline` has passed. A deadline of 0 or less only polls. Throws
+  /// Returns false once `deadline` has passed. Deadline::past() only polls. Throws
   /// - SR_ABORTED where the job is to end, `cancelled` is set, or a needed member has failed;
   /// - SR_PEER_LOST where the process of a needed member has ended.
   template <class Ready>
-  [[nodiscard]] bool wait(std::int64_t deadline, NextCheck& next_check, const std::atomic<bool>& cancelled,
+  [[nodiscard]] bool wait(sdk::Deadline deadline, NextCheck& next_check, const std::atomic<bool>& cancelled,
                           const Needs& needs, const Ready& ready) {
-    if (deadline <= 0) {
+    if (deadline == sdk::Deadline::past()) {
       return ready() || (is_time_to_check(next_check) && is_ready_after_all(cancelled, needs, ready));
     }
     Yielding yielding(*this, deadline);
@@ -260,17 +260,18 @@ class Control {
   /// yield costs a whole time slice.
   class Yielding {
    public:
-    Yielding(const Control& control, std::int64_t deadline) noexcept : control_(control), until_(deadline) {}
+    Yielding(const Control& control, sdk::Deadline deadline) noexcept : control_(control), until_(deadline) {}
     /// Returns false once the limit is reached.
     [[nodiscard]] bool yield() noexcept;
 
    private:
     const Control& control_;
-    std::int64_t until_;
+    sdk::Deadline until_;
+    std::int64_t end_ = 0;  ///< by the coarse clock; set by the first yield
     int count_ = 0;
   };
   void wake() noexcept;
-  void sleep(std::uint32_t seen, std::int64_t deadline) const noexcept;
+  void sleep(std::uint32_t seen, sdk::Deadline deadline) const noexcept;
   /// Limits how often a poll checks the members: each check is a system call.
   [[nodiscard]] bool is_time_to_check(NextCheck& next_check) const noexcept;
 

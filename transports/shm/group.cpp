@@ -77,7 +77,7 @@ std::shared_ptr<std::byte> ShmGroup::memory_of(std::uint32_t member, const Memor
   }
 }
 
-Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, std::int64_t deadline) {
+Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadline) {
   publish(op, offer);
   barrier(op, deadline);
   Agreed agreed;
@@ -106,7 +106,7 @@ Agreed ShmGroup::agree(const OpSpec& op, const Offer& offer, std::int64_t deadli
   return agreed;
 }
 
-void ShmGroup::barrier(const OpSpec& op, std::int64_t deadline) {
+void ShmGroup::barrier(const OpSpec& op, sdk::Deadline deadline) {
   const std::uint64_t number = ++barriers_;
   control_.preparing(control_.rank()).reached.store(number);
   control_.notify();
@@ -119,7 +119,7 @@ void ShmGroup::barrier(const OpSpec& op, std::int64_t deadline) {
     }
     return true;
   };
-  Control::NextCheck next_check = 0;
+  Control::NextCheck next_check = sdk::Deadline::past();
   if (control_.wait(deadline, next_check, cancelled_, Control::everyone, all_arrived)) {
     return;
   }
@@ -222,7 +222,7 @@ std::optional<std::string> ShmGroup::difference_of_others(const OpSpec& op) cons
   return std::nullopt;
 }
 
-std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops, std::int64_t deadline) {
+std::unique_ptr<shardrun::sdk::Op> ShmGroup::prepare(std::span<const OpSpec> ops, sdk::Deadline deadline) {
   check();
   try {
     return shardrun::sdk::find_opcode(ops[0].opcode)->collective ? make_collective(*this, ops[0], deadline)

@@ -7,8 +7,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -115,7 +115,8 @@ class ShmGroup final : public shardrun::sdk::Group {
   ShmGroup(ShmTransportState& state, const GroupSpec& spec);
   ~ShmGroup() override = default;
 
-  [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override;
+  [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> prepare(std::span<const OpSpec> ops,
+                                                           sdk::Deadline deadline) override;
   void abort(std::string_view reason) noexcept override { fail({SR_ABORTED, std::string(reason)}); }
   [[nodiscard]] std::optional<TransportError> error() override { return worker_.failure(); }
 
@@ -136,22 +137,22 @@ class ShmGroup final : public shardrun::sdk::Group {
 
   // As Worker's. A running task ends itself at its deadline, since it knows which members it waits for. The worker ends
   // a queued task a little later.
-  void start(Worker::Task& task, std::int64_t deadline) { worker_.start(task, deadline); }
-  [[nodiscard]] bool wait(Worker::Task& task, std::int64_t deadline) { return worker_.wait(task, deadline); }
+  void start(Worker::Task& task, sdk::Deadline deadline) { worker_.start(task, deadline); }
+  [[nodiscard]] bool wait(Worker::Task& task, sdk::Deadline deadline) { return worker_.wait(task, deadline); }
   [[nodiscard]] shardrun::sdk::OpTimes times(const Worker::Task& task) { return worker_.times(task); }
 
   /// Runs an op on the caller's thread. A failure there fails the group too. `advance(until)` returns whether the op is
   /// complete. Returns false where `until` passed before the op's deadline `own`. Past `own` throws
   /// `past_deadline()`, which names the missing members. Throws TransportError.
   template <class Advance, class PastDeadline>
-  [[nodiscard]] bool on_caller(std::int64_t until, std::int64_t own, const Advance& advance,
+  [[nodiscard]] bool on_caller(sdk::Deadline until, sdk::Deadline own, const Advance& advance,
                                const PastDeadline& past_deadline) {
     check();
     try {
       if (advance(std::min(until, own))) {
         return true;
       }
-      if (shardrun::sdk::steady_now() < own) {
+      if (!own.passed()) {
         return false;
       }
       throw past_deadline();
@@ -180,11 +181,11 @@ class ShmGroup final : public shardrun::sdk::Group {
 
   /// Exchanges descriptions of the op with all members. On return every member has mapped the memory that it reads.
   /// Throws TransportError{SR_INVALID} on all members if their descriptions do not match.
-  [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, std::int64_t deadline);
+  [[nodiscard]] Agreed agree(const OpSpec& op, const Offer& offer, sdk::Deadline deadline);
 
  private:
   /// Waits until every member has called it as often.
-  void barrier(const OpSpec& op, std::int64_t deadline);
+  void barrier(const OpSpec& op, sdk::Deadline deadline);
   void publish(const OpSpec& op, const Offer& offer);
   /// REQUIRES: every member has published.
   [[nodiscard]] Agreed collect(const OpSpec& op);
@@ -203,7 +204,7 @@ class ShmGroup final : public shardrun::sdk::Group {
 };
 
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_collective(ShmGroup& group, const OpSpec& op,
-                                                                 std::int64_t deadline);
+                                                                 sdk::Deadline deadline);
 [[nodiscard]] std::unique_ptr<shardrun::sdk::Op> make_batch(ShmGroup& group, std::span<const OpSpec> ops);
 
 }  // namespace shardrun::shm_transport

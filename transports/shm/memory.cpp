@@ -1,7 +1,7 @@
 #include "transports/shm/memory.h"
 
 #include <fcntl.h>
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 #include <sys/stat.h>
 
 #include <mutex>
-#include <shardrun/sdk/lone_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include "transports/shm/group.h"

@@ -52,7 +52,7 @@ Socket listen_for(const sdk::Config& config) {
 /// Where `member` listens; nothing where it has not published that yet.
 std::optional<std::string> published_by(const sdk::Config& config, const std::string& name, std::uint32_t member) {
   try {
-    return config.host.store_get(name + std::to_string(member), sdk::steady_now() + store_wait.count());
+    return config.host.store_get(name + std::to_string(member), sdk::Deadline::now() + store_wait);
   } catch (const TransportError& error) {
     if (error.status() != SR_TIMEOUT) {
       throw;
@@ -126,11 +126,8 @@ std::size_t Mesh::try_receive(std::uint32_t peer, std::span<const iovec> parts) 
   return passed_by([&] { return incoming_[peer]->receive(parts); });
 }
 
-void Mesh::wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline) {
-  const std::int64_t left = std::min(deadline - sdk::steady_now(), check_interval.count());
-  if (left <= 0) {
-    return;
-  }
+void Mesh::wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, sdk::Deadline deadline) {
+  const std::chrono::nanoseconds left = std::min(deadline.left(), check_interval);
   watched_.clear();
   for (const auto& [peers, connections] : {std::pair(to, &outgoing_), std::pair(from, &incoming_)}) {
     for (const std::uint32_t peer : peers) {
@@ -138,7 +135,8 @@ void Mesh::wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t
       watched_.push_back({connection.descriptor(), connection.awaited(), 0});
     }
   }
-  (void)::poll(watched_.data(), watched_.size(), static_cast<int>((left + 999'999) / 1'000'000));
+  (void)::poll(watched_.data(), watched_.size(),
+               static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
 }
 
 }  // namespace shardrun::tcp_transport

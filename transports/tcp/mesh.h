@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/link_group.hpp>
+#include <shardrun/sdk/transport/link_group.hpp>
 #include <shardrun/sdk/transport.hpp>
 
 #include <poll.h>
@@ -15,8 +15,8 @@
 
 namespace shardrun::tcp_transport {
 
-/// The link of a group (sdk/two_function_transport.hpp): two connections between each two members, one for each
-/// direction. Its functions throw TransportError{SR_PEER_LOST} where a connection has broken.
+/// The link of a group (sdk/transport/two_function_transport.hpp): two connections between each two members, one for
+/// each direction. Its functions throw TransportError{SR_PEER_LOST} where a connection has broken.
 class Mesh {
  public:
   [[nodiscard]] static std::vector<sdk::Option> options();
@@ -27,7 +27,7 @@ class Mesh {
 
   [[nodiscard]] std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);
   [[nodiscard]] std::size_t try_receive(std::uint32_t peer, std::span<const iovec> parts);
-  void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline);
+  void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, sdk::Deadline deadline);
 
  private:
   Rendezvous::Connections outgoing_;

@@ -1,4 +1,4 @@
-#include <shardrun/sdk/two_function_transport.hpp>
+#include <shardrun/sdk/transport/two_function_transport.hpp>
 
 #include <cstdint>
 #include <map>

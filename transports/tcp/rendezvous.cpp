@@ -30,7 +30,7 @@ constexpr milliseconds accept_pause(20);
 /// Connections accepted at a time. A flood of them must not starve the ones accepted before.
 constexpr int most_at_a_time = 32;
 
-std::int64_t in(nanoseconds time) { return sdk::steady_now() + time.count(); }
+sdk::Deadline in(nanoseconds time) { return sdk::Deadline::now() + time; }
 
 std::string message_of(int error) { return std::generic_category().message(error); }
 
@@ -130,7 +130,7 @@ void Rendezvous::require_time() {
     throw TransportError(SR_ABORTED, "the job ends");
   }
   const sdk::GroupSpec& group = settings_.group;
-  if (sdk::steady_now() < group.deadline) {
+  if (!group.deadline.passed()) {
     return;
   }
   std::uint32_t missing = 0;
@@ -152,8 +152,8 @@ void Rendezvous::require_time() {
 /// Waits until a socket is ready, or it is time for the next check.
 void Rendezvous::wait() {
   std::vector<pollfd> watched;
-  std::int64_t until = std::min(settings_.group.deadline, in(stop_check_interval));
-  if (sdk::steady_now() >= accept_after_) {
+  sdk::Deadline until = std::min(settings_.group.deadline, in(stop_check_interval));
+  if (accept_after_.passed()) {
     watched.push_back({listener_.get(), POLLIN, 0});
   } else {
     until = std::min(until, accept_after_);
@@ -170,9 +170,8 @@ void Rendezvous::wait() {
       until = std::min(until, attempt.next);
     }
   }
-  const std::int64_t left = std::max<std::int64_t>(0, until - sdk::steady_now());
   // Rounded up. Otherwise the last millisecond would be polled in a busy loop.
-  (void)::poll(watched.data(), watched.size(), static_cast<int>((left + 999'999) / 1'000'000));
+  (void)::poll(watched.data(), watched.size(), static_cast<int>(std::chrono::ceil<milliseconds>(until.left()).count()));
 }
 
 void Rendezvous::attempt(Attempt& attempt) {
@@ -207,7 +206,7 @@ void Rendezvous::attempt(Attempt& attempt) {
 }
 
 void Rendezvous::begin(Attempt& attempt) {
-  if (sdk::steady_now() < attempt.next) {
+  if (!attempt.next.passed()) {
     return;
   }
   attempt.begun = in(nanoseconds(0));
@@ -258,7 +257,7 @@ void Rendezvous::try_again(Attempt& attempt, const std::string& why) {
 
 /// Accepts the connections that wait at the listener.
 void Rendezvous::accept_connections() {
-  for (int accepted = 0; accepted < most_at_a_time && sdk::steady_now() >= accept_after_; ++accepted) {
+  for (int accepted = 0; accepted < most_at_a_time && accept_after_.passed(); ++accepted) {
     Socket socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return;
@@ -314,7 +313,7 @@ bool Rendezvous::advance(Incoming& incoming) {
 }
 
 void Rendezvous::advance_incoming() {
-  const std::int64_t oldest = in(-handshake_limit);
+  const sdk::Deadline oldest = in(-handshake_limit);
   std::deque<Incoming> remaining;
   for (Incoming& incoming : pending_) {
     if (incoming.accepted < oldest) {

@@ -57,8 +57,8 @@ class Rendezvous {
     Endpoint to;
     Socket socket;                           ///< until it is connected
     std::unique_ptr<Connection> connection;  ///< from then on
-    std::int64_t begun = 0;
-    std::int64_t next = 0;  ///< when to connect, where neither is set
+    sdk::Deadline begun;
+    sdk::Deadline next = sdk::Deadline::past();  ///< when to connect, where neither is set
     int failures = 0;
     std::string why;  ///< why the last one failed
   };
@@ -66,7 +66,7 @@ class Rendezvous {
   struct Incoming {
     std::unique_ptr<Connection> connection;
     std::shared_ptr<std::uint32_t> member;  ///< that it says it is, and is once it is proven
-    std::int64_t accepted = 0;
+    sdk::Deadline accepted;
   };
 
   [[nodiscard]] std::string identity(std::uint32_t from, std::uint32_t to, const std::string& ends) const;
@@ -91,7 +91,7 @@ class Rendezvous {
   tls::Context client_;
   tls::Context server_;
   Socket listener_;
-  std::int64_t accept_after_ = 0;  ///< set where no descriptor was free for another connection
+  sdk::Deadline accept_after_ = sdk::Deadline::past();  ///< set where no descriptor was free for another connection
   std::deque<Attempt> attempts_;
   std::deque<Incoming> pending_;  ///< oldest first
   Met met_;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 #include <string_view>
 #include <utility>
 

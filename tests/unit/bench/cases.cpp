@@ -1,5 +1,5 @@
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 // How the cpu's kernels round to bfloat16 and float16, bit for bit.
 
-#include <shardrun/sdk/half.hpp>
+#include <shardrun/sdk/transport/half.hpp>
 
 #include <cstring>
 #include <vector>

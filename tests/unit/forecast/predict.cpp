@@ -3,7 +3,7 @@
 #include "core/forecast/predict.h"
 
 #include <numeric>
-#include <shardrun/sdk/pipeline.hpp>
+#include <shardrun/sdk/strategy/pipeline.hpp>
 
 #include "core/forecast/timeline.h"
 #include "core/partition/partition.h"

@@ -3,7 +3,7 @@
 #include "core/forecast/timeline.h"
 
 #include <functional>
-#include <shardrun/sdk/pipeline.hpp>
+#include <shardrun/sdk/strategy/pipeline.hpp>
 
 #include "tests/support/catch.h"
 

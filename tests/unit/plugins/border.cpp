@@ -66,7 +66,7 @@ TEST_CASE("what a transport says comes back from its C form as it was", "[sdk]")
 }
 
 TEST_CASE("groups come back from their C form as they were", "[sdk]") {
-  const GroupSpec group = {.rank = 1, .members = {4, 2}, .name = "data", .id = 3, .deadline = 5};
+  const GroupSpec group = {.rank = 1, .members = {4, 2}, .name = "data", .id = 3, .deadline = Deadline::past()};
 
   CHECK(detail::read(detail::write(group)) == group);
 }
@@ -88,7 +88,7 @@ TEST_CASE("the configuration of a rank comes back from its C form as it was", "[
                         .job = "j",
                         .address = "a",
                         .options = {},
-                        .deadline = 5,
+                        .deadline = Deadline::past(),
                         .machines = {6, 7},
                         .secret = std::array<std::uint8_t, 32>{8},
                         .host = TransportHost(&raw_host)};
@@ -102,7 +102,7 @@ TEST_CASE("the configuration of a rank comes back from its C form as it was", "[
   CHECK(config.job == "j");
   CHECK(config.address == "a");
   CHECK(config.options.integer("depth") == 5);
-  CHECK(config.deadline == 5);
+  CHECK(config.deadline == Deadline::past());
   CHECK(config.machines == given.machines);
   CHECK(config.secret == given.secret);
   CHECK(config.host.raw() == &raw_host);

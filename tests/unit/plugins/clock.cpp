@@ -1,4 +1,4 @@
-#include <shardrun/sdk/clock.hpp>
+#include <shardrun/sdk/transport/clock.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -134,7 +134,27 @@ TEST_CASE("deadlines keep their remaining time across the border", "[sdk]") {
 }
 
 TEST_CASE("waits are cut into slices of half the longest gap, and a passed deadline leaves none", "[sdk]") {
-  CHECK(slice_until(INT64_MAX) == longest_gap / 2);
-  CHECK(slice_until(steady_now() - 1) == std::chrono::nanoseconds(0));
-  CHECK(slice_until(INT64_MIN) == std::chrono::nanoseconds(0));
+  constexpr std::chrono::nanoseconds none{};
+  CHECK(Deadline::never().slice() == longest_gap / 2);
+  CHECK((Deadline::now() + std::chrono::hours(1)).slice() == longest_gap / 2);
+  CHECK(Deadline::now().slice() == none);
+  CHECK(Deadline::past().slice() == none);
+}
+
+TEST_CASE("a deadline has passed from its time on", "[sdk]") {
+  CHECK(Deadline::past().passed());
+  CHECK(Deadline::now().passed());
+  CHECK_FALSE((Deadline::now() + std::chrono::hours(1)).passed());
+  CHECK_FALSE(Deadline::never().passed());
+  CHECK(Deadline::never().left() == std::chrono::nanoseconds::max());
+  CHECK(Deadline::now() + std::chrono::nanoseconds::max() == Deadline::never());
+}
+
+TEST_CASE("deadlines that are long ago or never are the same in the C interface", "[sdk]") {
+  CHECK(Deadline::never().to_border() == INT64_MAX);
+  CHECK(Deadline::past().to_border() == 0);
+  CHECK(Deadline::from_border(INT64_MAX) == Deadline::never());
+  for (const std::int64_t past : {std::int64_t{0}, std::int64_t{-1}, INT64_MIN}) {
+    CHECK(Deadline::from_border(past) == Deadline::past());
+  }
 }

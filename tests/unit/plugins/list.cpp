@@ -1,4 +1,4 @@
-#include <shardrun/sdk/glob.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
 
 #include <algorithm>
 #include <filesystem>

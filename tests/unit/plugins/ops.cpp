@@ -1,5 +1,6 @@
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/validate.hpp>
 
 #include <cstring>
 #include <limits>

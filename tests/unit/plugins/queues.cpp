@@ -1,6 +1,6 @@
-#include <shardrun/sdk/queue.hpp>
-#include <shardrun/sdk/two_function_transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/queue.hpp>
+#include <shardrun/sdk/transport/two_function_transport.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -118,20 +118,20 @@ class CountingTask final : public Worker::Task {
   int runs = 0;
 
  private:
-  void run(std::int64_t) override { ++runs; }
+  void run(Deadline) override { ++runs; }
   [[nodiscard]] std::string what() const override { return "a queued job"; }
 };
 
 class DeadlineTask final : public Worker::Task {
  public:
-  std::int64_t deadline = 0;
+  Deadline deadline;
 
  private:
-  void run(std::int64_t given) override { deadline = given; }
+  void run(Deadline given) override { deadline = given; }
   [[nodiscard]] std::string what() const override { return "a job with a deadline"; }
 };
 
-std::int64_t from_now(std::int64_t ns) { return steady_now() + ns; }
+constexpr std::chrono::nanoseconds no_timeout = std::chrono::nanoseconds::max();
 
 }  // namespace
 
@@ -142,15 +142,15 @@ TEST_CASE("a task started in a queue runs when the queue reaches it, and later t
   CountingTask first;
   CountingTask second;
   for (int round = 1; round <= 2; ++round) {
-    worker.start_in(Queue(queue.raw()), first, INT64_MAX);
+    worker.start_in(Queue(queue.raw()), first, no_timeout);
     worker.join(first, Queue(other.raw()));
-    worker.start(second, INT64_MAX);
+    worker.start(second, Deadline::never());
 
-    CHECK_FALSE(worker.wait(second, from_now(1'000'000)));
+    CHECK_FALSE(worker.wait(second, Deadline::now() + std::chrono::milliseconds(1)));
     CHECK_FALSE(worker.test(first));
     CHECK(other.opened.size() == static_cast<std::size_t>(round - 1));
     queue.advance();
-    CHECK(worker.wait(second, INT64_MAX));
+    CHECK(worker.wait(second, Deadline::never()));
     CHECK(worker.test(first));
     CHECK(first.runs == round);
     CHECK(other.opened.size() == static_cast<std::size_t>(round));
@@ -165,9 +165,9 @@ TEST_CASE("a task can be started again or freed while the queue's thread still m
   for (int task_number = 0; task_number < rounds; ++task_number) {
     CountingTask task;
     for (int round = 1; round <= 3; ++round) {
-      worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+      worker.start_in(Queue(queue.raw()), task, no_timeout);
       worker.join(task, Queue(queue.raw()));
-      REQUIRE(worker.wait(task, INT64_MAX));
+      REQUIRE(worker.wait(task, Deadline::never()));
       REQUIRE(task.runs == round);
     }
     worker.drop(task);
@@ -178,8 +178,8 @@ TEST_CASE("a queue does not wait for a task that has ended", "[sdk]") {
   Worker worker;
   ManualQueue queue;
   CountingTask task;
-  worker.start(task, INT64_MAX);
-  CHECK(worker.wait(task, INT64_MAX));
+  worker.start(task, Deadline::never());
+  CHECK(worker.wait(task, Deadline::never()));
 
   worker.join(task, Queue(queue.raw()));
 
@@ -192,7 +192,7 @@ TEST_CASE("after the worker fails queues go on, and a task can be freed before i
   other.awaited = 1;
   std::optional<Worker> worker(std::in_place);
   std::optional<CountingTask> task(std::in_place);
-  worker->start_in(Queue(queue.raw()), *task, INT64_MAX);
+  worker->start_in(Queue(queue.raw()), *task, no_timeout);
   worker->join(*task, Queue(other.raw()));
 
   worker->fail({SR_ABORTED, "given up"});
@@ -211,7 +211,7 @@ TEST_CASE("dropping a task before its queue reaches it fails the worker", "[sdk]
   ManualQueue queue;
   Worker worker;
   CountingTask task;
-  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+  worker.start_in(Queue(queue.raw()), task, no_timeout);
 
   worker.drop(task);
 
@@ -227,12 +227,12 @@ TEST_CASE("a worker answers other threads while it adds and opens gates", "[sdk]
   other.on_gate = [&] { gates += worker.is_busy() ? 1 : 0; };
   CountingTask task;
   CHECK_FALSE(worker.is_busy());
-  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+  worker.start_in(Queue(queue.raw()), task, no_timeout);
 
   worker.join(task, Queue(other.raw()));
   queue.advance();
 
-  CHECK(worker.wait(task, INT64_MAX));
+  CHECK(worker.wait(task, Deadline::never()));
   CHECK(gates == 2);
   CHECK_FALSE(worker.is_busy());
 }
@@ -245,10 +245,10 @@ TEST_CASE("a task that ends while a queue joins it leaves the queue's gate open"
   other.on_gate = [&] {
     if (other.gates == 0 && !queue.calls.empty()) {
       queue.advance();
-      CHECK(worker.wait(task, INT64_MAX));
+      CHECK(worker.wait(task, Deadline::never()));
     }
   };
-  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+  worker.start_in(Queue(queue.raw()), task, no_timeout);
 
   worker.join(task, Queue(other.raw()));
 
@@ -260,20 +260,20 @@ TEST_CASE("the timeout of a task in a queue begins when the queue reaches it", "
   ManualQueue queue;
   Worker worker;
   DeadlineTask task;
-  constexpr std::int64_t timeout = 1'000'000'000;
+  constexpr std::chrono::seconds timeout(1);
   worker.start_in(Queue(queue.raw()), task, timeout);
-  CHECK_FALSE(worker.wait(task, from_now(2'000'000)));
+  CHECK_FALSE(worker.wait(task, Deadline::now() + std::chrono::milliseconds(2)));
 
-  const std::int64_t before = steady_now();
+  const Deadline before = Deadline::now();
   queue.advance();
-  CHECK(worker.wait(task, INT64_MAX));
+  CHECK(worker.wait(task, Deadline::never()));
   CHECK(task.deadline >= before + timeout);
-  CHECK(task.deadline <= steady_now() + timeout);
+  CHECK(task.deadline <= Deadline::now() + timeout);
 
-  worker.start_in(Queue(queue.raw()), task, INT64_MAX);
+  worker.start_in(Queue(queue.raw()), task, no_timeout);
   queue.advance();
-  CHECK(worker.wait(task, INT64_MAX));
-  CHECK(task.deadline == INT64_MAX);
+  CHECK(worker.wait(task, Deadline::never()));
+  CHECK(task.deadline == Deadline::never());
 }
 
 TEST_CASE("a queue that refuses a call fails the worker", "[sdk]") {
@@ -282,7 +282,7 @@ TEST_CASE("a queue that refuses a call fails the worker", "[sdk]") {
   Worker worker;
   CountingTask task;
 
-  CHECK_THROWS_AS(worker.start_in(Queue(queue.raw()), task, INT64_MAX), TransportError);
+  CHECK_THROWS_AS(worker.start_in(Queue(queue.raw()), task, no_timeout), TransportError);
 
   CHECK_THAT(worker.failure()->what(), Contains("the device is lost"));
   worker.drop(task);
@@ -294,8 +294,8 @@ namespace {
 struct StreamLink {
   StreamLink(const Config&, const GroupSpec&, const Cancel&) {}
   static Props props() { return {.queue_kinds = 1U << SR_QUEUE_CUDA}; }
-  void send(std::uint32_t, const void*, std::size_t, std::int64_t) {}
-  void receive(std::uint32_t, void*, std::size_t, std::int64_t) {}
+  void send(std::uint32_t, const void*, std::size_t, Deadline) {}
+  void receive(std::uint32_t, void*, std::size_t, Deadline) {}
 };
 
 }  // namespace

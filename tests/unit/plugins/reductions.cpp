@@ -1,4 +1,4 @@
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-#include <shardrun/sdk/collectives.hpp>
-#include <shardrun/sdk/pipeline.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/strategy/pipeline.hpp>
 
 #include <algorithm>
 #include <cstring>

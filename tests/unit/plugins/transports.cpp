@@ -45,9 +45,7 @@ Transport opened_solo(MapHost& host) {
   return solo;
 }
 
-TransportGroup alone(Transport& transport) {
-  return transport.group({.members = {0}, .name = "data", .id = 1, .deadline = never});
-}
+TransportGroup alone(Transport& transport) { return transport.group({.members = {0}, .name = "data", .id = 1}); }
 
 sdk::OpSpec reduction(std::vector<float>& send, std::vector<float>& recv) {
   return {.opcode = SR_OP_ALL_REDUCE,

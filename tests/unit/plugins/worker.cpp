@@ -1,5 +1,5 @@
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -17,14 +17,14 @@ using Catch::Contains;
 
 namespace {
 
-constexpr std::int64_t never = INT64_MAX;
+constexpr Deadline never;
 
 class ActTask final : public Worker::Task {
  public:
   explicit ActTask(std::function<void()> act = [] {}) : act_(std::move(act)) {}
 
  private:
-  void run(std::int64_t) override { act_(); }
+  void run(Deadline) override { act_(); }
   [[nodiscard]] std::string what() const override { return "a job"; }
 
   std::function<void()> act_;
@@ -76,7 +76,7 @@ TEST_CASE("a wait that times out leaves the task running", "[sdk]") {
   ActTask job([&] { gate.pass(); });
   worker.start(job, never);
 
-  CHECK_FALSE(worker.wait(job, 0));
+  CHECK_FALSE(worker.wait(job, Deadline::past()));
   CHECK_FALSE(worker.test(job));
   gate.open();
   CHECK(worker.wait(job, never));
@@ -132,7 +132,7 @@ TEST_CASE("a task past its deadline fails the worker, even if it is still queued
   ActTask running([&] { gate.pass(); });
   ActTask queued;
   worker.start(running, never);
-  worker.start(queued, steady_now());
+  worker.start(queued, Deadline::now());
 
   const TransportError error = failure_of([&] { (void)worker.wait(queued, never); });
 
@@ -145,9 +145,9 @@ TEST_CASE("a task past its deadline fails the worker, even if it is still queued
 
 TEST_CASE("a task past its deadline gets time to say which rank it waits for", "[sdk]") {
   Worker worker;
-  const std::int64_t deadline = steady_now() + 1'000'000;
+  const Deadline deadline = Deadline::now() + std::chrono::milliseconds(1);
   ActTask running([&] {
-    while (steady_now() < deadline + 20'000'000) {
+    while (!(deadline + std::chrono::milliseconds(20)).passed()) {
       std::this_thread::yield();
     }
     throw TransportError(SR_TIMEOUT, "waiting for rank 3", 3);
@@ -231,9 +231,9 @@ namespace {
 
 /// A host whose clock is moved by waiting, and whose store waits until the deadline whatever happens.
 struct SlowHost {
-  std::int64_t clock = monotonic_now();  ///< later than all that steady_now() has left out
-  std::int64_t aborted_at = never;
-  std::int64_t set_at = never;
+  std::int64_t clock = monotonic_now();  ///< later than all that the clock of deadlines has left out
+  std::int64_t aborted_at = INT64_MAX;
+  std::int64_t set_at = INT64_MAX;
   std::int32_t early_status = SR_OK;  ///< what a wait ends with at once; SR_OK: it waits
 
   sr_transport_host raw = {sizeof(sr_transport_host), 0, this, now, aborted, nullptr, store_get, nullptr};
@@ -258,9 +258,9 @@ struct SlowHost {
   }
 };
 
-TransportError failure_of(const SlowHost& host, std::int64_t deadline) {
+TransportError failure_of(const SlowHost& host, Deadline deadline) {
   try {
-    (void)TransportHost(&host.raw).store_get("the key", from_border(deadline));
+    (void)TransportHost(&host.raw).store_get("the key", deadline);
   } catch (const TransportError& error) {
     return error;
   }
@@ -284,7 +284,7 @@ TEST_CASE("a wait for the store ends at its deadline", "[sdk]") {
   SlowHost host;
   const std::int64_t deadline = host.clock + 3'456'789'012;
 
-  const TransportError error = failure_of(host, deadline);
+  const TransportError error = failure_of(host, Deadline::from_border(deadline));
 
   CHECK(error.status() == SR_TIMEOUT);
   CHECK_THAT(error.what(), Contains("waited 345") && Contains("'the key'"));  // and not only the last slice

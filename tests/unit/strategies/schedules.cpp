@@ -1,6 +1,6 @@
 // The SDK's schedules as core proves and lays them out.
 
-#include <shardrun/sdk/pipeline.hpp>
+#include <shardrun/sdk/strategy/pipeline.hpp>
 
 #include <algorithm>
 #include <set>

@@ -175,7 +175,7 @@ TEST_CASE("nccl: connecting ends at its deadline, and an absent first member is 
                                                .members = {0, 1},
                                                .name = "alone",
                                                .id = 40 + here,  // so that they do not meet
-                                               .deadline = after(0.05)});
+                                               .deadline = sdk::Deadline::from_border(after(0.05))});
                }),
                Contains("connecting group alone: past the deadline") &&
                    Contains(here == 0 ? "while NCCL connects its 2 members" : "waiting for member 0 (rank 0)"));
@@ -216,7 +216,8 @@ TEST_CASE("nccl: the only visible device of a rank is used, whatever its number 
   set_gpus(1);
   CHECK(error_of([&] {
           Rank rank(host, "nccl", 3, 4);
-          (void)rank.transport().group({.rank = 0, .members = {3}, .name = "alone", .id = 1, .deadline = after(30)});
+          (void)rank.transport().group(
+              {.rank = 0, .members = {3}, .name = "alone", .id = 1, .deadline = sdk::Deadline::from_border(after(30))});
         }) == "nothing");
   set_gpus(4);
 }

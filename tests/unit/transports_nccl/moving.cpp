@@ -123,7 +123,7 @@ TEST_CASE("nccl: groups of fewer ranks have communicators of their own") {
                                                            .members = {first, first + 1},
                                                            .name = "pair",
                                                            .id = 5 + first,
-                                                           .deadline = after(30)});
+                                                           .deadline = sdk::Deadline::from_border(after(30))});
     plugins::TransportGroup all = rank.group();
     const DeviceFloats data(rank, std::vector<float>(4, 1.0F));
     const DeviceFloats of_all(rank, std::vector<float>(4, 1.0F));

@@ -1,6 +1,6 @@
 // What the transport does with kernels of its own: minima and maxima that keep NaN, and sums in order.
 
-#include <shardrun/sdk/half.hpp>
+#include <shardrun/sdk/transport/half.hpp>
 
 #include <cmath>
 #include <limits>

@@ -397,7 +397,10 @@ class ReflectingHost final : public SharedHost {
 /// What a member needs to be met.
 struct Member {
   Member(std::uint32_t rank, std::uint32_t members, double seconds)
-      : group{.rank = rank, .members = std::vector<std::uint32_t>(members), .name = "all", .deadline = after(seconds)},
+      : group{.rank = rank,
+              .members = std::vector<std::uint32_t>(members),
+              .name = "all",
+              .deadline = sdk::Deadline::from_border(after(seconds))},
         listener(listen_on("127.0.0.1")),
         address(own_end(listener).text()) {
     std::iota(group.members.begin(), group.members.end(), 0U);
@@ -590,7 +593,9 @@ TEST_CASE("tcp: a host that gives no secret is refused") {
   auto transport = plugins::Transport::load({SHARDRUN_BUILT_PLUGINS}, "tcp");
   transport.open({.world_size = 2, .local_world_size = 2, .job = "test", .address = "127.0.0.1"}, host);
   const std::vector<std::uint32_t> members = {0, 1};
-  CHECK_THAT(
-      error_of([&] { (void)transport.group({.members = members, .name = "all", .id = 1, .deadline = after(1)}); }),
-      Contains("gives no secret"));
+  CHECK_THAT(error_of([&] {
+               (void)transport.group(
+                   {.members = members, .name = "all", .id = 1, .deadline = sdk::Deadline::from_border(after(1))});
+             }),
+             Contains("gives no secret"));
 }

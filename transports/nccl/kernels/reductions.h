@@ -1,6 +1,6 @@
 #pragma once
 
-#include <shardrun/sdk/half.hpp>
+#include <shardrun/sdk/transport/half.hpp>
 
 #include <cstdint>
 

@@ -23,9 +23,9 @@
 /// change; every other exception fails the job.
 
 #include <shardrun/engine.h>
-#include <shardrun/sdk/array_calls.hpp>
+#include <shardrun/sdk/engine/array_calls.hpp>
 #include <shardrun/sdk/plugin.hpp>
-#include <shardrun/sdk/sharded_engine.hpp>
+#include <shardrun/sdk/engine/sharded_engine.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -157,10 +157,7 @@ struct EngineFactory {
 
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_engine_NAME.so.
 /// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
-#define SHARDRUN_EXPORT_ENGINE(Class, plugin_name, plugin_version, ...)                                           \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0,   \
-                                            SR_KIND_ENGINE,      plugin_name, plugin_version, "" __VA_ARGS__};    \
-  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                            \
-    using Factory = shardrun::sdk::detail::EngineFactory<Class>;                                                  \
-    return shardrun::sdk::detail::open_instance<Factory>(host, SR_KIND_ENGINE, &Factory::table(), error, plugin); \
-  }
+#define SHARDRUN_EXPORT_ENGINE(Class, plugin_name, plugin_version, ...)                                      \
+  SHARDRUN_EXPORT_PLUGIN(shardrun::sdk::detail::EngineFactory<Class>, SR_KIND_ENGINE,                        \
+                         &shardrun::sdk::detail::EngineFactory<Class>::table(), plugin_name, plugin_version, \
+                         "" __VA_ARGS__)

@@ -13,26 +13,25 @@
 ///
 /// A class has at least one of these functions:
 ///
-///     Value loss(const ModelJob& job, Function& f) const;    // trained; the class declares the kinds of data that it
-///     takes:
+///     Value loss(const ModelJob& job, Function& f) const;    // trained; the class says which kinds of data it takes:
 ///                                                            // static constexpr std::uint32_t data = SR_DATA_TOKENS;
 ///     Loss loss(const ModelJob& job, Function& f) const;     // the same, with a denominator of its own
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
 ///     void predict(const ModelJob& job, Function& f) const;  // sampled
 ///
-/// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model_op.hpp).
+/// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model/op.hpp).
 ///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
-/// error: InvalidJob where the job has to change. The ops are in math.hpp.
+/// error: InvalidJob where the job has to change. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
-#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/model/function.hpp>
+#include <shardrun/sdk/model/math.hpp>
+#include <shardrun/sdk/model/op.hpp>
 #include <shardrun/sdk/plugin.hpp>
 
-#include <array>
 #include <concepts>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -220,9 +219,5 @@ struct ModelTable {
 /// Exports `Class` as the plugin `plugin_name`. Use it once, at namespace scope. The file is shardrun_model_NAME.so.
 /// A fourth argument lists its names in other programs, separated by spaces, as in sr_manifest.
 #define SHARDRUN_EXPORT_MODEL(Class, plugin_name, plugin_version, ...)                                          \
-  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,    SR_ABI_MAJOR,   SR_ABI_MINOR,  0, \
-                                            SR_KIND_MODEL,       plugin_name, plugin_version, "" __VA_ARGS__};  \
-  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                          \
-    return shardrun::sdk::detail::open_instance<Class>(                                                         \
-        host, SR_KIND_MODEL, &shardrun::sdk::detail::ModelTable<Class>::table(), error, plugin);                \
-  }
+  SHARDRUN_EXPORT_PLUGIN(Class, SR_KIND_MODEL, &shardrun::sdk::detail::ModelTable<Class>::table(), plugin_name, \
+                         plugin_version, "" __VA_ARGS__)

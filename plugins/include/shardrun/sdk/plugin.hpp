@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -396,3 +395,12 @@ std::int32_t open_instance(const sr_host* host, std::uint32_t kind, const void* 
 }  // namespace detail
 
 }  // namespace shardrun::sdk
+
+/// What the macros of the other headers export: a manifest, and the function that opens the plugin. `functions`: the
+/// address of the table of its kind.
+#define SHARDRUN_EXPORT_PLUGIN(Class, kind, functions, plugin_name, plugin_version, aliases)                          \
+  const sr_manifest shardrun_manifest_v1 = {sizeof(sr_manifest), SR_MAGIC,       SR_ABI_MAJOR, SR_ABI_MINOR, 0, kind, \
+                                            plugin_name,         plugin_version, aliases};                            \
+  int32_t shardrun_open_v1(const sr_host* host, sr_error* error, sr_plugin** plugin) {                                \
+    return shardrun::sdk::detail::open_instance<Class>(host, kind, functions, error, plugin);                         \
+  }

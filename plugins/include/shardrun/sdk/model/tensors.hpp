@@ -3,7 +3,7 @@
 /// Ops that contract, reduce, rearrange and index tensors. Dimensions are counted from 0; a negative one is counted
 /// from the end, so that -1 is the last.
 
-#include <shardrun/sdk/arithmetic.hpp>
+#include <shardrun/sdk/model/arithmetic.hpp>
 
 #include <algorithm>
 #include <cstddef>

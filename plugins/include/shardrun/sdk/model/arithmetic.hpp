@@ -5,7 +5,7 @@
 ///
 ///     const Value alive = where(neighbours == 3, 1, where(neighbours == 2, cells, 0));
 
-#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/model/function.hpp>
 
 #include <string>
 

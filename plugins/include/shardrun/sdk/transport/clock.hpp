@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -17,7 +18,7 @@ namespace shardrun::sdk {
       .count();
 }
 
-/// The most that steady_now() advances between two reads of it. A thread that waits for a deadline reads it at least
+/// The most that the clock advances between two reads of it. A thread that waits for a deadline reads it at least
 /// this often. So a longer gap means that the process did not run (it was suspended, or the machine was), or waited for
 /// no one; the clock leaves it out. A wait inside another plugin reads that plugin's clock and not this one, so such
 /// waits are cut into slices too.
@@ -25,17 +26,12 @@ inline constexpr std::chrono::nanoseconds longest_gap = std::chrono::millisecond
 
 namespace detail {
 
-struct MonotonicSource {
-  std::int64_t operator()() const noexcept { return monotonic_now(); }
-};
-
 /// Nanoseconds of `Source` without the gaps between reads. Never goes backwards. Any thread. Only tests use another
-/// `Source` than MonotonicSource.
-template <class Source = MonotonicSource>
+/// source than monotonic_now().
+template <class Source>
 class RunningClock {
  public:
-  RunningClock() = default;
-  explicit RunningClock(Source source) : source_(std::move(source)) {}
+  constexpr explicit RunningClock(Source source) : source_(std::move(source)) {}
 
   /// Takes the lock at most once a millisecond, since spinning threads read it too.
   [[nodiscard]] std::int64_t now() noexcept {
@@ -86,45 +82,64 @@ class RunningClock {
     return now;
   }
 
-  Source source_ = {};
+  Source source_;
   std::mutex noting_;
   std::atomic<std::int64_t> behind_ = 0;
   std::atomic<std::int64_t> seen_ = never;
 };
 
 /// One for each plugin. The host and its plugins do not share it.
-inline RunningClock<>& running_clock() noexcept {
-  static RunningClock<> clock;
+inline auto& running_clock() noexcept {
+  static constinit RunningClock clock(&monotonic_now);
   return clock;
 }
 
 }  // namespace detail
 
-/// Now, for comparing with deadlines: CLOCK_MONOTONIC without the gaps between reads.
-[[nodiscard]] inline std::int64_t steady_now() noexcept { return detail::running_clock().now(); }
+/// A time of this plugin's clock, by which something is due: CLOCK_MONOTONIC without the gaps between reads. It falls
+/// behind that clock whenever the process is suspended, so it is no number that a wait of the system could take. Wait
+/// in slices:
+///
+///     while (!is_done && !deadline.passed()) {
+///       changed.wait_for(lock, deadline.slice());
+///     }
+class Deadline {
+ public:
+  /// Never.
+  constexpr Deadline() = default;
+  [[nodiscard]] static constexpr Deadline never() noexcept { return {}; }
+  /// Long ago: asking about it reads no clock.
+  [[nodiscard]] static constexpr Deadline past() noexcept { return Deadline(0); }
+  [[nodiscard]] static Deadline now() noexcept { return Deadline(detail::running_clock().now()); }
 
-/// Converts a deadline from the other side of the interface to this clock. INT64_MAX (never) and deadlines of 0 or less
-/// (past) are the same on both sides.
-[[nodiscard]] inline std::int64_t from_border(std::int64_t deadline) noexcept {
-  return detail::running_clock().from_border(deadline);
-}
+  /// `deadline`: of the C interface.
+  [[nodiscard]] static Deadline from_border(std::int64_t deadline) noexcept {
+    return Deadline(std::max<std::int64_t>(0, detail::running_clock().from_border(deadline)));
+  }
+  /// For the C interface. Convert at the time of the call: a later gap makes the result wrong.
+  [[nodiscard]] std::int64_t to_border() const noexcept { return detail::running_clock().to_border(time_); }
 
-/// Converts a deadline of this clock for the other side. Convert at the time of the call: a later gap makes the result
-/// wrong.
-[[nodiscard]] inline std::int64_t to_border(std::int64_t deadline) noexcept {
-  return detail::running_clock().to_border(deadline);
-}
+  [[nodiscard]] bool passed() const noexcept { return time_ <= 0 || (*this != never() && *this <= now()); }
+  /// 0 once it has passed; nanoseconds::max() for never.
+  [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
+    return *this == never() ? std::chrono::nanoseconds::max() : *this - std::min(*this, now());
+  }
+  /// How long a single wait for it may take.
+  [[nodiscard]] std::chrono::nanoseconds slice() const noexcept { return std::min(left(), longest_gap / 2); }
 
-/// The deadline of what may take `timeout` nanoseconds from `time` on. INT64_MAX: it has none.
-[[nodiscard]] inline std::int64_t deadline_after(std::int64_t time, std::int64_t timeout) noexcept {
-  return timeout > INT64_MAX - time ? INT64_MAX : time + timeout;
-}
+  /// A `time` of nanoseconds::max() leads to never.
+  [[nodiscard]] friend Deadline operator+(Deadline deadline, std::chrono::nanoseconds time) noexcept {
+    return time.count() > INT64_MAX - deadline.time_ ? never() : Deadline(deadline.time_ + time.count());
+  }
+  [[nodiscard]] friend std::chrono::nanoseconds operator-(Deadline a, Deadline b) noexcept {
+    return std::chrono::nanoseconds(a.time_ - b.time_);
+  }
+  constexpr auto operator<=>(const Deadline&) const = default;
 
-/// How long a single wait may take, for something due by `deadline`.
-[[nodiscard]] inline std::chrono::nanoseconds slice_until(std::int64_t deadline) noexcept {
-  const std::int64_t now = steady_now();
-  return std::clamp(std::chrono::nanoseconds(deadline - std::min(deadline, now)), std::chrono::nanoseconds(0),
-                    longest_gap / 2);
-}
+ private:
+  explicit constexpr Deadline(std::int64_t time) : time_(time) {}
+
+  std::int64_t time_ = INT64_MAX;
+};
 
 }  // namespace shardrun::sdk

@@ -4,8 +4,8 @@
 /// images in images.hpp, and other layers here. 'shardrun help ops' says what each op computes. A last argument `name`
 /// names the node; without it the node is called as the parameters that it reads, or as the op.
 
-#include <shardrun/sdk/images.hpp>
-#include <shardrun/sdk/tensors.hpp>
+#include <shardrun/sdk/model/images.hpp>
+#include <shardrun/sdk/model/tensors.hpp>
 
 #include <cstdint>
 #include <string>

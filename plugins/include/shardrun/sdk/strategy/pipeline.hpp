@@ -3,8 +3,8 @@
 /// Pipelines for strategies: layers split into chunks of similar cost; the usual schedules as lists of actions, or the
 /// user's own lists.
 
-#include <shardrun/sdk/pipeline_csv.hpp>
-#include <shardrun/sdk/strategy.hpp>
+#include <shardrun/sdk/strategy/pipeline_csv.hpp>
+#include <shardrun/sdk/strategy/plan.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -4,7 +4,7 @@
 /// with cells separated by commas. A cell is CHUNK, a letter, MICROBATCH, such as 2F0. The letters: F forward, B
 /// backward, or its parts I (gradients of activations) and W (gradients of parameters). An empty cell is idle time.
 
-#include <shardrun/sdk/strategy.hpp>
+#include <shardrun/sdk/strategy/plan.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 
 /// Layers for images: x [batch, channels, H, W], or [batch, channels, L] in one dimension.
 
-#include <shardrun/sdk/tensors.hpp>
+#include <shardrun/sdk/model/tensors.hpp>
 
 #include <cstdint>
 #include <string>

@@ -3,21 +3,19 @@
 /// The base class of engines. engine.hpp exports one.
 
 #include <shardrun/engine.h>
-#include <shardrun/sdk/array.hpp>
-#include <shardrun/sdk/array_calls.hpp>
+#include <shardrun/sdk/engine/array.hpp>
+#include <shardrun/sdk/engine/array_calls.hpp>
 #include <shardrun/sdk/plugin.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <list>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace shardrun::sdk {
 

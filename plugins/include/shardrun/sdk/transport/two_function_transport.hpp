@@ -5,8 +5,8 @@
 ///     class Pipes {
 ///      public:
 ///       Pipes(const Config& config, const GroupSpec& group, const Cancel& cancel);  // connects the group's members
-///       void send(std::uint32_t peer, const void* data, std::size_t bytes, std::int64_t deadline);
-///       void receive(std::uint32_t peer, void* data, std::size_t bytes, std::int64_t deadline);
+///       void send(std::uint32_t peer, const void* data, std::size_t bytes, Deadline deadline);
+///       void receive(std::uint32_t peer, void* data, std::size_t bytes, Deadline deadline);
 ///     };
 ///     SHARDRUN_EXPORT_TWO_FUNCTION_TRANSPORT(Pipes, "pipes", "1.0")
 ///
@@ -22,7 +22,7 @@
 ///
 ///       std::size_t try_send(std::uint32_t peer, std::span<const iovec> parts);
 ///       std::size_t try_receive(std::uint32_t peer, std::span<const iovec> parts);
-///       void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, std::int64_t deadline);
+///       void wait(std::span<const std::uint32_t> to, std::span<const std::uint32_t> from, Deadline deadline);
 ///
 /// The first two pass on what they can of `parts` (POSIX; not empty), and return how many bytes. A send that was passed
 /// on in part is repeated with the rest. `wait` returns once something can be sent to a member of `to` or received from
@@ -30,13 +30,14 @@
 ///
 /// All collectives are built from these (collectives.hpp) and run in the background (worker.hpp).
 
-#include <shardrun/sdk/collectives.hpp>
-#include <shardrun/sdk/link_group.hpp>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/collectives.hpp>
+#include <shardrun/sdk/transport/link_group.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -152,7 +153,7 @@ class LinkOp final : public Op, private Worker::Task {
     group_.worker().drop(*this);
   }
 
-  void start(void*, std::int64_t deadline) override {
+  void start(void*, Deadline deadline) override {
     hand_over();
     own_deadline_ = deadline;
     forget_run();
@@ -166,7 +167,7 @@ class LinkOp final : public Op, private Worker::Task {
       group_.worker().start(*this, deadline);
     }
   }
-  void enqueue(const Queue& queue, std::int64_t timeout) override {
+  void enqueue(const Queue& queue, std::chrono::nanoseconds timeout) override {
     hand_over();
     forget_run();
     group_.worker().start_in(queue, *this, timeout);
@@ -179,7 +180,7 @@ class LinkOp final : public Op, private Worker::Task {
     hand_over();
     return ran_on_caller_ || group_.worker().test(*this);
   }
-  bool wait(std::int64_t deadline) override {
+  bool wait(Deadline deadline) override {
     if (deferred_ == this && deadline >= own_deadline_) {
       deferred_ = nullptr;
       run_on_caller();
@@ -264,7 +265,7 @@ class LinkOp final : public Op, private Worker::Task {
     stages_.push_back(std::move(stage));
   }
 
-  void run(std::int64_t deadline) override {
+  void run(Deadline deadline) override {
     const std::lock_guard lock(group_.in_use());
     naming(what_, [&] {
       for (MessageStage& stage : stages_) {
@@ -273,7 +274,7 @@ class LinkOp final : public Op, private Worker::Task {
     });
   }
 
-  void run(MessageStage& stage, std::int64_t deadline) {
+  void run(MessageStage& stage, Deadline deadline) {
     std::uint64_t reduced = 0;
     group_.exchange(
         stage.sends, stage.receives, deadline, [&] { run(stage.early); },
@@ -306,7 +307,7 @@ class LinkOp final : public Op, private Worker::Task {
   bool is_blocking_;
 
   // Of the latest run.
-  std::int64_t own_deadline_ = 0;
+  Deadline own_deadline_;
   bool ran_on_caller_ = false;
   OpTimes times_;
 };
@@ -317,7 +318,7 @@ class TwoFunctionGroup final : public Group {
   TwoFunctionGroup(const Config& config, const GroupSpec& spec, std::atomic<std::uint64_t>& wire_bytes)
       : group_(config, spec, wire_bytes) {}
 
-  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t deadline) override {
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) override {
     if (group_.size() > 1 && find_opcode(ops[0].opcode)->collective) {
       AgreeTask<Link>(group_, ops[0]).finish(deadline);
     }

@@ -2,10 +2,9 @@
 
 /// A group of one member, for transports whose own groups need at least two: a collective receives what it sends.
 
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/transport.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/group.hpp>
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -20,7 +19,7 @@ namespace shardrun::sdk {
 /// For host memory. Its ops are copies that run in `start`.
 class LoneGroup final : public Group {
  public:
-  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, std::int64_t) override {
+  std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline) override {
     throw_failure();
     return std::make_unique<Copy>(*this, ops[0]);
   }
@@ -29,7 +28,6 @@ class LoneGroup final : public Group {
     const std::lock_guard lock(mutex_);
     if (!failure_) {
       failure_.emplace(SR_ABORTED, std::string(reason));
-      failed_.store(true, std::memory_order_release);
     }
   }
 
@@ -48,7 +46,7 @@ class LoneGroup final : public Group {
       }
     }
 
-    void start(void*, std::int64_t) override {
+    void start(void*, Deadline) override {
       is_done_ = false;
       group_.throw_failure();
       if (from_ != to_) {
@@ -62,7 +60,7 @@ class LoneGroup final : public Group {
       }
       return is_done_;
     }
-    bool wait(std::int64_t) override { return test(); }
+    bool wait(Deadline) override { return test(); }
 
    private:
     LoneGroup& group_;
@@ -73,15 +71,14 @@ class LoneGroup final : public Group {
   };
 
   void throw_failure() const {
-    if (failed_.load(std::memory_order_acquire)) {
-      const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
       throw TransportError(*failure_);
     }
   }
 
   mutable std::mutex mutex_;
   std::optional<TransportError> failure_;
-  std::atomic<bool> failed_ = false;
 };
 
 }  // namespace shardrun::sdk

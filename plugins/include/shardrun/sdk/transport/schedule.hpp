@@ -3,8 +3,8 @@
 /// A member's part in a collective as data: stages of sends, receives and local steps; and the memory that they use.
 /// collectives.hpp makes schedules.
 
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/reduce.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/reduce.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -3,9 +3,9 @@
 /// The ops of a group share its link, the threads that use it, and the agreement of the members on an op. For
 /// transports of two functions (two_function_transport.hpp).
 
-#include <shardrun/sdk/agreement.hpp>
-#include <shardrun/sdk/transport.hpp>
-#include <shardrun/sdk/worker.hpp>
+#include <shardrun/sdk/transport/agreement.hpp>
+#include <shardrun/sdk/transport/group.hpp>
+#include <shardrun/sdk/transport/worker.hpp>
 
 #include <sys/uio.h>
 
@@ -51,8 +51,8 @@ class Cancel {
 template <class Link>
 concept TwoFunctionLink = std::constructible_from<Link, const Config&, const GroupSpec&, const Cancel&> &&
     requires(Link& link, const void* from, void* to) {
-  link.send(std::uint32_t{}, from, std::size_t{}, std::int64_t{});
-  link.receive(std::uint32_t{}, to, std::size_t{}, std::int64_t{});
+  link.send(std::uint32_t{}, from, std::size_t{}, Deadline());
+  link.receive(std::uint32_t{}, to, std::size_t{}, Deadline());
 };
 
 template <class Link>
@@ -60,7 +60,7 @@ concept UnblockedLink = std::constructible_from<Link, const Config&, const Group
     requires(Link& link, std::span<const iovec> parts, std::span<const std::uint32_t> peers) {
   { link.try_send(std::uint32_t{}, parts) } -> std::same_as<std::size_t>;
   { link.try_receive(std::uint32_t{}, parts) } -> std::same_as<std::size_t>;
-  link.wait(peers, peers, std::int64_t{});
+  link.wait(peers, peers, Deadline());
 };
 
 namespace detail {
@@ -132,7 +132,7 @@ class LinkGroup {
   /// sending has begun, and `arrived(message)` when more of it has come. Throws what the link throws, with the peer
   /// before it.
   template <class Meanwhile, class Arrived>
-  void exchange(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, std::int64_t deadline,
+  void exchange(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, Deadline deadline,
                 Meanwhile meanwhile, Arrived arrived) {
     for (std::vector<LinkMessage>* messages : {&sends, &receives}) {
       for (LinkMessage& message : *messages) {
@@ -157,7 +157,7 @@ class LinkGroup {
     std::vector<LinkMessage>* messages = nullptr;
 
    private:
-    void run(std::int64_t deadline) override {
+    void run(Deadline deadline) override {
       if constexpr (blocks) {
         group_.send(*messages, deadline);
       }
@@ -175,8 +175,8 @@ class LinkGroup {
   };
 
   template <class Meanwhile, class Arrived>
-  void exchange_on_two_threads(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives,
-                               std::int64_t deadline, Meanwhile meanwhile, Arrived arrived) {
+  void exchange_on_two_threads(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, Deadline deadline,
+                               Meanwhile meanwhile, Arrived arrived) {
     sending_.messages = &sends;
     sender_->start(sending_, deadline);
     const SenderRelease sender_release{*sender_, sending_};
@@ -189,7 +189,7 @@ class LinkGroup {
       }
       throw;
     }
-    (void)sender_->wait(sending_, INT64_MAX);
+    (void)sender_->wait(sending_, Deadline::never());
   }
 
   /// Runs `act`, which exchanges data with `peer` only. An exception names that member.
@@ -222,7 +222,7 @@ class LinkGroup {
 
   // For a link that blocks.
 
-  void send(std::vector<LinkMessage>& messages, std::int64_t deadline) {
+  void send(std::vector<LinkMessage>& messages, Deadline deadline) {
     for (LinkMessage& message : messages) {
       with_peer(sending_to, message.peer, [&] {
         link_.send(message.peer, &message.header, sizeof(message.header), deadline);
@@ -233,7 +233,7 @@ class LinkGroup {
   }
 
   template <class Arrived>
-  void receive(std::vector<LinkMessage>& messages, std::int64_t deadline, Arrived arrived) {
+  void receive(std::vector<LinkMessage>& messages, Deadline deadline, Arrived arrived) {
     for (LinkMessage& message : messages) {
       with_peer(receiving_from, message.peer, [&] {
         link_.receive(message.peer, &message.arrived, sizeof(message.arrived), deadline);
@@ -253,7 +253,7 @@ class LinkGroup {
   // For a link that does not block.
 
   template <class Meanwhile, class Arrived>
-  void pass_on(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, std::int64_t deadline,
+  void pass_on(std::vector<LinkMessage>& sends, std::vector<LinkMessage>& receives, Deadline deadline,
                Meanwhile meanwhile, Arrived arrived) {
     bool is_first = true;
     for (;;) {
@@ -318,8 +318,8 @@ class LinkGroup {
   }
 
   /// The members that this one waits for: names the first.
-  void require_time(std::int64_t deadline) {
-    if (steady_now() < deadline) {
+  void require_time(Deadline deadline) {
+    if (!deadline.passed()) {
       return;
     }
     const bool receives = !waiting_from_.empty();
@@ -353,9 +353,9 @@ class AgreeTask final : public Worker::Task {
   ~AgreeTask() override { group_.worker().drop(*this); }
 
   /// Throws TransportError.
-  void finish(std::int64_t deadline) {
+  void finish(Deadline deadline) {
     group_.worker().start(*this, deadline);
-    (void)group_.worker().wait(*this, INT64_MAX);
+    (void)group_.worker().wait(*this, Deadline::never());
     if (const auto& why = agreement_.difference()) {
       throw TransportError(SR_INVALID, *why);
     }
@@ -364,7 +364,7 @@ class AgreeTask final : public Worker::Task {
  private:
   static constexpr std::uint64_t agreement_id = UINT64_MAX;
 
-  void run(std::int64_t deadline) override {
+  void run(Deadline deadline) override {
     const std::lock_guard lock(group_.in_use());
     naming(what(), [&] {
       for (std::uint32_t round = 0; round < Agreement::rounds; ++round) {
@@ -373,7 +373,7 @@ class AgreeTask final : public Worker::Task {
       }
     });
   }
-  void exchange(std::uint32_t round, std::int64_t deadline) {
+  void exchange(std::uint32_t round, Deadline deadline) {
     const std::uint32_t n = group_.size();
     std::vector<LinkMessage> sends;
     std::vector<LinkMessage> receives;

@@ -3,7 +3,7 @@
 /// Agreement of a group's members on an op. Members compare what they have prepared before anything moves. So a
 /// mismatch is an error on all of them. The error names both ops, or, where only others disagree, those members.
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 
 #include <algorithm>
 #include <cstddef>

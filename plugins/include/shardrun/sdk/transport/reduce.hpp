@@ -3,7 +3,7 @@
 /// Reductions of elements in host memory. They use the widest vectors of the processor at run time, whatever the
 /// compiler targets.
 
-#include <shardrun/sdk/half.hpp>
+#include <shardrun/sdk/transport/half.hpp>
 #include <shardrun/transport.h>
 
 #include <cstdint>
@@ -83,7 +83,7 @@ namespace baseline {
 #define SHARDRUN_VECTOR_BYTES 16
 #define SHARDRUN_TARGET __attribute__((always_inline)) inline
 #define SHARDRUN_TARGET_LOOP
-#include <shardrun/sdk/reduce_vectors.inc>
+#include <shardrun/sdk/transport/reduce_vectors.inc>
 #undef SHARDRUN_TARGET_LOOP
 #undef SHARDRUN_TARGET
 #undef SHARDRUN_VECTOR_BYTES
@@ -102,7 +102,7 @@ namespace avx2 {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),                                           \
                    _mm_packus_epi32(_mm256_castsi256_si128(reinterpret_cast<__m256i>(bits)), \
                                     _mm256_extracti128_si256(reinterpret_cast<__m256i>(bits), 1)))
-#include <shardrun/sdk/reduce_vectors.inc>
+#include <shardrun/sdk/transport/reduce_vectors.inc>
 #undef SHARDRUN_NARROW
 #undef SHARDRUN_HALF_STORE
 #undef SHARDRUN_HALF_LOAD
@@ -120,7 +120,7 @@ namespace avx512 {
       _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))))
 #define SHARDRUN_HALF_STORE(to, bits) \
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_maskz_cvtps_ph(0xFFFF, reinterpret_cast<__m512>(bits), 0))
-#include <shardrun/sdk/reduce_vectors.inc>
+#include <shardrun/sdk/transport/reduce_vectors.inc>
 #undef SHARDRUN_HALF_STORE
 #undef SHARDRUN_HALF_LOAD
 #undef SHARDRUN_TARGET_LOOP

@@ -1,7 +1,7 @@
 #pragma once
 
-/// sr_op as a C++ value, to and from its C form, and functions of it: who sends and receives how much, and whether it
-/// is valid.
+/// sr_op as a C++ value, and functions of it: who sends and receives how much, whether it is in place, and its text for
+/// messages.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
@@ -9,9 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -42,6 +40,21 @@ class TransportError : public std::runtime_error {
   std::int32_t status_;
   std::optional<std::uint32_t> awaited_;
 };
+
+namespace detail {
+
+/// Calls a function of the C interface that takes an sr_error* and returns a status. Throws TransportError.
+template <class Call>
+void call_transport(Call call) {
+  sr_error error{};
+  error.struct_size = sizeof(error);
+  const std::int32_t status = call(&error);
+  if (status != SR_OK) {
+    throw TransportError(status, error);
+  }
+}
+
+}  // namespace detail
 
 /// The ranks that an op waits for: their names for a message, separated by ", ", and the first rank.
 struct AwaitedRanks {
@@ -295,94 +308,6 @@ namespace detail {
   }
 }
 
-namespace detail {
-
-[[nodiscard]] inline std::optional<Buffer> read(const sr_buffer* from) {
-  if (from == nullptr) {
-    return std::nullopt;
-  }
-  const sr_buffer raw = read_one(from);
-  return Buffer{raw.data, raw.bytes, raw.registration, raw.kind, raw.device};
-}
-
-[[nodiscard]] inline sr_buffer write(const Buffer& buffer) noexcept {
-  return {sizeof(sr_buffer), buffer.kind, buffer.data, buffer.bytes, buffer.registration, buffer.device, 0};
-}
-
-/// `n`: the size of its group.
-[[nodiscard]] inline OpSpec read(const sr_op& raw, std::uint32_t n) {
-  const auto counts = [&](const std::uint64_t* from, bool wanted) {
-    return wanted && from != nullptr ? std::vector<std::uint64_t>(from, from + n) : std::vector<std::uint64_t>();
-  };
-  const OpcodeTraits* traits = find_opcode(raw.opcode);
-  return {.opcode = raw.opcode,
-          .dtype = raw.dtype,
-          .reduction = raw.reduction,
-          .peer = raw.peer,
-          .flags = raw.flags,
-          .id = raw.id,
-          .count = raw.count,
-          .send_counts = counts(raw.send_counts, traits != nullptr && traits->has_send_counts),
-          .recv_counts = counts(raw.recv_counts, traits != nullptr && traits->has_recv_counts),
-          .send = read(raw.send),
-          .recv = read(raw.recv),
-          .scratch = read(raw.scratch),
-          .label = raw.label != nullptr ? raw.label : ""};
-}
-
-/// Ops in their C form. It points into `ops`, which outlive it.
-class WrittenOps {
- public:
-  explicit WrittenOps(std::span<const OpSpec> ops) : buffers_(ops.size() * 3) {
-    sr_buffer* next = buffers_.data();
-    const auto written = [&](const std::optional<Buffer>& buffer) -> const sr_buffer* {
-      return buffer ? &(*next++ = write(*buffer)) : nullptr;
-    };
-    const auto counts = [](const std::vector<std::uint64_t>& of) { return of.empty() ? nullptr : of.data(); };
-    for (const OpSpec& op : ops) {
-      ops_.push_back({.struct_size = sizeof(sr_op),
-                      .opcode = op.opcode,
-                      .dtype = op.dtype,
-                      .reduction = op.reduction,
-                      .peer = op.peer,
-                      .flags = op.flags,
-                      .id = op.id,
-                      .count = op.count,
-                      .send_counts = counts(op.send_counts),
-                      .recv_counts = counts(op.recv_counts),
-                      .send = written(op.send),
-                      .recv = written(op.recv),
-                      .scratch = written(op.scratch),
-                      .label = op.label.c_str()});
-    }
-  }
-  WrittenOps(const WrittenOps&) = delete;
-  WrittenOps& operator=(const WrittenOps&) = delete;
-
-  [[nodiscard]] const sr_op* data() const noexcept { return ops_.data(); }
-  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(ops_.size()); }
-
- private:
-  std::vector<sr_buffer> buffers_;
-  std::vector<sr_op> ops_;
-};
-
-[[nodiscard]] inline OpInfo read(const sr_op_info& raw) noexcept { return {raw.flags, raw.scratch_bytes}; }
-
-inline void write(const OpInfo& info, sr_op_info& to) noexcept {
-  to.flags = info.flags;
-  to.scratch_bytes = info.scratch_bytes;
-}
-
-[[nodiscard]] inline OpTimes read(const sr_op_times& raw) noexcept { return {raw.begun, raw.ended}; }
-
-inline void write(const OpTimes& times, sr_op_times& to) noexcept {
-  to.begun = times.begun;
-  to.ended = times.ended;
-}
-
-}  // namespace detail
-
 /// "all_reduce (sum) of 12 f32 'layer.0.weight'"
 [[nodiscard]] inline std::string describe(const OpSpec& op) {
   const OpcodeTraits* traits = find_opcode(op.opcode);
@@ -414,41 +339,8 @@ namespace detail {
   throw TransportError(SR_INVALID, describe(op) + ": " + why);
 }
 
-/// Checks that neither the sum of the counts nor its bytes overflow.
-inline void check_counts(const OpSpec& op, const std::vector<std::uint64_t>& counts, bool wanted, std::uint32_t n,
-                         std::string_view name) {
-  if (!wanted) {
-    return;
-  }
-  if (counts.size() != n) {
-    refuse(op, std::string(name) + " has " + std::to_string(counts.size()) + " entries, expected one for each of " +
-                   std::to_string(n) + " members");
-  }
-  const std::uint64_t most = UINT64_MAX / 8 / n;
-  for (const std::uint64_t count : counts) {
-    if (count > most) {
-      refuse(op, std::string(name) + " asks for " + std::to_string(count) + " elements, which no memory can hold");
-    }
-  }
-}
-
 [[nodiscard]] inline const unsigned char* bytes_of(const Buffer& buffer) noexcept {
   return static_cast<const unsigned char*>(buffer.data);
-}
-
-inline void check_buffer(const OpSpec& op, const std::optional<Buffer>& buffer, std::uint64_t elements,
-                         std::string_view name) {
-  const std::uint64_t needed = elements * dtype_size(op.dtype);
-  if (needed == 0) {
-    return;
-  }
-  if (!buffer || buffer->data == nullptr) {
-    refuse(op, "it needs a " + std::string(name) + " buffer of " + std::to_string(needed) + " bytes, and has none");
-  }
-  if (buffer->bytes < needed) {
-    refuse(op, "its " + std::string(name) + " buffer has " + std::to_string(buffer->bytes) + " bytes, expected " +
-                   std::to_string(needed));
-  }
 }
 
 /// Offset of `send` relative to `recv` in place, in elements. Nothing for ops that are never in place.
@@ -475,69 +367,6 @@ inline void check_buffer(const OpSpec& op, const std::optional<Buffer>& buffer, 
   }
   return detail::bytes_of(*op.send) ==
          detail::bytes_of(*op.recv) + *offset * static_cast<std::int64_t>(dtype_size(op.dtype));
-}
-
-/// Throws TransportError{SR_INVALID} for an op that is invalid in any group of `n`: unknown codes, a peer outside the
-/// group, missing counts. Does not look at buffers.
-inline void check(const OpSpec& op, std::uint32_t n) {
-  const OpcodeTraits* traits = find_opcode(op.opcode);
-  if (n == 0) {
-    detail::refuse(op, "its group has no members");
-  }
-  if (traits == nullptr) {
-    detail::refuse(op, "this opcode is not known; those from 1 to 14 are");
-  }
-  if (op.opcode != SR_OP_BARRIER && dtype_size(op.dtype) == 0) {
-    detail::refuse(op, "dtype " + std::to_string(op.dtype) + " is not known; those from 1 to 10 are");
-  }
-  if (traits->reduces && !is_reduction(op.reduction)) {
-    detail::refuse(op, "reduction " + std::to_string(op.reduction) + " is not known; those from 1 to 4 are");
-  }
-  if ((traits->has_root || !traits->collective) && op.peer >= n) {
-    detail::refuse(op, "its group has members 0 to " + std::to_string(n - 1));
-  }
-  if (op.count > UINT64_MAX / 8 / n) {
-    detail::refuse(op, "no memory can hold so many elements of " + std::to_string(n) + " members");
-  }
-  detail::check_counts(op, op.send_counts, traits->has_send_counts, n, "send_counts");
-  detail::check_counts(op, op.recv_counts, traits->has_recv_counts, n, "recv_counts");
-}
-
-/// As `check`, and checks what concerns member `rank`: buffers that are missing, too small, or overlap without being in
-/// place, and a send to itself.
-inline void validate(const OpSpec& op, std::uint32_t rank, std::uint32_t n) {
-  check(op, n);
-  if (!find_opcode(op.opcode)->collective && op.peer == rank) {
-    detail::refuse(op, "a member cannot send to itself");
-  }
-  const std::uint64_t sent = send_elements(op, rank, n);
-  const std::uint64_t received = recv_elements(op, rank, n);
-  detail::check_buffer(op, op.send, sent, "send");
-  detail::check_buffer(op, op.recv, received, "recv");
-  if (sent == 0 || received == 0 || is_in_place(op, rank, n)) {
-    return;
-  }
-  const unsigned char* send = detail::bytes_of(*op.send);
-  const unsigned char* recv = detail::bytes_of(*op.recv);
-  const std::uint64_t size = dtype_size(op.dtype);
-  const std::less<const unsigned char*> before;
-  if (before(send, recv + received * size) && before(recv, send + sent * size)) {
-    detail::refuse(op, "its send and recv buffers overlap, and not as an op in place may");
-  }
-}
-
-/// For ops that are prepared together: one collective, or sends and receives.
-inline void validate(std::span<const OpSpec> ops, std::uint32_t rank, std::uint32_t n) {
-  if (ops.empty()) {
-    throw TransportError(SR_INVALID, "nothing was given to prepare");
-  }
-  for (const OpSpec& op : ops) {
-    validate(op, rank, n);
-    if (ops.size() > 1 && find_opcode(op.opcode)->collective) {
-      detail::refuse(op, "it is one of " + std::to_string(ops.size()) +
-                             " ops that are prepared as one; only sends and receives can be");
-    }
-  }
 }
 
 }  // namespace shardrun::sdk

@@ -26,8 +26,8 @@
 /// **Small** ops take one stage: every member sends its block to every other one, n-1 times the block in all, and ops
 /// that reduce do so in order.
 
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/schedule.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/schedule.hpp>
 
 #include <algorithm>
 #include <cstdint>

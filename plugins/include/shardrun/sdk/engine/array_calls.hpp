@@ -3,7 +3,7 @@
 /// Arrays across the C interface, and messages that have been started.
 
 #include <shardrun/engine.h>
-#include <shardrun/sdk/array.hpp>
+#include <shardrun/sdk/engine/array.hpp>
 #include <shardrun/sdk/plugin.hpp>
 
 #include <cstdint>

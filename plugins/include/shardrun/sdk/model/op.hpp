@@ -26,18 +26,16 @@
 ///     static Value gradient(Function& f, const GradientRequest& request);  // without it no loss depends on the op
 
 #include <shardrun/model.h>
-#include <shardrun/sdk/function.hpp>
+#include <shardrun/sdk/model/function.hpp>
 #include <shardrun/sdk/plugin.hpp>
 
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -2,9 +2,9 @@
 
 /// A thread that runs the ops of one group, for transports whose calls block.
 
-#include <shardrun/sdk/clock.hpp>
-#include <shardrun/sdk/op.hpp>
-#include <shardrun/sdk/queue.hpp>
+#include <shardrun/sdk/transport/clock.hpp>
+#include <shardrun/sdk/transport/op.hpp>
+#include <shardrun/sdk/transport/queue.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -39,19 +39,19 @@ class Worker {
     friend class Worker;
     /// On the worker's thread. An exception fails the worker. Check Worker::failed wherever it waits. Past the
     /// deadline, throw SR_TIMEOUT with the rank that it waited for.
-    virtual void run(std::int64_t deadline) = 0;
+    virtual void run(Deadline deadline) = 0;
     /// For messages.
     [[nodiscard]] virtual std::string what() const = 0;
 
     enum class State { idle, queued, running, done, failed };
     State state_ = State::idle;
-    std::int64_t deadline_ = 0;
+    Deadline deadline_;
     std::int64_t begun_ = 0;
     std::int64_t ended_ = 0;
     Task* next_ = nullptr;
     std::shared_ptr<PendingCall> turn_ = {};  ///< lets it begin; made when it is first started in a queue
     bool is_held_ = false;                    ///< until the queue comes to it
-    std::int64_t timeout_ = 0;                ///< of a task that is held
+    std::chrono::nanoseconds timeout_{};      ///< of a task that is held
     std::vector<Gate> gates_ = {};            ///< to open when it has ended
   };
 
@@ -76,9 +76,9 @@ class Worker {
 
   /// How long past a task's deadline the worker lets it end by itself: the task knows which ranks it waits for. The
   /// launcher aborts a job half a second after a failure, so this is shorter.
-  static constexpr std::int64_t report_time = 250'000'000;
+  static constexpr std::chrono::nanoseconds report_time = std::chrono::milliseconds(250);
 
-  void start(Task& task, std::int64_t deadline) {
+  void start(Task& task, Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
       throw_failure();
@@ -88,8 +88,8 @@ class Worker {
   }
 
   /// Starts the task in a queue: it runs, and so do those that are started after it, once the queue has come to it. Its
-  /// deadline is `timeout` nanoseconds after that; INT64_MAX: it has none.
-  void start_in(const Queue& queue, Task& task, std::int64_t timeout) {
+  /// deadline is `timeout` after that; nanoseconds::max(): it has none.
+  void start_in(const Queue& queue, Task& task, std::chrono::nanoseconds timeout) {
     if (task.turn_ == nullptr) {
       task.turn_ = std::make_shared<PendingCall>([this, &task] { release(task); });
     }
@@ -98,7 +98,7 @@ class Worker {
       throw_failure();
       task.is_held_ = true;
       task.timeout_ = timeout;
-      enqueue(task, INT64_MAX, tasks_);
+      enqueue(task, Deadline::never(), tasks_);
     }
     changed_.notify_all();
     try {
@@ -136,7 +136,7 @@ class Worker {
   /// after the one that runs, or inside that one where it calls `clean_up_meanwhile`.
   void clean_up(Task& task) noexcept {
     std::unique_lock lock(mutex_);
-    enqueue(task, INT64_MAX, clean_ups_);
+    enqueue(task, Deadline::never(), clean_ups_);
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_under_way(task); });
   }
@@ -165,16 +165,16 @@ class Worker {
 
   /// Returns false where `deadline` passed first. A deadline at the task's own or later counts as the end of
   /// `report_time` after the task's own.
-  [[nodiscard]] bool wait(Task& task, std::int64_t deadline) {
+  [[nodiscard]] bool wait(Task& task, Deadline deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [&] { return !is_under_way(task) || failure_.has_value(); };
     while (!over()) {
       // A task gets its deadline when its queue comes to it.
-      const std::int64_t until = deadline < task.deadline_ ? deadline : latest_end(task);
-      if (until == INT64_MAX) {
+      const Deadline until = deadline < task.deadline_ ? deadline : latest_end(task);
+      if (until == Deadline::never()) {
         changed_.wait(lock);
-      } else if (steady_now() < until) {
-        changed_.wait_for(lock, slice_until(until));
+      } else if (!until.passed()) {
+        changed_.wait_for(lock, until.slice());
       } else {
         break;
       }
@@ -247,7 +247,7 @@ class Worker {
     }
   };
 
-  static void enqueue(Task& task, std::int64_t deadline, TaskList& list) noexcept {
+  static void enqueue(Task& task, Deadline deadline, TaskList& list) noexcept {
     task.state_ = Task::State::queued;
     task.deadline_ = deadline;
     list.push(task);
@@ -264,13 +264,11 @@ class Worker {
   }
 
   /// The time at which the worker fails because this task has not ended.
-  [[nodiscard]] static std::int64_t latest_end(const Task& task) noexcept {
-    return deadline_after(task.deadline_, report_time);
-  }
+  [[nodiscard]] static Deadline latest_end(const Task& task) noexcept { return task.deadline_ + report_time; }
 
   /// An op past its own deadline fails its group, even while it is queued behind others.
   [[nodiscard]] bool is_done(const Task& task, std::unique_lock<std::mutex>& lock) {
-    if (is_under_way(task) && !failure_ && steady_now() >= latest_end(task)) {
+    if (is_under_way(task) && !failure_ && latest_end(task).passed()) {
       lock.unlock();
       fail({SR_TIMEOUT, task.what() + " is past its deadline"});
       lock.lock();
@@ -285,7 +283,7 @@ class Worker {
   void release(Task& task) {
     const std::lock_guard lock(mutex_);
     task.is_held_ = false;
-    task.deadline_ = deadline_after(steady_now(), task.timeout_);
+    task.deadline_ = Deadline::now() + task.timeout_;
     changed_.notify_all();
   }
 
@@ -330,7 +328,7 @@ class Worker {
 
   void carry_out(Task& task, std::unique_lock<std::mutex>& lock) noexcept {
     task.state_ = Task::State::running;
-    const std::int64_t deadline = task.deadline_;
+    const Deadline deadline = task.deadline_;
     lock.unlock();
     const std::int64_t begun = monotonic_now();
     const bool succeeded = run(task, deadline);
@@ -341,7 +339,7 @@ class Worker {
     end(task, succeeded ? Task::State::done : Task::State::failed, lock);
   }
 
-  [[nodiscard]] bool run(Task& task, std::int64_t deadline) noexcept {
+  [[nodiscard]] bool run(Task& task, Deadline deadline) noexcept {
     try {
       task.run(deadline);
       return true;

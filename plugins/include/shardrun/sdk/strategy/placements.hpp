@@ -3,7 +3,8 @@
 /// The usual placements, for strategies to combine: tensor and sequence parallelism; optimizer states, gradients or
 /// parameters split over ranks that compute the same (ZeRO, FSDP).
 
-#include <shardrun/sdk/strategy.hpp>
+#include <shardrun/sdk/strategy/glob.hpp>
+#include <shardrun/sdk/strategy/plan.hpp>
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,7 @@
 
 /// Eigen's view of an engine's arrays, without a copy. Needs Eigen 3.4.
 
-#include <shardrun/sdk/array.hpp>
+#include <shardrun/sdk/engine/array.hpp>
 
 #include <Eigen/Core>
 #include <stdexcept>

@@ -2,7 +2,7 @@
 
 /// sr_queue as C++ values: a device's queue, in which a transport puts ops in order, and gates that hold it.
 
-#include <shardrun/sdk/op.hpp>
+#include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/transport.h>
 
 #include <cstdint>
@@ -38,26 +38,16 @@ class Queue {
 
   /// See sr_queue::call.
   void call(void (*run)(void* argument), void* argument) const {
-    check([&](sr_error* error) { return queue_->call(queue_->self, run, argument, error); });
+    detail::call_transport([&](sr_error* error) { return queue_->call(queue_->self, run, argument, error); });
   }
   /// Work that the queue is given later waits until the gate is open.
   [[nodiscard]] Gate add_gate() const {
     std::uint64_t number = 0;
-    check([&](sr_error* error) { return queue_->add_gate(queue_->self, &number, error); });
+    detail::call_transport([&](sr_error* error) { return queue_->add_gate(queue_->self, &number, error); });
     return {*queue_, number};
   }
 
  private:
-  template <class Act>
-  static void check(Act act) {
-    sr_error error{};
-    error.struct_size = sizeof(error);
-    const std::int32_t status = act(&error);
-    if (status != SR_OK) {
-      throw TransportError(status, error);
-    }
-  }
-
   const sr_queue* queue_;
 };
 
