@@ -96,7 +96,7 @@ class Case:
         }
         try:
             said = json.loads(ran.out)
-            worst = max(said["worst"], key=lambda each: each["relative"] / (each["tolerance"] or 1), default=None)
+            worst = next(iter(said["worst"]), None)
             return {
                 **result,
                 "status": "passed" if said["passed"] else "failed",

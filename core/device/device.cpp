@@ -144,6 +144,9 @@ std::shared_ptr<void> prepare_kernel(const Kernel& kernel, const graph::OpShape&
 
 void run_kernel(const Kernel& kernel, const KernelCall& call) {
   kernel.added != nullptr ? kernel.added->run(call) : kernel.run(call);
+  if (call.scalars.round != nullptr) {
+    return (*call.scalars.round)(call);
+  }
   for (const TensorView& result : call.outputs) {
     if (result.rounded != result.dtype && result.dtype == graph::DType::f64) {
       round_elements(result.rounded, {static_cast<double*>(result.data), static_cast<std::size_t>(result.elements())});

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,11 @@ struct InPlaceHash {
   std::uint64_t written = 0;
 };
 
+struct KernelCall;
+
+/// Rounds the results of a call of a kernel.
+using RoundResults = std::function<void(const KernelCall& call)>;
+
 /// Arguments that change from call to call of a function.
 struct Scalars {
   std::uint64_t seed = 0;
@@ -79,6 +85,8 @@ struct Scalars {
   /// Kernel::hashes: one for each of the op's in-place pairs that the call has; the kernel adds to them. Null: none are
   /// asked for.
   InPlaceHash* hashes = nullptr;
+  /// Rounds results in place of run_kernel(). Null: run_kernel() does.
+  const RoundResults* round = nullptr;
 };
 
 /// One execution of a kernel. All memory is in the arena.
@@ -231,7 +239,7 @@ class Device {
 };
 
 /// Runs a kernel at once. All arguments are in host memory. If results are stored in float64 and the graph's type is
-/// bf16 or f16, they are rounded to it. Results of type f32 keep all digits.
+/// bf16 or f16, they are rounded to it, unless Scalars::round does. Results of type f32 keep all digits.
 void run_kernel(const Kernel& kernel, const KernelCall& call);
 
 /// `const RegisterDevice d(std::make_unique<Mine>());` at namespace scope.

@@ -12,36 +12,47 @@
 namespace shardrun::verify {
 namespace {
 
-/// The root mean square below which float32 has no more digits to hold: squares of gradients get there.
-constexpr double smallest = 1e-30;
+constexpr double infinite = std::numeric_limits<double>::infinity();
 
-double root_of_mean(double sum, std::size_t count) { return std::sqrt(sum / static_cast<double>(count)); }
+/// Of the elements of `values`, less those of `others`. Infinite if one is not a number.
+Size size_of(std::span<const double> values, std::span<const double> others, std::size_t& worst) {
+  double sum = 0;
+  double largest = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double off = std::abs(values[i] - others[i]);
+    if (std::isnan(off)) {
+      worst = i;
+      return {infinite, infinite};
+    }
+    sum += off * off;
+    if (off > largest) {
+      largest = off;
+      worst = i;
+    }
+  }
+  return {std::sqrt(sum / static_cast<double>(values.size())), largest};
+}
 
-/// Half a unit in the last place of a float of this size: the largest error of rounding to nearest.
-double half_of_last_place(double value) {
-  int exponent = 0;
-  (void)std::frexp(value, &exponent);
-  return std::ldexp(0.5,
-                    std::max(exponent, std::numeric_limits<float>::min_exponent) - std::numeric_limits<float>::digits);
+double root_mean_square(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) {
+    sum += value * value;
+  }
+  return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
 }  // namespace
 
-Comparison::Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection,
-                       std::function<bool()> stops, Meter* meter)
+Comparison::Comparison(const Workload& workload, std::int64_t ranks, std::int64_t steps, int threads,
+                       Selection selection, std::function<bool()> stops, Meter* meter)
     : workload_(workload),
-      mixed_(
-          std::ranges::any_of(workload.graph.states, [](const graph::State& state) { return state.master.exists(); })),
       ranks_(ranks),
+      steps_(steps),
+      rounded_((least_rounded + steps - 1) / std::max<std::int64_t>(steps, 1)),
       selection_(std::move(selection)),
       reference_(workload, threads, std::move(stops), meter),
-      before_(workload.graph.states.size()) {
-  for (const graph::StateId s : workload.graph.states.ids()) {
-    if (workload.graph.states[s].kind == graph::StateKind::gradient) {
-      gradients_.push_back(s);
-    }
-  }
-}
+      latest_(workload.graph.states.size()),
+      roundings_(workload.graph.states.size()) {}
 
 void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapshot_of) {
   const Gathered run = gather(workload_.graph, ranks_, step, snapshot_of, selection_, report_);
@@ -50,10 +61,44 @@ void Comparison::add(std::int64_t step, Moment moment, const SnapshotOf& snapsho
     case Moment::gradients: gradients(step, run); break;
     case Moment::end: end(step, run); break;
     case Moment::evaluation:
-      reference_.evaluate();
+      compute([&] { reference_.evaluate(); });
       compare_losses(What::evaluation, step, run);
       break;
   }
+}
+
+void Comparison::compute(const Calls& calls) {
+  const std::vector<std::vector<double>> before = states();
+  calls();
+  const std::vector<std::vector<double>> exact = states();
+  const auto load_all = [&](const std::vector<std::vector<double>>& values) {
+    for (const graph::StateId s : workload_.graph.states.ids()) {
+      load(s, values[s.index()]);
+    }
+  };
+  std::ranges::fill(latest_, Size());
+  reference_.round(true);
+  for (std::int64_t i = 0; i < rounded_; ++i) {
+    load_all(before);
+    calls();
+    for (const graph::StateId s : workload_.graph.states.ids()) {
+      std::size_t worst = 0;
+      if (const Size made = size_of(reference_.state(s), exact[s.index()], worst); std::isfinite(made.mean)) {
+        latest_[s] = larger(latest_[s], made);  // one that is not finite would excuse every error
+      }
+    }
+  }
+  reference_.round(false);
+  load_all(exact);
+}
+
+std::vector<std::vector<double>> Comparison::states() {
+  std::vector<std::vector<double>> values;
+  for (const graph::StateId s : workload_.graph.states.ids()) {
+    const std::span<const double> state = reference_.state(s);
+    values.emplace_back(state.begin(), state.end());
+  }
+  return values;
 }
 
 void Comparison::begin(std::int64_t step, const Gathered& run) {
@@ -61,88 +106,54 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
     reference_.initialize();
   }
   for (const graph::StateId s : run.ids()) {
-    if (!run[s]) {
-      continue;
+    if (run[s]) {
+      // The state at the end of a step is the next step's start.
+      compare(s, step == 0 ? What::initial : What::update, step, run, true);
+      load(s, run[s]->values);
     }
-    // The state at the end of a step is the next step's start.
-    const double size = root_mean_square(s);
-    compare(s, step == 0 ? What::initial : What::update, step, *run[s], {size, size}, 0);
-    load(s, *run[s]);
-    before_[s] = run[s]->values;
   }
 }
 
 void Comparison::gradients(std::int64_t step, const Gathered& run) {
-  reference_.differentiate(step);
+  compute([&] { reference_.differentiate(step); });
   compare_losses(What::loss, step, run);
-  double largest = smallest;
-  for (const graph::StateId s : gradients_) {
-    largest = std::max(largest, root_mean_square(s));
-  }
-  for (const graph::StateId s : gradients_) {
-    const double size = root_mean_square(s);
-    const bool zero = size < zero_share * largest;
-    compare(s, What::gradient, step, *run[s], {size, zero ? zero_floor * largest : size},
-            mixed_ ? mixed_gradient_tolerance : gradient_tolerance);
-    load(s, *run[s]);
+  for (const graph::StateId s : run.ids()) {
+    if (run[s] && workload_.graph.states[s].kind == graph::StateKind::gradient) {
+      compare(s, What::gradient, step, run);
+      load(s, run[s]->values);
+    }
   }
 }
 
 void Comparison::compare_losses(What what, std::int64_t step, const Gathered& run) {
-  const double tolerance = mixed_ ? mixed_loss_tolerance : gradient_tolerance;
-  compare_metric("loss", what, step, run, tolerance);
-  if (workload::loss_count_of(workload_.graph).exists()) {
-    compare_metric(workload::loss_count_state.data(), what, step, run, tolerance);
+  compare(workload_.graph.find_state("loss"), what, step, run);
+  if (const graph::StateId count = workload::loss_count_of(workload_.graph); count.exists()) {
+    compare(count, what, step, run);
   }
 }
 
 void Comparison::end(std::int64_t step, const Gathered& run) {
-  reference_.update(step);
+  compute([&] { reference_.update(step); });
   for (const graph::StateId s : run.ids()) {
-    if (!run[s] || workload_.graph.states[s].kind == graph::StateKind::metric) {
+    const graph::State& state = workload_.graph.states[s];
+    if (!run[s] || state.kind == graph::StateKind::metric) {
       continue;
     }
-    if (const graph::StateId master = workload_.graph.states[s].master; master.exists() && run[master]) {
-      load(s, *run[master]);
-      device::round_elements(graph::DType::bf16, reference_.state(s));
-      const double size = root_mean_square(s);
-      compare(s, What::update, step, *run[s], {size, size}, 0);
-    } else if (workload_.graph.states[s].kind == graph::StateKind::output) {
-      const double size = root_mean_square(s);
-      compare(s, What::update, step, *run[s], {size, size}, gradient_tolerance);
-    } else {
-      compare(s, What::update, step, *run[s], scale_of_update(s), update_tolerance);
+    const bool is_rounded_master = state.master.exists() && run[state.master];
+    if (is_rounded_master) {
+      load(s, run[state.master]->values);
+      device::round_elements(state.type.dtype, reference_.state(s));
     }
-    load(s, *run[s]);
+    compare(s, What::update, step, run, is_rounded_master);
+    load(s, run[s]->values);
   }
   if (workload_.trains()) {
-    compare_metric("gradient_norm", What::gradient_norm, step, run, update_tolerance);
+    compare(workload_.graph.find_state("gradient_norm"), What::gradient_norm, step, run);
   }
   report_.count_step();
 }
 
-/// The change, and the part of it that is lost to rounding at the size of the state, before or after it.
-Comparison::Scale Comparison::scale_of_update(graph::StateId state) {
-  const std::span<const double> after = reference_.state(state);
-  const std::vector<double>& before = before_[state];
-  double change = 0;
-  double rounding = 0;
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    const double lost = half_of_last_place(std::max(std::abs(before[i]), std::abs(after[i])));
-    change += (after[i] - before[i]) * (after[i] - before[i]);
-    rounding += lost * lost;
-  }
-  const graph::State& described = workload_.graph.states[state];
-  const bool parameter =
-      described.kind == graph::StateKind::parameter ||
-      (described.of_parameter.exists() && workload_.graph.master_of(described.of_parameter) == state);
-  const double roundings = parameter ? parameter_roundings : state_roundings;
-  const double expected = root_of_mean(change, after.size());
-  return {expected, expected + roundings * root_of_mean(rounding, after.size()) / update_tolerance};
-}
-
-void Comparison::compare(graph::StateId state, What what, std::int64_t step, const Whole& run, Scale scale,
-                         double tolerance) {
+void Comparison::compare(graph::StateId state, What what, std::int64_t step, const Gathered& run, bool exact) {
   if (!is_selected(selection_, state)) {
     return;
   }
@@ -150,49 +161,30 @@ void Comparison::compare(graph::StateId state, What what, std::int64_t step, con
   const graph::State& named = what == What::gradient && described.of_parameter.exists()
                                   ? workload_.graph.states[described.of_parameter]
                                   : described;
+  const Whole& whole = *run[state];
   const std::span<const double> expected = reference_.state(state);
-  double sum = 0;
   std::size_t worst = 0;
-  double largest = -1;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double off = run.values[i] - expected[i];
-    sum += off * off;
-    if (!(std::abs(off) <= largest) && !std::isnan(largest)) {
-      largest = std::abs(off);
-      worst = i;
-    }
+  const Size error = size_of(whole.values, expected, worst);
+  Size rounding;
+  if (!exact) {
+    roundings_[state] = larger(roundings_[state], latest_[state]);
+    rounding = larger(roundings_[state], rounding_of(described.type.dtype, expected));
   }
-  const double difference = root_of_mean(sum, expected.size());
   report_.add({.tensor = named.name,
                .state = described.name,
                .what = what,
-               .relative = difference / std::max(scale.judged, smallest),
-               .tolerance = tolerance,
-               .unfloored = difference / std::max(scale.expected, smallest),
+               .error = error,
+               .rounding = rounding,
+               .expected = root_mean_square(expected),
                .step = step + 1,
                .values = static_cast<std::int64_t>(expected.size()),
-               .ranks = ranks_of(run, described.type.shape, worst),
+               .ranks = ranks_of(whole, described.type.shape, worst),
                .note = fmt::format("element {} is {:.9g}, should be {:.9g}", index_text(described.type.shape, worst),
-                                   run.values[worst], expected[worst])});
+                                   whole.values[worst], expected[worst])});
 }
 
-void Comparison::compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance) {
-  const graph::StateId state = workload_.graph.find_state(name);
-  const double size = root_mean_square(state);
-  compare(state, what, step, *run[state], {size, size}, tolerance);
-}
-
-void Comparison::load(graph::StateId state, const Whole& run) {
-  std::copy(run.values.begin(), run.values.end(), reference_.state(state).begin());
-}
-
-double Comparison::root_mean_square(graph::StateId state) {
-  const std::span<const double> values = reference_.state(state);
-  double sum = 0;
-  for (const double value : values) {
-    sum += value * value;
-  }
-  return root_of_mean(sum, values.size());
+void Comparison::load(graph::StateId state, std::span<const double> values) {
+  std::ranges::copy(values, reference_.state(state).begin());
 }
 
 }  // namespace shardrun::verify

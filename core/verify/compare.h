@@ -11,37 +11,19 @@
 
 namespace shardrun::verify {
 
-/// Tolerances for float32 against float64: the root mean square of the difference, divided by the tensor's.
-inline constexpr double gradient_tolerance = 1e-5;  ///< loss, gradients and outputs: through the whole model
-/// The same in mixed precision, where the reference rounds activations and their gradients to bf16 as the run does. A
-/// number close to the middle between two bf16 numbers is rounded one way in float64 and may be rounded the other way
-/// in the run; ranks that split a sum round their parts as well. Measured over the shipped models and strategies: up to
-/// 6e-3 for gradients of one layer, 1.1e-2 of 24 layers, and 2e-3 for the loss of 21 numbers.
-inline constexpr double mixed_gradient_tolerance = 2e-2;
-inline constexpr double mixed_loss_tolerance = 4e-3;
-/// For one step of the optimizer from the same gradients, relative to the change that it makes. In addition the
-/// rounding of the state itself is allowed: `parameter_roundings` or `state_roundings` times half a unit in the last
-/// place. A bf16 parameter has to be exactly its rounded master.
-inline constexpr double update_tolerance = 1e-6;
-inline constexpr double parameter_roundings = 1;  ///< subtraction of the change
-inline constexpr double state_roundings = 3;      ///< decay to float, product and sum
-
-/// A gradient counts as zero if its root mean square is below this share of the largest of any gradient; the rest of it
-/// is rounding of float64. Its float32 version is judged relative to `zero_floor` times that largest one. Measured for
-/// gradients that cancel over 65, 500 and 5000 classes: 6e-7, 3e-6 and 3e-5 of it. No other gradient has a floor.
-inline constexpr double zero_share = 1e-12;
-inline constexpr double zero_floor = 3;
+/// How often at least each tensor is computed with rounded results: one time says little of a single number.
+inline constexpr std::int64_t least_rounded = 3;
 
 /// Compares a run moment by moment. Repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`: of the run. `stops`, `meter`: as of
-  /// Reference.
-  Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
+  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`, `steps`: of the run. `stops`, `meter`: as
+  /// of Reference.
+  Comparison(const Workload& workload, std::int64_t ranks, std::int64_t steps, int threads, Selection selection = {},
              std::function<bool()> stops = {}, Meter* meter = nullptr);
 
-  /// The work that a meter counts for so many steps, and for an evaluation if there is one.
-  [[nodiscard]] std::int64_t work(std::int64_t steps) const { return reference_.work(steps); }
+  /// The work that a meter counts.
+  [[nodiscard]] std::int64_t work() const { return (1 + rounded_) * reference_.work(steps_); }
 
   /// Compares the ranks' snapshots. Moments must come in order: for each step from 0 begin, gradients (if trained),
   /// end; then, once, evaluation (if there is one).
@@ -54,27 +36,24 @@ class Comparison {
   void gradients(std::int64_t step, const Gathered& run);
   void end(std::int64_t step, const Gathered& run);
 
-  /// Root mean squares that a difference is relative to.
-  struct Scale {
-    double expected = 0;  ///< of the expected values
-    double judged = 0;    ///< including the floor
-  };
-
-  void compare(graph::StateId state, What what, std::int64_t step, const Whole& run, Scale scale, double tolerance);
-  void compare_metric(const char* name, What what, std::int64_t step, const Gathered& run, double tolerance);
+  using Calls = std::function<void()>;
+  /// Has the reference compute, several times with rounded results, and then as exactly as it can.
+  void compute(const Calls& calls);
+  /// `exact`: whether the run must have the same values.
+  void compare(graph::StateId state, What what, std::int64_t step, const Gathered& run, bool exact = false);
   /// The loss, and the counts that divide it if the model has some.
   void compare_losses(What what, std::int64_t step, const Gathered& run);
-  void load(graph::StateId state, const Whole& run);
-  [[nodiscard]] double root_mean_square(graph::StateId state);  ///< of the reference's state
-  [[nodiscard]] Scale scale_of_update(graph::StateId state);
+  [[nodiscard]] std::vector<std::vector<double>> states();  ///< all of the reference's, by number
+  void load(graph::StateId state, std::span<const double> values);
 
   const Workload workload_;
-  const bool mixed_;
   const std::int64_t ranks_;
+  const std::int64_t steps_;
+  const std::int64_t rounded_;  ///< how often each step is computed with rounded results
   const Selection selection_;
   Reference reference_;
-  std::vector<graph::StateId> gradients_;
-  IdVector<graph::StateId, std::vector<double>> before_;  ///< each state at the start of the step
+  IdVector<graph::StateId, Size> latest_;     ///< what rounding made in the latest computation
+  IdVector<graph::StateId, Size> roundings_;  ///< and at most in all that was compared
   Report report_;
 };
 

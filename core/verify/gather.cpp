@@ -38,8 +38,8 @@ void add_part(const Part& part, const graph::State& state, std::int32_t rank, Wh
     if (whole.first[at] < 0) {
       whole.first[at] = rank;
       whole.values[at] = value;
-    } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.relative) {
-      replica.relative = distance(whole.values[at], value);
+    } else if (!same_bits(whole.values[at], value) && distance(whole.values[at], value) > replica.error.mean) {
+      replica.error.mean = replica.error.largest = distance(whole.values[at], value);
       replica.ranks = {whole.first[at], rank};
       replica.note = fmt::format("element {} is {} on rank {}, {} on rank {}", index_text(state.type.shape, at),
                                  whole.values[at], whole.first[at], value, rank);
@@ -53,7 +53,7 @@ void check_coverage(const graph::State& state, const Whole& whole, Difference& r
   if (missing > 0) {
     const auto at =
         static_cast<std::size_t>(std::find(whole.first.begin(), whole.first.end(), -1) - whole.first.begin());
-    replica.relative = 1;
+    replica.error = {1, 1};
     replica.ranks = {};
     replica.note = fmt::format("no rank holds {} of its {} elements, the first at {}", missing, whole.first.size(),
                                index_text(state.type.shape, at));
@@ -94,7 +94,7 @@ Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step
         gathered[s] = Whole{.values = std::vector<double>(elements),
                             .first = std::vector<std::int32_t>(elements, -1),
                             .boxes = std::vector<mesh::Box>(static_cast<std::size_t>(ranks), {zeros, zeros})};
-        replicas[s] = {.tensor = state.name, .what = What::replica, .step = step + 1};
+        replicas[s] = {.tensor = state.name, .what = What::replica, .expected = 1, .step = step + 1};
       }
       add_part(*snapshot.parts[s], state, static_cast<std::int32_t>(rank), *gathered[s], replicas[s]);
     }

@@ -10,6 +10,8 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/device/host_tensor.h"
 #include "core/partition/partition.h"
+#include "core/verify/rounding.h"
+#include "core/verify/snapshot.h"
 
 namespace shardrun::verify {
 
@@ -19,7 +21,21 @@ Reference::Reference(const Workload& workload, int threads, std::function<bool()
 
 Reference::Reference(const Workload& workload, const partition::Programs& programs, std::function<bool()> stops,
                      Meter* meter)
-    : workload_(workload), instruction_work_(programs, meter), executor_(programs, device::Device::find("reference")) {
+    : workload_(workload),
+      instruction_work_(programs, meter),
+      executor_(programs, device::Device::find("reference")),
+      round_results_([this](const device::KernelCall& call) {
+        for (const device::TensorView& result : call.outputs) {
+          if (graph::is_real(result.dtype) && !lasting_.contains(result.data)) {
+            round_result(result, ++rounded_, call.threads);
+          }
+        }
+      }) {
+  for (const graph::StateId id : workload_.graph.states.ids()) {
+    if (belongs_to(workload_.graph.states[id].kind, Moment::begin)) {
+      lasting_.emplace(executor_.state(id).data, id);
+    }
+  }
   for (const partition::Program& program : programs.programs) {
     program_work_.push_back(verify::work_of(program));
   }
@@ -64,7 +80,9 @@ void Reference::run(const Call& call) {
   const std::size_t program = program_of(call);
   instruction_work_.follow({program});
   feed(workload_, call, executor_, program);
-  executor_.run(program, call.scalars);
+  device::Scalars scalars = call.scalars;
+  scalars.round = rounds_ ? &round_results_ : nullptr;
+  executor_.run(program, scalars);
 }
 
 std::int64_t Reference::work_of(const std::vector<Call>& calls) const {
@@ -86,7 +104,18 @@ void Reference::differentiate(std::int64_t step) {
   }
 }
 
-void Reference::update(std::int64_t step) { run(update_call(workload_, step)); }
+void Reference::update(std::int64_t step) {
+  std::vector<std::vector<double>> before;
+  for (const auto& [address, id] : lasting_) {
+    before.emplace_back(state(id).begin(), state(id).end());
+  }
+  run(update_call(workload_, step));
+  for (auto of_state = before.begin(); const auto& [address, id] : lasting_) {
+    if (rounds_) {
+      round_change(workload_.graph.states[id].type.dtype, *of_state++, state(id), ++rounded_);
+    }
+  }
+}
 
 void Reference::evaluate() {
   for (const Call& call : evaluation_calls(workload_)) {

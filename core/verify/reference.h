@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,9 @@ class Reference {
   void initialize();
   /// A whole state, to read or overwrite.
   [[nodiscard]] std::span<double> state(graph::StateId id);
+
+  /// Whether results are rounded from now on as the run may round them, each time in another way.
+  void round(bool rounds) { rounds_ = rounds; }
 
   /// The work that a meter counts for so many steps, and for an evaluation if there is one.
   [[nodiscard]] std::int64_t work(std::int64_t steps) const;
@@ -52,6 +56,10 @@ class Reference {
   std::vector<std::int64_t> program_work_;
   InstructionWork instruction_work_;
   runtime::Executor executor_;
+  std::map<const void*, graph::StateId> lasting_;  ///< states that last, by their addresses
+  bool rounds_ = false;
+  std::uint32_t rounded_ = 0;  ///< tensors so far
+  const device::RoundResults round_results_;
 };
 
 }  // namespace shardrun::verify

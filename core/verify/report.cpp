@@ -14,15 +14,10 @@
 namespace shardrun::verify {
 namespace {
 
-/// NaN is further off than any number.
-double badness(const Difference& difference) noexcept {
-  if (std::isnan(difference.relative)) {
-    return std::numeric_limits<double>::infinity();
-  }
-  if (difference.tolerance == 0) {
-    return difference.relative == 0 ? 0 : std::numeric_limits<double>::infinity();
-  }
-  return difference.relative / difference.tolerance;
+/// `found` in units of `rounding`.
+double share(double found, double rounding) noexcept {
+  const double multiple = found / rounding;
+  return found == 0 ? 0 : std::isnan(multiple) ? std::numeric_limits<double>::infinity() : multiple;
 }
 
 /// All failures, and as many others as there is room for.
@@ -40,11 +35,11 @@ void append_json(std::string& text, const Difference& difference) {
   text += R"(, "what": )";
   metrics::append_json(text, std::string_view(to_string(difference.what)));
   text += R"(, "relative": )";
-  metrics::append_json(text, difference.relative);
-  text += R"(, "tolerance": )";
-  metrics::append_json(text, difference.tolerance);
-  text += R"(, "unfloored": )";
-  metrics::append_json(text, difference.unfloored);
+  metrics::append_json(text, difference.relative());
+  text += R"(, "rounding": )";
+  metrics::append_json(text, share(difference.rounding.mean, difference.expected));
+  text += R"(, "multiple": )";
+  metrics::append_json(text, difference.multiple());
   text += fmt::format(R"(, "step": {}, "ranks": [{}], "note": )", difference.step, fmt::join(difference.ranks, ", "));
   metrics::append_json(text, std::string_view(difference.note));
   text += "}";
@@ -65,13 +60,27 @@ const char* to_string(What what) noexcept {
   return "";
 }
 
-bool Difference::passed() const noexcept { return badness(*this) <= 1; }
+double Difference::multiple() const noexcept {
+  return std::max(share(error.mean, rounding.mean), share(error.largest, rounding.largest));
+}
 
 void Report::add(Difference difference) {
   const auto [at, is_new] = worst_.try_emplace({difference.tensor, difference.what}, difference);
-  if (!is_new && badness(difference) > badness(at->second)) {
-    at->second = std::move(difference);
+  Difference& worst = at->second;
+  if (is_new || std::isinf(worst.multiple())) {
+    return;
   }
+  if (std::isinf(difference.multiple())) {
+    worst = std::move(difference);
+    return;
+  }
+  const Size error = larger(worst.error, difference.error);
+  const Size rounding = larger(worst.rounding, difference.rounding);
+  if (difference.error.largest > worst.error.largest) {
+    worst = std::move(difference);
+  }
+  worst.error = error;
+  worst.rounding = rounding;
 }
 
 bool Report::passed() const noexcept {
@@ -85,7 +94,7 @@ std::vector<Difference> Report::worst() const {
     sorted.push_back(difference);
   }
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Difference& a, const Difference& b) { return badness(a) > badness(b); });
+                   [](const Difference& a, const Difference& b) { return a.multiple() > b.multiple(); });
   return sorted;
 }
 
@@ -127,20 +136,22 @@ std::string to_text(const Report& report, std::size_t rows) {
   for (const Difference& difference : worst) {
     width = std::max(width, difference.tensor.size());
   }
-  std::string text = fmt::format("{:<{}}  {:<13}  {:>9}  {:>9}  {:>9}  {:>5}\n", "tensor", width, "what", "relative",
-                                 "tolerance", "unfloored", "step");
+  std::string text = fmt::format("{:<{}}  {:<13}  {:>8}  {:>8}  {:>8}  {:>5}\n", "tensor", width, "what", "relative",
+                                 "rounding", "multiple", "step");
   for (const Difference& difference : worst) {
-    text += fmt::format("{:<{}}  {:<13}  {:>9.2e}  {:>9.0e}  {:>9.2e}  {:>5}{}", difference.tensor, width,
-                        to_string(difference.what), difference.relative, difference.tolerance, difference.unfloored,
-                        difference.step, difference.passed() ? "" : "  FAILED");
+    text += fmt::format("{:<{}}  {:<13}  {:>8.2e}  {:>8.2e}  {:>8.3g}  {:>5}{}", difference.tensor, width,
+                        to_string(difference.what), difference.relative(),
+                        share(difference.rounding.mean, difference.expected), difference.multiple(), difference.step,
+                        difference.passed() ? "" : "  FAILED");
     if (!difference.passed() && !difference.note.empty()) {
       text += ": " + difference.note;
     }
     text += "\n";
   }
-  text += fmt::format("compared with the float64 reference: {}, {} a step, over {}\n",
-                      counted(static_cast<std::int64_t>(report.tensors()), "tensor"),
-                      counted(report.values_per_step(), "value"), counted(report.steps(), "step"));
+  text += fmt::format(
+      "compared with the float64 reference: {}, {} a step, over {}; up to {} times what rounding does passes\n",
+      counted(static_cast<std::int64_t>(report.tensors()), "tensor"), counted(report.values_per_step(), "value"),
+      counted(report.steps(), "step"), limit);
   const std::string all = counted(static_cast<std::int64_t>(report.compared()), "comparison");
   const char* const meaning = "(each is a tensor and what of it, at its worst step)";
   return text + (report.passed() ? fmt::format("passed: {} {}\n", all, meaning)
@@ -151,9 +162,9 @@ std::string to_text(const Report& report, std::size_t rows) {
 std::string to_json(const Report& report, std::size_t rows) {
   std::string text =
       fmt::format(R"({{"passed": {}, "steps": {}, "compared": {}, "failed": {}, "tensors": {}, "failed_tensors": {}, )"
-                  R"("values_per_step": {}, "worst": [)",
+                  R"("values_per_step": {}, "limit": {}, "worst": [)",
                   report.passed(), report.steps(), report.compared(), report.failed(), report.tensors(),
-                  report.failed_tensors(), report.values_per_step());
+                  report.failed_tensors(), report.values_per_step(), limit);
   const char* separator = "";
   for (const Difference& difference : shown(report, rows)) {
     text += separator;

@@ -7,7 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/verify/rounding.h"
+
 namespace shardrun::verify {
+
+/// A difference passes up to so many times what rounding makes of it.
+inline constexpr double limit = 3;
 
 /// The compared property of a tensor.
 enum class What : std::uint8_t {
@@ -27,19 +32,23 @@ struct Difference {
   std::string tensor;      ///< its name; for a gradient, the name of its parameter
   std::string state = {};  ///< the state's name; empty if that is `tensor`
   What what = What::loss;
-  double relative = 0;          ///< judged: the norm of the difference over the expected value's and its floor
-  double tolerance = 0;         ///< the largest `relative` that rounding explains
-  double unfloored = 0;         ///< the norm of the difference over the norm of the expected value
+  Size error = {};              ///< of the run's values less the expected ones
+  Size rounding = {};           ///< the error that rounding makes: see Roundings; zero: there must be no error
+  double expected = 0;          ///< the root mean square of the expected values
   std::int64_t step = 0;        ///< from 1, as in metrics.jsonl; 0: before the first
   std::int64_t values = 0;      ///< number of elements compared with the reference
   std::vector<int> ranks = {};  ///< those that hold the worst element
   std::string note = {};        ///< about that element
 
-  [[nodiscard]] bool passed() const noexcept;
+  /// How many times what rounding makes of it the error is; infinite where there must be none.
+  [[nodiscard]] double multiple() const noexcept;
+  [[nodiscard]] bool passed() const noexcept { return multiple() <= limit; }
+  /// The error relative to the expected values.
+  [[nodiscard]] double relative() const noexcept { return error.mean == 0 ? 0 : error.mean / expected; }
   [[nodiscard]] const std::string& own_name() const noexcept { return state.empty() ? tensor : state; }
 };
 
-/// Keeps, for every tensor and everything compared of it, the step with the largest difference.
+/// Keeps, for every tensor and everything compared of it, the largest error of all steps, and what rounding makes.
 class Report {
  public:
   void add(Difference difference);
@@ -58,7 +67,7 @@ class Report {
   [[nodiscard]] std::size_t failed_tensors() const;
   /// Elements per step that are compared with the reference: of losses, gradients and updated tensors.
   [[nodiscard]] std::int64_t values_per_step() const;
-  /// Sorted by `relative / tolerance`, the worst first.
+  /// Sorted by the multiple, the worst first.
   [[nodiscard]] std::vector<Difference> worst() const;
 
  private:
@@ -69,9 +78,9 @@ class Report {
 /// A table of all failures, and of the worst others up to `rows` rows in all.
 [[nodiscard]] std::string to_text(const Report& report, std::size_t rows = 10);
 
-/// {"passed", "steps", "compared", "failed", "tensors", "failed_tensors", "values_per_step", "worst": [{"tensor",
-/// "what", "relative", "tolerance", "unfloored", "step", "ranks", "note"}]} with the same entries. Numbers that are not
-/// finite are null.
+/// {"passed", "steps", "compared", "failed", "tensors", "failed_tensors", "values_per_step", "limit", "worst":
+/// [{"tensor", "what", "relative", "rounding", "multiple", "step", "ranks", "note"}]} with the same entries. Numbers
+/// that are not finite are null.
 [[nodiscard]] std::string to_json(const Report& report, std::size_t rows = 10);
 
 }  // namespace shardrun::verify

@@ -246,7 +246,8 @@ TEST_CASE("ResNet-50 has its published number of parameters, operations and grad
 
 // A hundred layers of float32 differ by 5e-7 in the loss. Some activation then lies on the other side of zero, which
 // changes gradients by a percent: hence the small learning rate.
-TEST_CASE("a narrow ResNet-50 has the same losses with samples, rows or columns split", "[programs]") {
+TEST_CASE("a narrow ResNet-50 has the same losses with samples, rows or columns split, and agrees with the reference",
+          "[programs]") {
   const TemporaryFolder folder;
   std::string pixels;
   std::string labels;
@@ -272,6 +273,7 @@ TEST_CASE("a narrow ResNet-50 has the same losses with samples, rows or columns 
   const std::vector<double> alone = run("ranks = 1\n");
   REQUIRE(alone.size() == 3);
   CHECK(alone.back() < alone.front() - 1e-4);
+  run_job(folder.path(), "verify", "narrow.ini");
   const std::string spatial = "strategy = named\n";
   for (const std::string& job :
        {std::string("ranks = 2\nstrategy = dp\n"), std::string("ranks = 4\nstrategy = dp\n"),
@@ -284,6 +286,7 @@ TEST_CASE("a narrow ResNet-50 has the same losses with samples, rows or columns 
       CHECK(split[step] == Approx(alone[step]).epsilon(1e-6));
     }
   }
+  run_job(folder.path(), "verify", "narrow.ini");
 }
 
 TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains alike under each strategy",

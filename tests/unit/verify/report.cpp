@@ -80,58 +80,94 @@ TEST_CASE("on a terminal a meter rewrites one line that fits, and erases it at t
 
 namespace {
 
+constexpr double half = 0.5 * verify::limit;
+
+/// A difference of so many times the rounding, the same in mean and at its largest.
+Difference times(double multiple, std::string tensor, What what, std::int64_t step = 1) {
+  return {.tensor = std::move(tensor),
+          .what = what,
+          .error = {multiple * 0x1p-24, multiple * 0x1p-22},
+          .rounding = {0x1p-24, 0x1p-22},
+          .expected = 2,
+          .step = step};
+}
+
 Report three() {
   Report report;
   report.count_step();
-  report.add({.tensor = "a", .what = What::update, .relative = 5e-7, .tolerance = 1e-6, .step = 1});
-  report.add({.tensor = "a", .what = What::gradient, .relative = 1e-6, .tolerance = 1e-5, .step = 1});
-  report.add({.tensor = "b", .what = What::gradient, .relative = 2e-6, .tolerance = 1e-5, .step = 1});
+  report.add(times(half, "a", What::update));
+  report.add(times(0.1, "a", What::gradient));
+  report.add(times(0.2, "b", What::gradient));
   return report;
 }
 
 }  // namespace
 
-TEST_CASE("a report is sorted by the share of its tolerance that each difference took", "[verify]") {
+TEST_CASE("a report is sorted by how many times what rounding makes each difference is", "[verify]") {
   const std::vector<Difference> worst = three().worst();
   REQUIRE(worst.size() == 3);
   CHECK((worst[0].tensor == "a" && worst[0].what == What::update));
   CHECK(worst[1].tensor == "b");
   CHECK((worst[2].tensor == "a" && worst[2].what == What::gradient));
+  CHECK(worst[1].multiple() == 0.2);
+  CHECK(worst[1].relative() == 0.1 * 0x1p-24);
 }
 
-TEST_CASE("a report keeps the worst step of each difference", "[verify]") {
+TEST_CASE("a difference is as bad as its mean or its largest element, whichever is worse", "[verify]") {
+  CHECK(Difference{.error = {4, 2}, .rounding = {2, 4}}.multiple() == 2);
+  CHECK(Difference{.error = {1, 8}, .rounding = {2, 1}}.multiple() == 8);
+}
+
+TEST_CASE("a report keeps the largest error of each difference, and the largest rounding", "[verify]") {
   Report report = three();
-  report.add({.tensor = "b", .what = What::gradient, .relative = 1e-6, .tolerance = 1e-5, .step = 2});
-  CHECK(report.worst()[1].step == 1);
-  report.add({.tensor = "b", .what = What::gradient, .relative = 3e-6, .tolerance = 1e-5, .step = 3});
-  CHECK(report.worst()[1].step == 3);
+  const auto of_b = [&] { return report.worst()[1]; };
+  report.add(times(0.1, "b", What::gradient, 2));
+  CHECK(of_b().step == 1);
+  CHECK(of_b().multiple() == 0.2);
+  report.add(times(0.3, "b", What::gradient, 3));
+  CHECK(of_b().step == 3);
+  CHECK(of_b().multiple() == Approx(0.3));
+  Difference coarse = times(0.1, "b", What::gradient, 4);
+  coarse.rounding = {0x1p-23, 0x1p-21};
+  report.add(coarse);
+  CHECK(of_b().step == 3);
+  CHECK(of_b().multiple() == Approx(0.15));
   CHECK(report.compared() == 3);
 }
 
 TEST_CASE("a report fails if one comparison failed or is NaN, or if there is none", "[verify]") {
   CHECK_FALSE(Report().passed());
   CHECK(three().passed());
-  for (const double relative : {1.1e-6, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double multiple : {1.01 * verify::limit, std::numeric_limits<double>::quiet_NaN()}) {
     Report report = three();
-    report.add({.tensor = "c", .what = What::update, .relative = relative, .tolerance = 1e-6, .step = 1});
-    report.add({.tensor = "c", .what = What::update, .relative = 1e-7, .tolerance = 1e-6, .step = 2});
+    report.add(times(multiple, "c", What::update));
+    report.add(times(0.1, "c", What::update, 2));
     CHECK_FALSE(report.passed());
     CHECK(report.worst().front().tensor == "c");
   }
-  Report report = three();
-  report.add({.tensor = "c", .what = What::replica});
-  CHECK(report.passed());
-  report.add({.tensor = "c", .what = What::replica, .relative = 1e-300});
-  CHECK_FALSE(report.passed());
+  for (const bool is_first : {true, false}) {
+    // Where there must be no error there is no rounding.
+    Report report = three();
+    const Difference wrong{.tensor = "c", .what = What::update, .error = {1e-300, 1e-300}};
+    if (is_first) {
+      report.add(wrong);
+    }
+    report.add(times(0, "c", What::update));
+    report.add({.tensor = "c", .what = What::update});
+    CHECK(report.passed() == !is_first);
+    report.add(wrong);
+    report.add(times(0, "c", What::update));
+    CHECK_FALSE(report.passed());
+  }
 }
 
 TEST_CASE("a report as text and as JSON", "[verify]") {
   Report report = three();
   report.add({.tensor = "layer \"0\"",
               .what = What::update,
-              .relative = std::numeric_limits<double>::quiet_NaN(),
-              .tolerance = 1e-6,
-              .unfloored = 0.25,
+              .error = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()},
+              .rounding = {1e-6, 1e-6},
+              .expected = 2,
               .step = 2,
               .ranks = {0, 3},
               .note = "element [1] is nan, should be 2"});
@@ -140,15 +176,16 @@ TEST_CASE("a report as text and as JSON", "[verify]") {
   report.add({.tensor = "c", .what = What::update, .step = 1, .values = 11});
   report.add({.tensor = "c", .what = What::initial, .step = 1, .values = 11});
   CHECK(verify::to_text(report, 2) ==
-        "tensor     what            relative  tolerance  unfloored   step\n"
-        "layer \"0\"  update               nan      1e-06   2.50e-01      2  FAILED: element [1] is nan, should be 2\n"
-        "a          update          5.00e-07      1e-06   0.00e+00      1\n"
-        "compared with the float64 reference: 5 tensors, 111 values a step, over 1 step\n"
+        "tensor     what           relative  rounding  multiple   step\n"
+        "layer \"0\"  update              inf  5.00e-07       inf      2  FAILED: element [1] is nan, should be 2\n"
+        "a          update         4.47e-08  2.98e-08       1.5      1\n"
+        "compared with the float64 reference: 5 tensors, 111 values a step, over 1 step; up to 3 times what "
+        "rounding does passes\n"
         "failed: 1 of 7 comparisons (each is a tensor and what of it, at its worst step), in 1 of the tensors\n");
   CHECK(verify::to_json(report, 0) ==
         R"({"passed": false, "steps": 1, "compared": 7, "failed": 1, "tensors": 5, "failed_tensors": 1, )"
-        R"("values_per_step": 111, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
-        R"("relative": null, "tolerance": 1e-06, "unfloored": 0.25, "step": 2, "ranks": [0, 3], )"
+        R"("values_per_step": 111, "limit": 3, "worst": [{"tensor": "layer \"0\"", "what": "update", )"
+        R"("relative": null, "rounding": 5e-07, "multiple": null, "step": 2, "ranks": [0, 3], )"
         R"("note": "element [1] is nan, should be 2"}]})"
         "\n");
 }
