@@ -293,7 +293,7 @@ std::size_t Collectives::connect(const std::string& name, std::uint64_t id, cons
 Communicator::Handle Collectives::start_once(std::size_t group, sdk::OpSpec op) {
   Group& of = groups_[group];
   op.id = ++of.ops;
-  op.flags = set_.in_order && op.reduction == SR_REDUCE_SUM ? SR_OP_FLAG_IN_ORDER : 0;
+  op.flags |= set_.in_order && op.reduction == SR_REDUCE_SUM ? SR_OP_FLAG_IN_ORDER : 0;
   const std::uint64_t bytes = std::max(op.send ? op.send->bytes : 0, op.recv ? op.recv->bytes : 0);
   std::vector<std::uint32_t>& numbers = recorded_once_[{of.recorded, bytes, op.label}];
   if (numbers.empty()) {

@@ -29,9 +29,10 @@ constexpr milliseconds for_ever = std::chrono::hours(24 * 365);
 /// Gloo sends a preamble before each message, another to announce it, and one for each receive.
 constexpr std::uint64_t preamble_bytes = 6 * sizeof(std::size_t);
 
-/// What limit_of was given.
+/// What limit_of was given; never for what Gloo takes as no limit.
 sdk::Deadline deadline_of(milliseconds limit) noexcept {
-  return limit < milliseconds::max() ? sdk::Deadline::past() + limit : sdk::Deadline::never();
+  const bool is_limited = limit >= milliseconds(0) && limit < milliseconds::max();
+  return is_limited ? sdk::Deadline::past() + limit : sdk::Deadline::never();
 }
 
 /// A buffer whose transfers each have a buffer of Gloo's. They are waited for in the order in which they began.

@@ -310,10 +310,13 @@ class GlooTransport {
     if (group_size == 1) {
       return sdk::OpInfo{.flags = SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE | SR_OP_INFO_ROUNDED_ONCE};
     }
-    const bool is_gloos = gloo_has(op, group_size);
-    return sdk::OpInfo{
-        .flags = SR_OP_INFO_ASYNC | (is_gloos ? SR_OP_INFO_NATIVE : 0) | sdk::rounding_flags(op, group_size),
-        .scratch_bytes = is_gloos ? scratch_of_gloo(op) * sdk::dtype_size(op.dtype) : scratch_bytes_of(op, group_size)};
+    if (gloo_has(op, group_size)) {  // Gloo adds in the order of its rings
+      return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | SR_OP_INFO_NATIVE |
+                                  (sdk::find_opcode(op.opcode)->reduces ? SR_OP_INFO_ROUNDED_ONCE : 0),
+                         .scratch_bytes = scratch_of_gloo(op) * sdk::dtype_size(op.dtype)};
+    }
+    return sdk::OpInfo{.flags = SR_OP_INFO_ASYNC | sdk::rounding_flags(op, group_size),
+                       .scratch_bytes = scratch_bytes_of(op, group_size)};
   }
 
   void open(const sdk::Config& config) {

@@ -1,5 +1,6 @@
 #include "transports/gloo/waits.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <string_view>
@@ -14,7 +15,9 @@ constexpr std::chrono::milliseconds period(20);
 
 /// How long a wait lasts before its connection is probed, and again until a broken one ends it: a wait whose message
 /// has come meanwhile is over by then.
-constexpr std::chrono::milliseconds probe_interval(400);
+constexpr std::chrono::milliseconds first_interval(400);
+/// Each probe stays in Gloo until the connection ends, so they become fewer.
+constexpr std::chrono::seconds longest_interval(30);
 
 /// No one sends to it. The slots of Gloo's collectives, and those of plugin.cpp, are larger.
 constexpr std::uint64_t probe_slot = 0;
@@ -49,7 +52,7 @@ void Waits::call(std::uint32_t peer, const std::function<void()>& act) {
 
 void Waits::wait(gloo::transport::UnboundBuffer& buffer, std::uint32_t peer, sdk::Deadline deadline,
                  const std::function<bool()>& act) {
-  Waiting waiting{buffer, peer, deadline, sdk::Deadline::now() + probe_interval};
+  Waiting waiting{buffer, peer, deadline, first_interval, sdk::Deadline::now() + first_interval};
   {
     const std::lock_guard lock(mutex_);
     require_running();
@@ -113,8 +116,11 @@ std::optional<TransportError> Waits::end_of(Waiting& waiting) {
     if (waiting.is_broken) {
       return lost(waiting.peer, "its connection broke in the middle of a message");
     }
-    waiting.next_probe = waiting.next_probe + probe_interval;
     waiting.is_broken = is_broken(waiting.peer);
+    waiting.probe_interval = waiting.is_broken
+                                 ? first_interval
+                                 : std::min<std::chrono::nanoseconds>(2 * waiting.probe_interval, longest_interval);
+    waiting.next_probe = now + waiting.probe_interval;
   }
   return std::nullopt;
 }

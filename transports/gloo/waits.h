@@ -5,6 +5,7 @@
 #include <shardrun/sdk/transport.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,7 @@ class Waits {
     gloo::transport::UnboundBuffer& buffer;
     std::uint32_t peer = 0;
     sdk::Deadline deadline;
+    std::chrono::nanoseconds probe_interval;
     sdk::Deadline next_probe;
     bool is_broken = false;  ///< its connection
     std::optional<sdk::TransportError> end = {};

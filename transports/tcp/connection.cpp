@@ -105,8 +105,10 @@ Connection::State Connection::advance() {
     state_ = State::proven;
     if (protection_ == Protection::none) {
       tls_.reset();  // it has read no byte of what follows: without read-ahead it reads records to their ends
-    } else {
+    } else if (::SSL_is_server(tls_.get()) == 1) {
       ::SSL_set_read_ahead(tls_.get(), 1);
+    } else {
+      written_.reserve(most_written + 2 * record_bytes);  // the last record begins below most_written
     }
   } catch (const std::runtime_error& error) {
     state_ = State::refused;

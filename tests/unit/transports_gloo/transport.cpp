@@ -32,6 +32,7 @@ std::uint32_t flags_of(std::uint32_t opcode, std::uint32_t dtype, std::uint32_t 
 
 TEST_CASE("gloo: Gloo's own collectives run where they round as they are to") {
   CHECK((flags_of(SR_OP_ALL_REDUCE, SR_DTYPE_F32, 3) & SR_OP_INFO_NATIVE) != 0);
+  CHECK((flags_of(SR_OP_ALL_REDUCE, SR_DTYPE_F32, 3) & (SR_OP_INFO_ORDERED | SR_OP_INFO_STEPWISE)) == 0);
   CHECK((flags_of(SR_OP_ALL_REDUCE, SR_DTYPE_BF16, 2) & SR_OP_INFO_NATIVE) != 0);
   CHECK((flags_of(SR_OP_ALL_REDUCE, SR_DTYPE_BF16, 3) & SR_OP_INFO_NATIVE) == 0);
   CHECK((flags_of(SR_OP_ALL_REDUCE, SR_DTYPE_BF16, 3) & SR_OP_INFO_STEPWISE) != 0);

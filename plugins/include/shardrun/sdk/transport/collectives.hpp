@@ -23,8 +23,9 @@
 /// Sums and products of f16 and bf16 over more than two members always run in order: a ring would round them at each
 /// hop. In order, their partial results are floats, and only the result is rounded (Reducer).
 ///
-/// **Small** ops take one stage: every member sends its block to every other one, n-1 times the block in all, and ops
-/// that reduce do so in order.
+/// **Small** ops of these kinds take one stage: all_reduce, reduce_scatter(v), all_gather(v), barrier. Every member
+/// sends its block to every other one, n-1 times the block in all, and reduces in order. So all still have the same
+/// bits, although each member of an all_reduce computes them.
 
 #include <shardrun/sdk/transport/op.hpp>
 #include <shardrun/sdk/transport/schedule.hpp>

@@ -153,6 +153,13 @@ class LinkOp final : public Op, private Worker::Task {
     group_.worker().drop(*this);
   }
 
+  /// Gives the op that is left to its wait to the worker, since something else is to come after it.
+  static void hand_over(LinkGroup<Link>& group, LinkOp*& deferred) {
+    if (LinkOp* const op = std::exchange(deferred, nullptr)) {
+      group.worker().start(*op, op->own_deadline_);
+    }
+  }
+
   void start(void*, Deadline deadline) override {
     hand_over();
     own_deadline_ = deadline;
@@ -160,7 +167,7 @@ class LinkOp final : public Op, private Worker::Task {
     const bool is_idle = !group_.worker().is_busy();
     if (is_idle && !communicates_) {
       run_on_caller();
-    } else if (is_idle && is_blocking_) {
+    } else if (UnblockedLink<Link> && is_idle && is_blocking_) {
       throw_failure();
       deferred_ = this;
     } else {
@@ -191,12 +198,7 @@ class LinkOp final : public Op, private Worker::Task {
   std::optional<OpTimes> times() const override { return ran_on_caller_ ? times_ : group_.worker().times(*this); }
 
  private:
-  /// Gives the op that is left to its wait to the worker, since something else is to come first.
-  void hand_over() {
-    if (LinkOp* const op = std::exchange(deferred_, nullptr)) {
-      group_.worker().start(*op, op->own_deadline_);
-    }
-  }
+  void hand_over() { hand_over(group_, deferred_); }
 
   void forget_run() {
     ran_on_caller_ = false;
@@ -319,6 +321,7 @@ class TwoFunctionGroup final : public Group {
       : group_(config, spec, wire_bytes) {}
 
   std::unique_ptr<Op> prepare(std::span<const OpSpec> ops, Deadline deadline) override {
+    LinkOp<Link>::hand_over(group_, deferred_);
     if (group_.size() > 1 && find_opcode(ops[0].opcode)->collective) {
       AgreeTask<Link>(group_, ops[0]).finish(deadline);
     }
