@@ -12,6 +12,18 @@
 namespace shardrun {
 namespace {
 
+/// The option that another program calls so, or the nearest name.
+std::string hint_for(std::span<const OptionSpec> specs, std::string_view name, const std::vector<std::string>& names) {
+  for (const OptionSpec& spec : specs) {
+    for (const Alias& alias : spec.aliases) {
+      if (alias.name == name) {
+        return fmt::format(" (it is '{}' here{}{})", spec.name, alias.note.empty() ? "" : ": ", alias.note);
+      }
+    }
+  }
+  return did_you_mean(name, names);
+}
+
 const OptionSpec& spec_named(std::span<const OptionSpec> specs, std::string_view name) {
   const auto found = std::ranges::find(specs, name, &OptionSpec::name);
   if (found != specs.end()) {
@@ -22,7 +34,7 @@ const OptionSpec& spec_named(std::span<const OptionSpec> specs, std::string_view
     names.push_back(spec.name);
   }
   throw Error(ErrorCode::job,
-              fmt::format("there is no option '{}'{}; {}", name, did_you_mean(name, names),
+              fmt::format("there is no option '{}'{}; {}", name, hint_for(specs, name, names),
                           names.empty() ? "none is taken" : fmt::format("known: {}", fmt::join(names, ", "))));
 }
 

@@ -27,7 +27,7 @@ Reference::Reference(const Workload& workload, const partition::Programs& progra
       round_results_([this](const device::KernelCall& call) {
         for (const device::TensorView& result : call.outputs) {
           if (graph::is_real(result.dtype) && !lasting_.contains(result.data)) {
-            round_result(result, ++rounded_, call.threads);
+            round_result(result.rounded, device::elements_of<double>(result), ++rounded_, call.threads);
           }
         }
       }) {

@@ -80,13 +80,14 @@ Size rounding_of(graph::DType dtype, std::span<const double> values) noexcept {
   return {.mean = std::sqrt(squares / static_cast<double>(values.size())), .largest = largest};
 }
 
-void round_result(const device::TensorView& result, std::uint32_t stream, device::Threads& threads) {
-  const int bits = std::min(kept_bits, bits_of(result.rounded));
-  auto* const values = static_cast<double*>(result.data);
-  threads.split(result.elements(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    for_each_random(stream, begin, end,
-                    [&](std::int64_t i, std::uint32_t random) { values[i] = disturbed(values[i], bits, random); });
-    round_to_nearest(result.rounded, {values + begin, values + end});
+void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads) {
+  const int bits = std::min(kept_bits, bits_of(rounded));
+  threads.split(std::ssize(values), 4096, [&](std::int64_t begin, std::int64_t end) {
+    for_each_random(stream, begin, end, [&](std::int64_t i, std::uint32_t random) {
+      double& value = values[static_cast<std::size_t>(i)];
+      value = disturbed(value, bits, random);
+    });
+    round_to_nearest(rounded, values.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
   });
 }
 

@@ -30,7 +30,7 @@ struct Size {
 /// so none that does in a run is a surprise. Numbers of 20 bits, such as small integers, stay: conditions on them hold.
 /// Then the result is rounded to its type. One of bf16 or f16 is disturbed by up to half a unit in its own last place:
 /// ranks that sum up parts of it round each to its type.
-void round_result(const device::TensorView& result, std::uint32_t stream, device::Threads& threads);
+void round_result(graph::DType rounded, std::span<double> values, std::uint32_t stream, device::Threads& threads);
 
 /// Rounds new values of a state: disturbs their difference from the values before, and rounds them to its type.
 void round_change(graph::DType dtype, std::span<const double> before, std::span<double> after, std::uint32_t stream);

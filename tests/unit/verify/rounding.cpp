@@ -17,12 +17,7 @@ namespace {
 std::vector<double> rounded(double value, DType dtype) {
   std::vector<double> values(10'000, value);
   device::Threads threads(2);
-  verify::round_result({.data = values.data(),
-                        .dtype = DType::f64,
-                        .rounded = dtype,
-                        .rank = 1,
-                        .shape = {static_cast<std::int64_t>(values.size())}},
-                       1, threads);
+  verify::round_result(dtype, values, 1, threads);
   return values;
 }
 

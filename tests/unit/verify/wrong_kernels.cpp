@@ -149,7 +149,7 @@ TEST_CASE("a kernel that is off by a ten-thousandth in one of a thousand element
   std::vector<VerifyCase> cases = verify_cases();
   cases.push_back(plain_network());
   const plan::Plan alone = data_parallel(1);
-  for (std::size_t c = 0; c < cases.size(); c += depth<std::size_t>(1, 2, 3)) {
+  for (std::size_t c = 0; c < cases.size(); c += depth<std::size_t>(1, 2, 16)) {
     for (const std::string& op : ops_of(cases[c].model.graph)) {
       const WrongOp wrong(op);
       INFO(cases[c].model.name << ", " << op);
