@@ -29,7 +29,7 @@ using Alter = std::function<void(const At& at, verify::Snapshot& snapshot)>;
 verify::Report report_of(const verify::Workload& workload, const plan::Plan& plan, const Alter& alter,
                          std::int64_t steps) {
   const partition::Partition partition = partition::split(workload.graph, plan);
-  verify::Comparison comparison(workload, plan.ranks(), steps, 1);
+  verify::Comparison comparison(workload, plan.ranks(), 1);
   verify::interpret(workload, partition, {.steps = steps},
                     [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
                       comparison.add(step, moment, [&](std::int64_t rank) {
