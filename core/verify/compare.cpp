@@ -12,8 +12,6 @@
 namespace shardrun::verify {
 namespace {
 
-constexpr double infinite = std::numeric_limits<double>::infinity();
-
 /// Of the elements of `values`, less those of `others`. Infinite if one is not a number.
 Size size_of(std::span<const double> values, std::span<const double> others, std::size_t& worst) {
   double sum = 0;
@@ -22,7 +20,8 @@ Size size_of(std::span<const double> values, std::span<const double> others, std
     const double off = std::abs(values[i] - others[i]);
     if (std::isnan(off)) {
       worst = i;
-      return {infinite, infinite};
+      largest = std::numeric_limits<double>::infinity();
+      return {largest, largest};
     }
     sum += off * off;
     if (off > largest) {
@@ -80,23 +79,22 @@ void Comparison::begin(std::int64_t step, const Gathered& run) {
   }
 }
 
-void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const Calls& calls) {
+void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls) {
   const std::vector<std::vector<double>> before = states();
   calls();
-  const Compared compared = compared_at(moment);
+  const Compared compared = compared_at(moment, run);
   make_rounded(calls, before, [&] {
     return std::ranges::all_of(compared, [&](const auto& each) {
-      return workload_.graph.states[each.first].master.exists() ||
-             difference(each.first, each.second, step, run, false).passed();
+      return master_of(each.first, run) != nullptr || difference(each.first, each.second, step, run, false).passed();
     });
   });
   for (const auto& [s, what] : compared) {
-    const graph::StateId master = workload_.graph.states[s].master;
-    if (master.exists()) {
-      load(s, run[master]->values);
+    const Whole* const master = master_of(s, run);
+    if (master != nullptr) {
+      load(s, master->values);
       device::round_elements(workload_.graph.states[s].type.dtype, reference_.state(s));
     }
-    report_.add(difference(s, what, step, run, master.exists()));
+    report_.add(difference(s, what, step, run, master != nullptr));
     roundings_[s] = larger(roundings_[s], latest_[s]);
   }
   for (const graph::StateId s : run.ids()) {
@@ -106,10 +104,10 @@ void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, co
   }
 }
 
-Comparison::Compared Comparison::compared_at(Moment moment) const {
+Comparison::Compared Comparison::compared_at(Moment moment, const Gathered& run) const {
   Compared compared;
   const auto add = [&](graph::StateId state, What what) {
-    if (state.exists() && is_selected(selection_, state)) {
+    if (state.exists() && run[state] && is_selected(selection_, state)) {
       compared.emplace_back(state, what);
     }
   };
@@ -130,7 +128,12 @@ Comparison::Compared Comparison::compared_at(Moment moment) const {
   return compared;
 }
 
-void Comparison::make_rounded(const Calls& calls, const std::vector<std::vector<double>>& before,
+const Whole* Comparison::master_of(graph::StateId state, const Gathered& run) const {
+  const graph::StateId master = workload_.graph.states[state].master;
+  return master.exists() && run[master] ? &*run[master] : nullptr;
+}
+
+void Comparison::make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
                               const std::function<bool()>& passes) {
   const std::vector<std::vector<double>> exact = states();
   std::ranges::fill(latest_, Size());

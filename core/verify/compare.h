@@ -35,15 +35,17 @@ class Comparison {
   [[nodiscard]] const Report& report() const noexcept { return report_; }
 
  private:
-  using Calls = std::function<void()>;
   using Compared = std::vector<std::pair<graph::StateId, What>>;
 
   void begin(std::int64_t step, const Gathered& run);
   /// Has the reference make the calls, and compares what they leave.
-  void judge(std::int64_t step, Moment moment, const Gathered& run, const Calls& calls);
-  [[nodiscard]] Compared compared_at(Moment moment) const;
+  void judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls);
+  /// Of the states that the run has.
+  [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
+  /// The run's float32 values of a parameter in mixed precision; null of other states.
+  [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
   /// Makes the calls again, with rounded results, until `passes`.
-  void make_rounded(const Calls& calls, const std::vector<std::vector<double>>& before,
+  void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
                     const std::function<bool()>& passes);
   /// Of a state's values in the run and in the reference. `exact`: whether they must be the same.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
