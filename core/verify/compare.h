@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/verify/gather.h"
@@ -11,19 +13,20 @@
 
 namespace shardrun::verify {
 
-/// How often at least each tensor is computed with rounded results: one time says little of a single number.
-inline constexpr std::int64_t least_rounded = 3;
+/// How often at most a step is computed with rounded results. Once is enough where all differences are then small
+/// enough.
+inline constexpr int most_rounded = 16;
 
 /// Compares a run moment by moment. Repeats every step from the run's own states.
 class Comparison {
  public:
-  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`, `steps`: of the run. `stops`, `meter`: as
-  /// of Reference.
-  Comparison(const Workload& workload, std::int64_t ranks, std::int64_t steps, int threads, Selection selection = {},
+  /// REQUIRES: the objects that `workload` points to outlive this. `ranks`: of the run. `stops`, `meter`: as of
+  /// Reference.
+  Comparison(const Workload& workload, std::int64_t ranks, int threads, Selection selection = {},
              std::function<bool()> stops = {}, Meter* meter = nullptr);
 
-  /// The work that a meter counts.
-  [[nodiscard]] std::int64_t work() const { return (1 + rounded_) * reference_.work(steps_); }
+  /// The work that a meter counts for so many steps, and for an evaluation if there is one: each is computed twice.
+  [[nodiscard]] std::int64_t work(std::int64_t steps) const { return 2 * reference_.work(steps); }
 
   /// Compares the ranks' snapshots. Moments must come in order: for each step from 0 begin, gradients (if trained),
   /// end; then, once, evaluation (if there is one).
@@ -32,28 +35,32 @@ class Comparison {
   [[nodiscard]] const Report& report() const noexcept { return report_; }
 
  private:
-  void begin(std::int64_t step, const Gathered& run);
-  void gradients(std::int64_t step, const Gathered& run);
-  void end(std::int64_t step, const Gathered& run);
+  using Compared = std::vector<std::pair<graph::StateId, What>>;
 
-  using Calls = std::function<void()>;
-  /// Has the reference compute, several times with rounded results, and then as exactly as it can.
-  void compute(const Calls& calls);
-  /// `exact`: whether the run must have the same values.
-  void compare(graph::StateId state, What what, std::int64_t step, const Gathered& run, bool exact = false);
-  /// The loss, and the counts that divide it if the model has some.
-  void compare_losses(What what, std::int64_t step, const Gathered& run);
+  void begin(std::int64_t step, const Gathered& run);
+  /// Has the reference make the calls, and compares what they leave.
+  void judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls);
+  /// Of the states that the run has.
+  [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
+  /// The run's float32 values of a parameter in mixed precision; null of other states.
+  [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
+  /// Makes the calls again, with rounded results, until `passes`.
+  void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
+                    const std::function<bool()>& passes);
+  /// Of a state's values in the run and in the reference. `exact`: whether they must be the same.
+  [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
+                                      bool exact);
   [[nodiscard]] std::vector<std::vector<double>> states();  ///< all of the reference's, by number
+  void load(const std::vector<std::vector<double>>& values);
   void load(graph::StateId state, std::span<const double> values);
 
   const Workload workload_;
   const std::int64_t ranks_;
-  const std::int64_t steps_;
-  const std::int64_t rounded_;  ///< how often each step is computed with rounded results
   const Selection selection_;
   Reference reference_;
-  IdVector<graph::StateId, Size> latest_;     ///< what rounding made in the latest computation
+  IdVector<graph::StateId, Size> latest_;     ///< what rounding does in the latest calls
   IdVector<graph::StateId, Size> roundings_;  ///< and at most in all that was compared
+  bool has_failed_ = false;                   ///< even with `most_rounded` computations
   Report report_;
 };
 

@@ -12,7 +12,7 @@
 namespace shardrun::verify {
 
 /// A difference passes up to so many times what rounding makes of it.
-inline constexpr double limit = 3;
+inline constexpr double limit = 2;
 
 /// The compared property of a tensor.
 enum class What : std::uint8_t {

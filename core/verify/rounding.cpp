@@ -40,11 +40,9 @@ double disturbed(double value, int bits, std::uint32_t random) noexcept {
 }
 
 void round_to_nearest(graph::DType dtype, std::span<double> values) noexcept {
+  device::round_elements(dtype, values);
   if (dtype == graph::DType::f32) {
-    std::ranges::transform(values, values.begin(),
-                           [](double value) { return static_cast<double>(static_cast<float>(value)); });
-  } else {
-    device::round_elements(dtype, values);
+    std::ranges::transform(values, values.begin(), [](double value) { return static_cast<float>(value); });
   }
 }
 

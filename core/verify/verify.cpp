@@ -8,7 +8,7 @@ namespace shardrun::verify {
 
 Report verify_interpreted(const Workload& workload, const partition::Partition& partition,
                           const InterpretedSettings& settings) {
-  Comparison comparison(workload, partition.placements.mesh.ranks(), settings.steps, settings.threads);
+  Comparison comparison(workload, partition.placements.mesh.ranks(), settings.threads);
   interpret(workload, partition, settings, [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
     comparison.add(step, moment, [&](std::int64_t rank) {
       return take_snapshot(workload.graph, ranks.rank(static_cast<std::size_t>(rank)), moment);
@@ -18,8 +18,7 @@ Report verify_interpreted(const Workload& workload, const partition::Partition& 
 }
 
 Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
-  Comparison comparison(workload, recorded.ranks, recorded.steps, recorded.threads, recorded.selection, recorded.stops,
-                        recorded.meter);
+  Comparison comparison(workload, recorded.ranks, recorded.threads, recorded.selection, recorded.stops, recorded.meter);
   const auto add = [&](std::int64_t step, Moment moment) {
     comparison.add(step, moment, [&](std::int64_t rank) {
       return read_snapshot(recorded.folder, step, moment, rank, workload.graph);
@@ -31,7 +30,7 @@ Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
     }
   };
   if (recorded.meter != nullptr) {
-    recorded.meter->expect(comparison.work());
+    recorded.meter->expect(comparison.work(recorded.steps));
   }
   for (std::int64_t step = 0; step < recorded.steps; ++step) {
     say(fmt::format("step {}/{}", step + 1, recorded.steps));

@@ -189,7 +189,7 @@ TEST_CASE("verify shows its progress and what it compared, and refuses steps it 
     CHECK_THAT(text.out, Contains("running the job: step 1/3") && Contains("running the job: validation") &&
                              Contains("comparing with the reference: step 1/3  0%") &&
                              Contains("comparing with the reference: validation"));
-    CHECK_THAT(text.out, Contains(" values a step, over 3 steps; up to 3 times what rounding does passes\n"));
+    CHECK_THAT(text.out, Contains(" values a step, over 3 steps; up to 2 times what rounding does passes\n"));
   }
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "31"}).code == 2);
   CHECK(run_program(job.path(), {"verify", "job.ini", "--steps", "0"}).code == 2);

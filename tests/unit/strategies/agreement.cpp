@@ -107,7 +107,7 @@ void check_agrees(const VerifyCase& given, const Choice& choice, std::string_vie
   const auto states = static_cast<std::ptrdiff_t>(given.model.graph.states.size());
   const Split split(given, choice);
   const verify::Workload workload = split.checked.workload();
-  verify::Comparison comparison(workload, split.partition.placements.mesh.ranks(), steps, 1);
+  verify::Comparison comparison(workload, split.partition.placements.mesh.ranks(), 1);
   split.interpret(
       steps,
       [&](std::int64_t step, Moment moment, runtime::Interpreter& ranks) {
