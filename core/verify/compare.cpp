@@ -85,7 +85,9 @@ void Comparison::judge(std::int64_t step, Moment moment, const Gathered& run, co
   const Compared compared = compared_at(moment, run);
   make_rounded(calls, before, [&] {
     return std::ranges::all_of(compared, [&](const auto& each) {
-      return master_of(each.first, run) != nullptr || difference(each.first, each.second, step, run, false).passed();
+      // What is far beyond the limit stays there.
+      const double multiple = difference(each.first, each.second, step, run, false).multiple();
+      return master_of(each.first, run) != nullptr || multiple <= limit || !(multiple <= most_rounded * limit);
     });
   });
   for (const auto& [s, what] : compared) {
@@ -134,7 +136,7 @@ const Whole* Comparison::master_of(graph::StateId state, const Gathered& run) co
 }
 
 void Comparison::make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
-                              const std::function<bool()>& passes) {
+                              const std::function<bool()>& is_settled) {
   const std::vector<std::vector<double>> exact = states();
   std::ranges::fill(latest_, Size());
   for (int made = 1;; ++made) {
@@ -149,10 +151,9 @@ void Comparison::make_rounded(const std::function<void()>& calls, const std::vec
       }
     }
     load(exact);
-    if (has_failed_ || passes()) {
+    if (made == most_rounded || is_settled()) {
       return;
     }
-    has_failed_ = made == most_rounded;
   }
 }
 

@@ -13,8 +13,8 @@
 
 namespace shardrun::verify {
 
-/// How often at most a step is computed with rounded results. Once is enough where all differences are then small
-/// enough.
+/// How often at most a step is computed with rounded results. Once is enough where no difference is little beyond the
+/// limit.
 inline constexpr int most_rounded = 16;
 
 /// Compares a run moment by moment. Repeats every step from the run's own states.
@@ -44,9 +44,9 @@ class Comparison {
   [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
   /// The run's float32 values of a parameter in mixed precision; null of other states.
   [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
-  /// Makes the calls again, with rounded results, until `passes`.
+  /// Makes the calls again, with rounded results, until `is_settled`, at most `most_rounded` times.
   void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
-                    const std::function<bool()>& passes);
+                    const std::function<bool()>& is_settled);
   /// Of a state's values in the run and in the reference. `exact`: whether they must be the same.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
@@ -60,7 +60,6 @@ class Comparison {
   Reference reference_;
   IdVector<graph::StateId, Size> latest_;     ///< what rounding does in the latest calls
   IdVector<graph::StateId, Size> roundings_;  ///< and at most in all that was compared
-  bool has_failed_ = false;                   ///< even with `most_rounded` computations
   Report report_;
 };
 
