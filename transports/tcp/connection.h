@@ -50,7 +50,7 @@ class Connection {
   // REQUIRES: the state is `proven`. Each passes on what it can and returns how many bytes; 0: the socket is not ready.
   // Throws std::runtime_error if the connection has broken or bytes came that the other end has not sent.
 
-  /// What was passed on in part is to be repeated with the rest.
+  /// After a part was sent, the next call begins with the rest.
   [[nodiscard]] std::size_t send(std::span<const iovec> parts);
   [[nodiscard]] std::size_t receive(std::span<const iovec> parts);
 

@@ -146,7 +146,7 @@ TEST_CASE("a report fails if one comparison failed or is NaN, or if there is non
     CHECK(report.worst().front().tensor == "c");
   }
   for (const bool is_first : {true, false}) {
-    // Where there must be no error there is no rounding.
+    // The rounding is 0 where no error is allowed.
     Report report = three();
     const Difference wrong{.tensor = "c", .what = What::update, .error = {1e-300, 1e-300}};
     if (is_first) {

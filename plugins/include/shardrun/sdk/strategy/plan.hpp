@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a strategy is given, a job and a graph, and the writer of its plan.
+/// A strategy reads a job and a graph, and writes a plan.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/strategy/hooks.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-/// What a transport's class is given and makes: its settings, the host, groups and ops.
+/// The objects that a transport's class works with: its settings, the host, groups and ops.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/sdk/transport/clock.hpp>

@@ -77,7 +77,7 @@ struct LinkMessage {
   LinkMessage(std::uint32_t to_or_from, std::uint64_t id, void* at, std::uint64_t bytes)
       : peer(to_or_from), header{id, bytes}, data(static_cast<std::byte*>(at)) {}
 
-  /// Of the data.
+  /// Bytes of the data that were sent or received.
   [[nodiscard]] std::uint64_t bytes_passed() const noexcept {
     return passed < sizeof(header) ? 0 : passed - sizeof(header);
   }
@@ -215,7 +215,7 @@ class LinkGroup {
     }
   }
 
-  /// Where the next piece of a message ends, in bytes of its data.
+  /// The end of the next piece of a message, in bytes of its data.
   [[nodiscard]] static std::uint64_t end_of_piece(const LinkMessage& message) noexcept {
     return std::min(message.header.bytes, (message.bytes_passed() / piece_bytes + 1) * piece_bytes);
   }
@@ -307,7 +307,7 @@ class LinkGroup {
     return moved;
   }
 
-  /// What is left of a message up to the end of its piece. `header`: where the header is.
+  /// The rest of a message's current piece. `header`: the one to send, or memory for the one that comes.
   [[nodiscard]] std::span<const iovec> next_piece(LinkMessage& message, MessageHeader& header) noexcept {
     const std::uint64_t header_passed = std::min<std::uint64_t>(message.passed, sizeof(header));
     const std::uint64_t at = message.bytes_passed();
