@@ -82,7 +82,9 @@ TEST_CASE("verify compares a split job on the fake GPUs with the reference", "[c
 
 TEST_CASE("verify --in-process runs the ranks of every strategy on one fake GPU, and needs no processes", "[cuda]") {
   const Installation fake(SHARDRUN_FAKE_LIBRARY);
-  for (const SplitJob& strategy : split_jobs()) {
+  const std::vector<SplitJob> jobs = split_jobs();
+  for (std::size_t j = 0; j < jobs.size(); j += depth<std::size_t>(1, 3, 3)) {  // each trains on these GPUs above
+    const SplitJob& strategy = jobs[j];
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder job;
       const std::vector<std::string> words = {"verify", "job.ini", "--steps", "2", "--json", "--in-process"};

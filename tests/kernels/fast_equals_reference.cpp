@@ -51,12 +51,16 @@ TEST_CASE("fast kernels equal the reference, with the same bits on 1, 2 and 3 th
 }
 
 TEST_CASE("the reference has the same bits on 1, 2, 3 and 7 threads", "[kernels]") {
+  if (depth(false, false, true)) {
+    SUCCEED("a sanitizer watches it where the fast kernels are compared with it");
+    return;
+  }
   for (const graph::Op* op : graph::all_ops()) {
     DYNAMIC_SECTION(op->name) {
       for (const Case& test : cases_of(op->name)) {
         const Prepared prepared = prepare(test);
         const std::vector<Tensor> expected = run(reference(), prepared);
-        for (const int threads : numbers_of_threads({2, 3, 7})) {
+        for (const int threads : {2, 3, 7}) {
           INFO(to_string(test) << ", " << threads << " threads");
           CHECK(difference(run(reference(), prepared, {.threads = threads}), expected, bit_for_bit) == "");
         }
