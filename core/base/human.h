@@ -6,7 +6,7 @@
 
 namespace shardrun {
 
-// Numbers for people, with three significant digits. All except `counted` give "-" for a number that is negative or not
+// Numbers for people, mostly with three significant digits. Functions of a `double` give "-" if it is negative or not
 // finite.
 
 /// "950", "12.3k", "1.23M", "4.56G": a count or a rate without a unit.

@@ -9,13 +9,13 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/base/human.h"
 #include "core/bench/measuring.h"
 #include "core/compile/plugins.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/launch/protocol.h"
 #include "core/memory/machine.h"
-#include "core/base/human.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {

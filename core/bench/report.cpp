@@ -5,9 +5,9 @@
 
 #include <boost/json.hpp>
 
+#include "core/base/human.h"
 #include "core/base/median.h"
 #include "core/bench/statistics.h"
-#include "core/base/human.h"
 
 namespace shardrun::bench {
 namespace {

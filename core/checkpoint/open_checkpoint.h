@@ -39,9 +39,9 @@ class OpenCheckpoint {
   /// which take hundreds of megabytes for a thousand ranks. Nothing may be read afterwards.
   void release() const noexcept;
 
-  /// Copies a part of a tensor, in the order of the part and in the tensor's own type. Reads blocks that may hold bytes
-  /// of others where that takes fewer reads. Throws Error{data} if pieces do not have each element of it once,
-  /// Error{io} if a file has changed.
+  /// Copies a part of a tensor into `to`: its elements in the part's row-major order, in the type in which they are
+  /// stored. May read bytes between the wanted ones, if that makes fewer reads. Throws Error{data} if an element of the
+  /// part is in no piece or in several, Error{io} if a file has changed.
   void read(const StoredTensor& tensor, const mesh::Box& part, std::span<std::byte> to) const;
 
  private:

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/contents.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/weights.h"
@@ -17,7 +18,6 @@
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/folder.h"
-#include "core/base/human.h"
 
 namespace shardrun::checkpoint {
 namespace {

@@ -7,8 +7,8 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/base/utf8.h"
-#include "core/files/json.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/files/json.h"
 
 namespace shardrun::checkpoint {
 namespace {

@@ -16,9 +16,9 @@
 #include "core/base/stop.h"
 #include "core/base/suggest.h"
 #include "core/checkpoint/contents.h"
-#include "core/files/json.h"
 #include "core/checkpoint/weights.h"
 #include "core/device/elements.h"
+#include "core/files/json.h"
 #include "core/files/text_file.h"
 
 namespace shardrun::checkpoint {

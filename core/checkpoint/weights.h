@@ -12,9 +12,9 @@
 #include "core/data/tokenizer.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
-#include "core/workload/model.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
+#include "core/workload/model.h"
 
 namespace shardrun::checkpoint {
 

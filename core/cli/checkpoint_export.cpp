@@ -4,13 +4,13 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/export.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
-#include "core/base/human.h"
 #include "core/files/folder.h"
 #include "core/options/options.h"
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/import.h"
 #include "core/checkpoint/resume.h"
@@ -11,7 +12,6 @@
 #include "core/cli/options.h"
 #include "core/cli/process.h"
 #include "core/compile/compile.h"
-#include "core/base/human.h"
 #include "core/files/folder.h"
 
 namespace shardrun::cli {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/cli/options.h"
-#include "core/base/human.h"
 #include "core/files/folder.h"
 #include "core/metrics/log.h"
 

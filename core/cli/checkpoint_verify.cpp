@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/verify.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
-#include "core/base/human.h"
 #include "core/files/folder.h"
 
 namespace shardrun::cli {

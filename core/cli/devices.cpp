@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/cli/options.h"
 #include "core/device/device.h"
 #include "core/device/library.h"
-#include "core/base/human.h"
 
 namespace shardrun::cli {
 namespace {

@@ -22,9 +22,9 @@
 #include "core/compile/plugins.h"
 #include "core/job/raw.h"
 #include "core/metrics/run_files.h"
-#include "core/workload/program.h"
 #include "core/partition/partition.h"
 #include "core/train/sampling.h"
+#include "core/workload/program.h"
 
 namespace shardrun::cli {
 namespace {

@@ -14,8 +14,8 @@
 #include "core/cli/dump.h"
 #include "core/cli/options.h"
 #include "core/compile/device.h"
-#include "core/screen/progress.h"
 #include "core/run/requirements.h"
+#include "core/screen/progress.h"
 
 namespace shardrun::cli {
 namespace {

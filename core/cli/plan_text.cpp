@@ -5,9 +5,9 @@
 #include <limits>
 #include <map>
 
+#include "core/base/human.h"
 #include "core/cli/plan.h"
 #include "core/mesh/shards.h"
-#include "core/base/human.h"
 #include "core/workload/program.h"
 
 namespace shardrun::cli {

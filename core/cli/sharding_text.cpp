@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/cli/draw.h"
 #include "core/base/human.h"
+#include "core/cli/draw.h"
 
 namespace shardrun::cli {
 namespace {

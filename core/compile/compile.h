@@ -13,12 +13,12 @@
 #include "core/device/device.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
-#include "core/workload/model.h"
-#include "core/workload/program.h"
 #include "core/partition/partition.h"
 #include "core/partition/program.h"
 #include "core/plan/plan.h"
 #include "core/runtime/collectives.h"
+#include "core/workload/model.h"
+#include "core/workload/program.h"
 
 namespace shardrun::plugins {
 class Hooks;

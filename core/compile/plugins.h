@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/job/job.h"
-#include "core/workload/model.h"
 #include "core/runtime/collectives.h"
+#include "core/workload/model.h"
 #include "plugins/loader/strategy.h"
 #include "plugins/loader/transport.h"
 

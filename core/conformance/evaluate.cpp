@@ -28,8 +28,8 @@ void forbid(const std::byte*, std::size_t) {}
 void allow(const std::byte*, std::size_t) {}
 #endif
 
-/// Bytes aligned as the arena aligns tensors, between two guards: writes into them are found afterwards, and
-/// AddressSanitizer finds reads. It begins with `content` in each byte.
+/// Memory for a tensor, aligned as in the arena, between two guards. guards_are_whole() finds writes into the guards; in
+/// builds with AddressSanitizer, reads are found too. Each byte of the memory is `content` at first.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes, unsigned char content = 0xFF)

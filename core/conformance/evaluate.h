@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/conformance/tensor.h"
 #include "core/device/device.h"
 #include "core/graph/graph.h"
-#include "core/conformance/tensor.h"
 
 namespace shardrun::conformance {
 

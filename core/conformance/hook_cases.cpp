@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/conformance/strategy_member.h"
 #include "core/conformance/strategy_jobs.h"
+#include "core/conformance/strategy_member.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::conformance {

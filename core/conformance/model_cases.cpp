@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/options/convert.h"
 #include "core/conformance/model_member.h"
-#include "core/conformance/strategy_member.h"
 #include "core/conformance/plugin_options.h"
 #include "core/conformance/sandbox.h"
+#include "core/conformance/strategy_member.h"
+#include "core/options/convert.h"
 #include "plugins/loader/library.h"
 
 namespace shardrun::conformance {

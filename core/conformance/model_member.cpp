@@ -11,10 +11,10 @@
 
 #include "core/base/error.h"
 #include "core/compile/model.h"
-#include "core/options/convert.h"
-#include "core/options/options.h"
 #include "core/conformance/conformance.h"
 #include "core/conformance/plugin_options.h"
+#include "core/options/convert.h"
+#include "core/options/options.h"
 #include "plugins/loader/find.h"
 
 namespace shardrun::conformance {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/workload/program.h"
 #include "core/conformance/kinds.h"
 #include "core/conformance/peer.h"
+#include "core/workload/program.h"
 #include "plugins/loader/model.h"
 
 namespace shardrun::conformance {

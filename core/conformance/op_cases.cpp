@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/graph/builder.h"
 #include "core/conformance/model_member.h"
 #include "core/conformance/op_trial.h"
+#include "core/graph/builder.h"
 
 namespace shardrun::conformance {
 namespace {

@@ -7,9 +7,9 @@
 #include <map>
 
 #include "core/base/error.h"
+#include "core/conformance/peer.h"
 #include "core/device/elements.h"
 #include "core/graph/rule_text.h"
-#include "core/conformance/peer.h"
 #include "plugins/loader/guard.h"
 
 namespace shardrun::conformance {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "core/device/device.h"
-#include "core/graph/op.h"
 #include "core/conformance/evaluate.h"
 #include "core/conformance/tensor.h"
+#include "core/device/device.h"
+#include "core/graph/op.h"
 #include "plugins/loader/model_op.h"
 
 namespace shardrun::conformance {

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "core/options/convert.h"
-#include "core/conformance/strategy_member.h"
 #include "core/conformance/plugin_options.h"
 #include "core/conformance/strategy_jobs.h"
+#include "core/conformance/strategy_member.h"
+#include "core/options/convert.h"
 
 namespace shardrun::conformance {
 namespace {

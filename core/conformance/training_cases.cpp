@@ -8,14 +8,14 @@
 
 #include "core/base/error.h"
 #include "core/compile/describe.h"
+#include "core/conformance/model_member.h"
+#include "core/conformance/numbered_samples.h"
+#include "core/conformance/tensor.h"
 #include "core/device/elements.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 #include "core/verify/verify.h"
 #include "core/workload/program.h"
-#include "core/conformance/model_member.h"
-#include "core/conformance/numbered_samples.h"
-#include "core/conformance/tensor.h"
 #include "plugins/loader/call.h"
 #include "plugins/loader/strategy.h"
 

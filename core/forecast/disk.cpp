@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/contents.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/resume.h"
@@ -15,7 +16,6 @@
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
 #include "core/files/folder.h"
-#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 #include "core/runtime/flight_file.h"
 

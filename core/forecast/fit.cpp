@@ -8,11 +8,11 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/compile/plugins.h"
 #include "core/device/choice.h"
 #include "core/forecast/idle.h"
 #include "core/job/raw.h"
-#include "core/base/human.h"
 #include "core/options/convert.h"
 
 namespace shardrun::forecast {

@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "core/mesh/shards.h"
 #include "core/base/human.h"
+#include "core/mesh/shards.h"
 
 namespace shardrun::forecast {
 namespace {

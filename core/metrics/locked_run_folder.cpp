@@ -22,10 +22,10 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
-#include "core/files/atomic_file.h"
-#include "core/files/trust.h"
 #include "core/base/human.h"
+#include "core/files/atomic_file.h"
 #include "core/files/folder.h"
+#include "core/files/trust.h"
 
 namespace shardrun::metrics {
 namespace {

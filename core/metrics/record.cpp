@@ -5,8 +5,8 @@
 #include <fstream>
 #include <utility>
 
-#include "core/base/median.h"
 #include "core/base/human.h"
+#include "core/base/median.h"
 #include "core/metrics/run_files.h"
 
 namespace shardrun::metrics {

@@ -10,9 +10,9 @@
 #include "core/base/stop.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
-#include "core/screen/progress.h"
 #include "core/metrics/run_folder.h"
 #include "core/metrics/summary.h"
+#include "core/screen/progress.h"
 
 namespace shardrun::metrics {
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/stop.h"
 #include "core/base/human.h"
+#include "core/base/stop.h"
 #include "core/files/folder.h"
 
 namespace shardrun::metrics {

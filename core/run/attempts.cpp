@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/stop.h"
-#include "core/train/steps.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/device.h"
 #include "core/files/folder.h"
-#include "core/base/human.h"
 #include "core/run/elastic.h"
+#include "core/train/steps.h"
 
 namespace shardrun::run {
 

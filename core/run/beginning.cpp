@@ -6,13 +6,13 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/files/folder.h"
 #include "core/forecast/disk.h"
 #include "core/job/output.h"
-#include "core/base/human.h"
-#include "core/run/resuming.h"
 #include "core/run/earlier_run.h"
 #include "core/run/requirements.h"
+#include "core/run/resuming.h"
 
 namespace shardrun::run {
 

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/files/folder.h"
 #include "core/files/text_file.h"
 #include "core/job/raw.h"
-#include "core/base/human.h"
-#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 
 namespace shardrun::run {

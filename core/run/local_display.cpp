@@ -2,9 +2,9 @@
 
 #include <chrono>
 
-#include "core/train/steps.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/launch/signals.h"
+#include "core/train/steps.h"
 
 namespace shardrun::run {
 

@@ -4,11 +4,11 @@
 #include <string_view>
 
 #include "core/job/job.h"
-#include "core/screen/progress.h"
 #include "core/metrics/record.h"
+#include "core/run/run.h"
+#include "core/screen/progress.h"
 #include "core/screen/screen.h"
 #include "core/screen/ticker.h"
-#include "core/run/run.h"
 
 namespace shardrun::run {
 

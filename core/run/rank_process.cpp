@@ -21,10 +21,10 @@
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
 #include "core/metrics/run_files.h"
-#include "core/run/resuming.h"
-#include "core/train/rank_link.h"
 #include "core/run/rank_reports.h"
 #include "core/run/requirements.h"
+#include "core/run/resuming.h"
+#include "core/train/rank_link.h"
 #include "core/train/steps.h"
 
 namespace shardrun::run {

@@ -12,8 +12,8 @@
 #include "core/job/job.h"
 #include "core/launch/rank.h"
 #include "core/metrics/run_folder.h"
-#include "core/train/rank_link.h"
 #include "core/run/run.h"
+#include "core/train/rank_link.h"
 
 namespace shardrun::run {
 

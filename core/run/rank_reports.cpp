@@ -9,11 +9,11 @@
 #include <cstring>
 #include <utility>
 
-#include "core/train/steps.h"
-#include "core/checkpoint/saved_state.h"
 #include "core/base/human.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/metrics/run_files.h"
 #include "core/train/flight.h"
+#include "core/train/steps.h"
 
 namespace shardrun::run {
 namespace {

@@ -12,13 +12,13 @@
 #include "core/job/job.h"
 #include "core/launch/launch.h"
 #include "core/metrics/log.h"
-#include "core/screen/progress.h"
 #include "core/metrics/record.h"
-#include "core/screen/screen.h"
 #include "core/metrics/summary.h"
+#include "core/run/run.h"
+#include "core/screen/progress.h"
+#include "core/screen/screen.h"
 #include "core/screen/ticker.h"
 #include "core/train/rank_link.h"
-#include "core/run/run.h"
 
 namespace shardrun::run {
 

@@ -14,19 +14,19 @@
 #include <variant>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/device.h"
 #include "core/compile/plugins.h"
 #include "core/data/dataset.h"
 #include "core/device/choice.h"
 #include "core/device/cores.h"
+#include "core/files/folder.h"
 #include "core/forecast/fit.h"
 #include "core/forecast/forecast.h"
 #include "core/forecast/idle.h"
 #include "core/launch/world.h"
 #include "core/memory/machine.h"
-#include "core/base/human.h"
-#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
 #include "core/workload/program.h"
 

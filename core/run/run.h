@@ -11,8 +11,8 @@
 #include "core/files/folder.h"
 #include "core/job/job.h"
 #include "core/metrics/locked_run_folder.h"
-#include "core/screen/progress.h"
 #include "core/metrics/summary.h"
+#include "core/screen/progress.h"
 
 namespace shardrun::run {
 

@@ -12,13 +12,13 @@
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
-#include "core/run/resuming.h"
 #include "core/run/elastic.h"
 #include "core/run/launched.h"
 #include "core/run/local_display.h"
 #include "core/run/prepare.h"
 #include "core/run/rank_process.h"
 #include "core/run/requirements.h"
+#include "core/run/resuming.h"
 #include "core/train/steps.h"
 
 namespace shardrun::run {

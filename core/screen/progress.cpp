@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/printable.h"
 #include "core/base/human.h"
+#include "core/base/printable.h"
 
 namespace shardrun::screen {
 namespace {

@@ -9,12 +9,12 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/base/human.h"
 #include "core/base/signal_free_thread.h"
 #include "core/checkpoint/folder.h"
 #include "core/device/hash.h"
 #include "core/files/folder.h"
 #include "core/files/sequential_file.h"
-#include "core/base/human.h"
 #include "core/train/rank_link.h"
 
 namespace shardrun::train {

@@ -14,9 +14,9 @@
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
-#include "core/workload/engine.h"
 #include "core/train/learning_rate.h"
 #include "core/train/replicas.h"
+#include "core/workload/engine.h"
 
 namespace shardrun::train {
 namespace {

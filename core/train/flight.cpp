@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/files/atomic_file.h"
 #include "core/files/folder.h"
-#include "core/base/human.h"
 #include "core/metrics/run_files.h"
 #include "core/runtime/flight_record.h"
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/stop.h"
 #include "core/data/npy_stream.h"
-#include "core/base/human.h"
 #include "core/train/rank_task.h"
 #include "core/train/running_engine.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/base/human.h"
 #include "core/device/apart.h"
 #include "core/files/folder.h"
-#include "core/base/human.h"
 
 namespace shardrun::train {
 namespace {

@@ -23,8 +23,9 @@ using Gathered = IdVector<graph::StateId, std::optional<Whole>>;
 /// A rank's snapshot at the gathered moment. Called for one rank after the other.
 using SnapshotOf = std::function<Snapshot(std::int64_t rank)>;
 
-/// Assembles the ranks' parts. Adds a `replica` to the report for every selected state: all ranks with an element have
-/// the same bits of it, and every element is on some rank.
+/// Assembles each state from the ranks' parts. For every selected state it adds a result of kind `replica` to the
+/// report: whether all ranks that hold an element have the same bits of it, and whether each element is on at least one
+/// rank.
 [[nodiscard]] Gathered gather(const graph::Graph& graph, std::int64_t ranks, std::int64_t step,
                               const SnapshotOf& snapshot_of, const Selection& selection, Report& report);
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/screen/progress.h"
 #include "core/partition/program.h"
+#include "core/screen/progress.h"
 
 namespace shardrun::verify {
 

@@ -7,8 +7,8 @@
 #include <shardrun/sdk/strategy/glob.hpp>
 
 #include "core/base/error.h"
-#include "core/base/suggest.h"
 #include "core/base/human.h"
+#include "core/base/suggest.h"
 
 namespace shardrun::verify {
 namespace {

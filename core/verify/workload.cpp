@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "core/data/feed.h"
-#include "core/workload/program.h"
 #include "core/train/learning_rate.h"
+#include "core/workload/program.h"
 
 namespace shardrun::verify {
 namespace {

@@ -37,8 +37,9 @@ std::vector<std::uint32_t> numbers_of(const std::vector<graph::ValueId>& values)
   return numbers;
 }
 
-/// Lets a model write the gradient of its op. No value where it is zero. Throws Error{plugin} naming the op if the
-/// model fails, breaks a rule, or returns a value of another type than the operand's.
+/// Has the model write the gradient of its op with respect to one operand. Returns no value if that gradient is zero.
+/// Throws Error{plugin} naming the op if the model fails, breaks a rule, or returns a value of another type than the
+/// operand's.
 graph::ValueId write_gradient(const ModelOp& op, graph::FunctionBuilder& builder,
                               const graph::GradientRequest& request) {
   const std::string what = fmt::format("the gradient of {} with respect to operand {}", op.label, request.input);

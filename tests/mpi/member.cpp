@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/launch/world.h"
 #include "core/conformance/member.h"
+#include "core/launch/world.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/conformance/member.h"
 #include "core/conformance/conformance.h"
+#include "core/conformance/member.h"
 #include "core/conformance/peer.h"
 #include "tests/support/catch.h"
 #include "tests/support/depth.h"

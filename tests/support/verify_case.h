@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "core/verify/workload.h"
 #include "core/conformance/numbered_samples.h"
+#include "core/verify/workload.h"
 #include "tests/support/model_cases.h"
 
 namespace shardrun::test {

@@ -2,9 +2,9 @@
 #include <array>
 #include <memory>
 
+#include "core/device/contraction.h"
 #include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/prepared_product.h"
-#include "core/device/contraction.h"
 #include "core/device/host_device.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"

@@ -2,9 +2,9 @@
 
 #include <string>
 
+#include "core/conformance/evaluate.h"
 #include "core/device/device.h"
 #include "core/graph/builder.h"
-#include "core/conformance/evaluate.h"
 #include "plugins/loader/model.h"
 #include "tests/support/catch.h"
 #include "tests/unit/plugins/fixtures.h"

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "core/device/cuda/emulated/emulator.h"
 #include "core/base/error.h"
+#include "core/device/cuda/emulated/emulator.h"
 #include "core/device/cuda/runtime/device.h"
 #include "core/device/host_tensor.h"
 #include "core/device/library.h"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
-#include "core/workload/model.h"
 #include "core/run/run_job.h"
+#include "core/workload/model.h"
 #include "tests/support/catch.h"
 #include "tests/support/compiled_job.h"
 #include "tests/support/errors.h"
