@@ -50,87 +50,97 @@ std::vector<std::int64_t> key_of(const mesh::Box& box) {
   return key;
 }
 
-/// Assigns the pieces of one state after the other.
+/// Adds the tensors of a state, which are several if it varies between ranks.
+void add_held(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device,
+              graph::StateId id, TensorRole role, std::vector<HeldTensor>& all) {
+  const graph::StateId values = graph.master_of(id);
+  const graph::State& state = graph.states[values];
+  const mesh::Placement& placement = partition.placements.states[values];
+  const mesh::Mesh& mesh = partition.placements.mesh;
+  std::map<std::string, std::size_t> tensors;
+  std::map<std::pair<std::size_t, std::vector<std::int64_t>>, HeldTensor::Part> holders;
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const mesh::Coordinates at = mesh::coordinates_of(mesh, rank);
+    if (partition.stage_at(at) != partition.stages.states.owner[values]) {
+      continue;
+    }
+    const std::string name = stored_name(graph.states[id], placement, mesh, at);
+    const auto [tensor, is_new] = tensors.emplace(name, all.size());
+    if (is_new) {
+      all.push_back({{{name, role, stored_type(device.stored(state.type.dtype)), state.type.shape, {}}, values}, {}});
+    }
+    mesh::Box box = mesh::box_of(state.type.shape, placement, mesh, at);
+    HeldTensor::Part& part = holders[{tensor->second, key_of(box)}];
+    part.box = std::move(box);
+    part.ranks.push_back(static_cast<std::size_t>(rank));
+  }
+  for (auto& [key, part] : holders) {
+    all[key.first].parts.push_back(std::move(part));
+  }
+}
+
+/// Assigns the pieces of one tensor after the other.
 class Assignment {
  public:
-  Assignment(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device)
-      : graph_(graph), partition_(partition), device_(device) {
-    const auto ranks = static_cast<std::size_t>(partition.placements.mesh.ranks());
-    contents_.of_ranks.resize(ranks);
-    bytes_.resize(ranks);
+  explicit Assignment(std::int64_t ranks) : bytes_(static_cast<std::size_t>(ranks)) {
+    contents_.of_ranks.resize(bytes_.size());
   }
 
-  void add(graph::StateId id) {
-    const std::optional<TensorRole> role = role_of(graph_, id);
-    if (!role) {
-      return;
-    }
-    const graph::StateId values = graph_.master_of(id);
-    const graph::State& state = graph_.states[values];
-    const mesh::Placement& placement = partition_.placements.states[values];
-    const mesh::Mesh& mesh = partition_.placements.mesh;
-    std::map<std::string, std::size_t> tensors;
-    std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::pair<mesh::Box, std::vector<std::size_t>>> holders;
-    for (std::size_t rank = 0; rank < bytes_.size(); ++rank) {
-      const mesh::Coordinates at = mesh::coordinates_of(mesh, static_cast<std::int64_t>(rank));
-      if (partition_.stage_at(at) != partition_.stages.states.owner[values]) {
-        continue;
-      }
-      const std::string name = stored_name(graph_.states[id], placement, mesh, at);
-      const auto [tensor, is_new] = tensors.emplace(name, contents_.tensors.size());
-      if (is_new) {
-        contents_.tensors.push_back(
-            {{name, *role, stored_type(device_.stored(state.type.dtype)), state.type.shape, {}}, values});
-      }
-      mesh::Box box = mesh::box_of(state.type.shape, placement, mesh, at);
-      auto& [part, ranks] = holders[{tensor->second, key_of(box)}];
-      part = std::move(box);
-      ranks.push_back(rank);
-    }
-    for (const auto& [key, held] : holders) {
-      divide(key.first, held.first, held.second);
+  void add(HeldTensor held) {
+    contents_.tensors.push_back(std::move(held.saved));
+    for (HeldTensor::Part& part : held.parts) {
+      divide(part.box, std::move(part.ranks));
     }
   }
 
   Contents take() { return std::move(contents_); }
 
  private:
-  /// Among as many ranks as get shares worth a piece: those that write least so far.
-  void divide(std::size_t tensor, const mesh::Box& part, std::vector<std::size_t> ranks) {
+  /// A part of the last tensor, among as many ranks as get shares worth a piece: those that write least so far.
+  void divide(const mesh::Box& part, std::vector<std::size_t> ranks) {
     const std::int64_t elements = part.elements();
     const std::uint64_t bytes =
-        static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors[tensor].tensor.dtype);
+        static_cast<std::uint64_t>(elements) * element_bytes(contents_.tensors.back().tensor.dtype);
     const std::size_t shares = std::clamp<std::size_t>(bytes / least_share, 1, ranks.size());
     std::ranges::stable_sort(ranks, {}, [&](std::size_t rank) { return bytes_[rank]; });
     ranks.resize(shares);
     std::ranges::sort(ranks);
     for (std::size_t i = 0; i < shares; ++i) {
-      give(ranks[i], tensor, part,
+      give(ranks[i], part,
            mesh::part_of({0, elements}, static_cast<std::int64_t>(shares), static_cast<std::int64_t>(i)));
     }
   }
 
-  void give(std::size_t rank, std::size_t tensor, const mesh::Box& part, const mesh::Interval& elements) {
+  void give(std::size_t rank, const mesh::Box& part, const mesh::Interval& elements) {
     if (elements.size() > 0) {
+      const std::size_t tensor = contents_.tensors.size() - 1;
       contents_.of_ranks[rank].push_back({tensor, elements, slice_of(part, elements)});
       bytes_[rank] +=
           static_cast<std::uint64_t>(elements.size()) * element_bytes(contents_.tensors[tensor].tensor.dtype);
     }
   }
 
-  const graph::Graph& graph_;
-  const partition::Partition& partition_;
-  const device::Device& device_;
   Contents contents_;
   std::vector<std::uint64_t> bytes_;  ///< per rank
 };
 
 }  // namespace
 
-Contents contents_of(const graph::Graph& graph, const partition::Partition& partition, const device::Device& device) {
-  Assignment assignment(graph, partition, device);
+std::vector<HeldTensor> held_tensors(const graph::Graph& graph, const partition::Partition& partition,
+                                     const device::Device& device) {
+  std::vector<HeldTensor> all;
   for (const graph::StateId id : graph.states.ids()) {
-    assignment.add(id);
+    if (const std::optional<TensorRole> role = role_of(graph, id)) {
+      add_held(graph, partition, device, id, *role, all);
+    }
+  }
+  return all;
+}
+
+Contents contents_of(std::vector<HeldTensor> tensors, std::int64_t ranks) {
+  Assignment assignment(ranks);
+  for (HeldTensor& held : tensors) {
+    assignment.add(std::move(held));
   }
   return assignment.take();
 }

@@ -18,6 +18,16 @@ struct SavedTensor {
   graph::StateId state;  ///< the state with these values
 };
 
+/// A saved tensor, and the ranks that hold each of its parts.
+struct HeldTensor {
+  struct Part {
+    mesh::Box box;
+    std::vector<std::size_t> ranks;
+  };
+  SavedTensor saved;
+  std::vector<Part> parts;  ///< they do not overlap
+};
+
 /// What a rank writes: consecutive elements of its own part of a state.
 struct OwnPiece {
   std::size_t tensor = 0;   ///< index in Contents::tensors
@@ -32,10 +42,13 @@ struct Contents {
 };
 
 /// The states that last from step to step: parameters (in mixed precision their float32 copies), moments, fields, and
-/// hook states. Replicas are written once: the ranks that hold them share them, in pieces of 64 KiB or more, and ranks
-/// with the least to write come first. `device`: of the ranks.
-[[nodiscard]] Contents contents_of(const graph::Graph& graph, const partition::Partition& partition,
-                                   const device::Device& device);
+/// hook states. `device`: of the ranks.
+[[nodiscard]] std::vector<HeldTensor> held_tensors(const graph::Graph& graph, const partition::Partition& partition,
+                                                   const device::Device& device);
+
+/// Replicas are written once: the ranks that hold them share them, in pieces of 64 KiB or more, and ranks with the
+/// least to write come first.
+[[nodiscard]] Contents contents_of(std::vector<HeldTensor> tensors, std::int64_t ranks);
 
 /// The name of the tensor that has a state's values on this rank: the state's, or of one that varies between ranks
 /// "residual@data=1".

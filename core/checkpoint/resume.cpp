@@ -231,11 +231,11 @@ class StateCheck {
   std::set<std::string> begun_;
 };
 
-/// The name of a model, from its section of a job file.
+/// The line with the name of a model or engine, from its section of a job file.
 std::string_view name_in(std::string_view section) {
-  constexpr std::string_view key = "name = ";
+  const std::string_view key = section.find("\nengine = ") == std::string_view::npos ? "name = " : "\nengine = ";
   const std::size_t begin = section.find(key);
-  return begin == std::string_view::npos ? "" : section.substr(begin, section.find('\n', begin) - begin);
+  return begin == std::string_view::npos ? "" : section.substr(begin, section.find('\n', begin + 1) - begin);
 }
 
 /// Whether a checkpoint has the parameters and fields of a graph, in their shapes, and no others.
@@ -351,10 +351,9 @@ void require_newest(const job::Job& job, std::int64_t step) {
                        newest.step));
 }
 
-RunIdentity identity_of(const job::Job& job, const workload::Model& model, const workload::ModelSettings& settings,
-                        const data::Dataset* dataset) {
+RunIdentity identity_of(const job::Job& job, std::string model, const data::Dataset* dataset) {
   return {.task = job.task == job::Task::train ? "train" : "iterate",
-          .model = model_section(model, settings),
+          .model = std::move(model),
           .optimizer = optimizer_of(job),
           .tokenizer = dataset == nullptr || dataset->tokenizer() == nullptr ? "" : dataset->tokenizer()->to_json(),
           .data = dataset == nullptr ? std::vector<std::string>() : dataset->fingerprints(),
@@ -362,8 +361,11 @@ RunIdentity identity_of(const job::Job& job, const workload::Model& model, const
           .seed = job.seed};
 }
 
-std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
-                                       const graph::Graph& graph, const partition::Partition& partition) {
+namespace {
+
+/// `has_values`: whether the checkpoint has the job's parameters and fields, in their shapes, and no others.
+std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
+                                      bool has_values) {
   const RunIdentity& saved = checkpoint.manifest().run;
   const auto require_same = [&](std::string_view what, const std::string& before, const std::string& now,
                                 std::string_view advice) {
@@ -376,7 +378,7 @@ std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint
   if (saved.model != run.model) {
     const std::string before = lines_without(saved.model, run.model);
     const std::string now = lines_without(run.model, saved.model);
-    if (name_in(saved.model) != name_in(run.model) || !has_values_of(checkpoint, graph)) {
+    if (name_in(saved.model) != name_in(run.model) || !has_values) {
       refuse_other(job, checkpoint, "model", before, now, "go on with the same model and options");
     }
     notices.push_back(
@@ -403,7 +405,58 @@ std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint
                part_that_differs(run.tokenizer, saved.tokenizer));
   compare_data("[data] split", saved.split == run.split, saved.split, run.split);
   compare_data("seed", saved.seed == run.seed, fmt::format("{}", saved.seed), fmt::format("{}", run.seed));
+  return notices;
+}
+
+/// Gives a state of this rank, which is that part of the tensor, its values.
+void load_part(const OpenCheckpoint& checkpoint, const StoredTensor& tensor, const mesh::Box& box,
+               const runtime::Executor& executor, graph::StateId state) {
+  if (box.elements() == 0) {
+    return;
+  }
+  device::HostTensor part(executor.queue(), executor.state(state), device::Access::write);
+  if (part.view().dtype == loaded_type(tensor.dtype)) {
+    checkpoint.read(tensor, box, part.bytes());
+  } else {
+    convert(checkpoint, tensor, box, part.view());
+  }
+  part.store();
+}
+
+}  // namespace
+
+std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
+                                       const graph::Graph& graph, const partition::Partition& partition) {
+  std::vector<std::string> notices = compare_runs(job, checkpoint, run, has_values_of(checkpoint, graph));
   std::ranges::move(StateCheck(job, checkpoint, graph, partition).run(), std::back_inserter(notices));
+  return notices;
+}
+
+std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint, const RunIdentity& run,
+                                       const std::vector<HeldTensor>& tensors) {
+  std::map<std::string, std::vector<std::int64_t>> saved;
+  for (const StoredTensor& tensor : checkpoint.manifest().tensors) {
+    saved.emplace(tensor.name, tensor.shape);
+  }
+  std::map<std::string, std::vector<std::int64_t>> needed;
+  for (const HeldTensor& held : tensors) {
+    needed.emplace(held.saved.tensor.name, held.saved.tensor.shape);
+  }
+  std::vector<std::string> notices = compare_runs(job, checkpoint, run, saved == needed);
+  for (const auto& [name, shape] : needed) {
+    if (const auto found = saved.find(name); found == saved.end() || found->second != shape) {
+      refuse_resume(job,
+                    fmt::format("'{}' has {}, and this job has {} [{}]", files::shown(checkpoint.path()).native(),
+                                found == saved.end() ? fmt::format("no state {}", name)
+                                                     : fmt::format("{} [{}]", name, fmt::join(found->second, ", ")),
+                                name, fmt::join(shape, ", ")));
+    }
+    saved.erase(name);
+  }
+  if (!saved.empty()) {
+    refuse_resume(job, fmt::format("'{}' has a state {}, which this job does not have",
+                                   files::shown(checkpoint.path()).native(), saved.begin()->first));
+  }
   return notices;
 }
 
@@ -419,16 +472,18 @@ void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, co
     const StoredTensor* const tensor =
         tensor_of(checkpoint, graph.states[id], partition.placements.states[values], mesh, at);
     for (const graph::StateId state : std::set<graph::StateId>{id, values}) {
-      if (executor.part(state).elements() == 0) {
-        continue;
+      load_part(checkpoint, *tensor, executor.part(state), executor, state);
+    }
+  }
+}
+
+void load_states(const OpenCheckpoint& checkpoint, const std::vector<HeldTensor>& tensors,
+                 const runtime::Executor& executor, std::int64_t rank) {
+  for (const HeldTensor& held : tensors) {
+    for (const HeldTensor::Part& part : held.parts) {
+      if (std::ranges::find(part.ranks, static_cast<std::size_t>(rank)) != part.ranks.end()) {
+        load_part(checkpoint, *checkpoint.find(held.saved.tensor.name), part.box, executor, held.saved.state);
       }
-      device::HostTensor part(executor.queue(), executor.state(state), device::Access::write);
-      if (part.view().dtype == loaded_type(tensor->dtype)) {
-        checkpoint.read(*tensor, executor.part(state), part.bytes());
-      } else {
-        convert(checkpoint, *tensor, executor.part(state), part.view());
-      }
-      part.store();
     }
   }
 }

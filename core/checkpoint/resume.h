@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/contents.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/data/dataset.h"
 #include "core/graph/graph.h"
@@ -56,8 +57,8 @@ void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 void require_newest(const job::Job& job, std::int64_t step);
 
 /// The facts of a job that a run which goes on must share. The manifest has them.
-[[nodiscard]] RunIdentity identity_of(const job::Job& job, const workload::Model& model,
-                                      const workload::ModelSettings& settings, const data::Dataset* dataset);
+/// `model`: its section of the job, or an engine's.
+[[nodiscard]] RunIdentity identity_of(const job::Job& job, std::string model, const data::Dataset* dataset);
 
 /// Compares a checkpoint with the job that is to go on from it. Throws Error{job} with both values if a fact differs
 /// that must be the same: model, data, seed, states or their shapes. Returns a line for each difference that is
@@ -65,10 +66,15 @@ void require_newest(const job::Job& job, std::int64_t step);
 [[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
                                                      const RunIdentity& run, const graph::Graph& graph,
                                                      const partition::Partition& partition);
+/// The same for tensors that ranks hold in parts of their own choice: an engine's states.
+[[nodiscard]] std::vector<std::string> check_resumed(const job::Job& job, const OpenCheckpoint& checkpoint,
+                                                     const RunIdentity& run, const std::vector<HeldTensor>& tensors);
 
 /// Gives the states of this rank the values of the checkpoint. REQUIRES: check_resumed() has passed. States that the
 /// checkpoint lacks keep their values. Throws as OpenCheckpoint::read.
 void load_states(const OpenCheckpoint& checkpoint, const graph::Graph& graph, const partition::Partition& partition,
+                 const runtime::Executor& executor, std::int64_t rank);
+void load_states(const OpenCheckpoint& checkpoint, const std::vector<HeldTensor>& tensors,
                  const runtime::Executor& executor, std::int64_t rank);
 
 }  // namespace shardrun::checkpoint

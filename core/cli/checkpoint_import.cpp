@@ -21,7 +21,7 @@ namespace {
 checkpoint::Manifest described(const job::Job& job, const compile::Compiled& compiled, std::int64_t step) {
   return {.step = step,
           .samples = checkpoint::samples_after(job, {}, step),
-          .run = checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get()),
+          .run = compile::identity_of(job, compiled),
           .strategy = "import",
           .mesh = "",
           .precision = job.train.precision == job::Precision::mixed ? "mixed" : "float32",

@@ -127,9 +127,16 @@ int plan(std::span<const std::string> words) {
   const std::vector<std::int64_t> ranks =
       parsed.has("ranks") ? read_ranks(*parsed.get("ranks"), job.ranks) : std::vector<std::int64_t>{};
   const bool is_dump = wants_dump(parsed, job);
-  compile::require_model(job, "plan");
+  if (is_dump || !ranks.empty()) {
+    compile::require_model(job, "plan by ranks, graph, plan or program");
+  }
   compile::Compiled compiled = compile::compile(job);
   run::require_device(job, *compiled.device);
+  if (compiled.engine != nullptr) {
+    fmt::print("{}",
+               parsed.has("json") ? engine_plan_json(job, compiled) : printable_lines(engine_plan_text(job, compiled)));
+    return 0;
+  }
   if (is_dump) {
     dump(parsed, job, compiled);
     return 0;

@@ -54,4 +54,11 @@ struct AxisTransport {
 /// For programs: every group of alike ranks. `search`: other settings, if the job does not fit.
 [[nodiscard]] std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search);
 
+/// "rank 3", "ranks 0-2".
+[[nodiscard]] std::string title_of(const std::vector<std::int64_t>& ranks);
+
+/// Of a job with an engine: the parts that its ranks hold, and the memory that the host keeps for it.
+[[nodiscard]] std::string engine_plan_text(const job::Job& job, const compile::Compiled& compiled);
+[[nodiscard]] std::string engine_plan_json(const job::Job& job, const compile::Compiled& compiled);
+
 }  // namespace shardrun::cli

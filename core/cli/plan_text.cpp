@@ -89,10 +89,6 @@ std::string block(const forecast::RankForecast& ranks, const std::string& title,
   return text;
 }
 
-std::string title_of(const std::vector<std::int64_t>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + mesh::ranks_text(ranks);
-}
-
 /// The least and the most over ranks that differ.
 std::string summary_of_ranks(const forecast::Forecast& forecast, const std::vector<Category>& categories) {
   std::map<std::string, std::map<std::string, Extremes<std::uint64_t>>> sent;
@@ -366,6 +362,10 @@ const char* costs_of(const forecast::Forecast& forecast) {
     return "units";
   }
   return forecast.step->measured ? "measured" : "cluster";
+}
+
+std::string title_of(const std::vector<std::int64_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + mesh::ranks_text(ranks);
 }
 
 std::string plan_text(const Planned& planned, std::size_t width, bool every_rank) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/checkpoint/resume.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/cluster.h"
 #include "core/compile/describe.h"
@@ -166,7 +167,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
     compiled.settings.data = inferred_shape(job);
   }
   compiled.engine = std::make_shared<const JobEngine>(open_engine(job, rank, compiled.settings.data));
-  if (job.task == job::Task::infer) {
+  if (job.task != job::Task::train) {
     compiled.graph = workload::build_parameters(parameters_of(*compiled.engine));
     compiled.plan = plan_of_engine(job);
     compiled.partition = partition::split(compiled.graph, compiled.plan);
@@ -324,6 +325,21 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
     add(programs.find(partition::after_step_function, 0));
   }
   return executed;
+}
+
+checkpoint::Contents contents_of(const job::Job& job, const Compiled& compiled) {
+  return checkpoint::contents_of(compiled.engine != nullptr
+                                     ? held_tensors(*compiled.engine, compiled.graph)
+                                     : checkpoint::held_tensors(compiled.graph, compiled.partition, *compiled.device),
+                                 job.ranks);
+}
+
+checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compiled) {
+  return checkpoint::identity_of(job,
+                                 compiled.engine != nullptr
+                                     ? section_of(*compiled.engine)
+                                     : checkpoint::model_section(compiled.model, compiled.settings),
+                                 compiled.dataset.get());
 }
 
 double flops_per_step(const Compiled& compiled) { return flops_per_step(compiled.graph, compiled.microbatch_rows); }

@@ -79,6 +79,11 @@ struct Compiled {
 /// that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
+/// What a checkpoint of the job holds.
+[[nodiscard]] checkpoint::Contents contents_of(const job::Job& job, const Compiled& compiled);
+/// The facts of the job that a run which goes on must share.
+[[nodiscard]] checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compiled);
+
 /// Floating-point operations of one optimizer step or iteration.
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);

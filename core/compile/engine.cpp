@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/checkpoint/saved_state.h"
 #include "core/compile/plugins.h"
 #include "core/mesh/placement.h"
 #include "plugins/loader/call.h"
@@ -147,13 +148,27 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
   }
   JobEngine engine{.plugin = plugins::Engine::open(directories_of(job.plugins.path), job.engine.name),
                    .request = {.options = job.engine.options,
-                               .task = job.task == job::Task::infer ? SR_ENGINE_INFER : SR_ENGINE_TRAIN,
+                               .task = job.task == job::Task::infer     ? SR_ENGINE_INFER
+                                       : job.task == job::Task::iterate ? SR_ENGINE_ITERATE
+                                                                        : SR_ENGINE_TRAIN,
                                .rank = static_cast<std::uint32_t>(rank),
                                .world_size = static_cast<std::uint32_t>(job.ranks),
                                .features = data.features,
                                .outputs = data.outputs > 0 ? data.outputs : data.vocab},
                    .data = data,
                    .parameters = {}};
+  if (job.task == job::Task::iterate && !engine.plugin.iterates()) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] task = iterate: engine '{}' has no steps: take one that iterates, or "
+                            "train it or infer with it",
+                            job.where("job", "task"), job.engine.name));
+  }
+  if (job.task != job::Task::iterate && !engine.plugin.predicts()) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: engine '{}' iterates alone, and is neither trained nor predicts: set [job] task = iterate",
+                    job.where("job", "engine"), job.engine.name));
+  }
   plugins::EngineRequest request = engine.request;
   for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
     try {
@@ -203,7 +218,9 @@ workload::EngineProgram parameters_of(const JobEngine& engine) {
   workload::EngineProgram program{.name = engine.plugin.manifest().name};
   for (const EngineParameter& parameter : engine.own()) {
     if (elements_of(parameter.shape) > 0) {
-      program.parameters.push_back({state_of(parameter), engine.holders_of(parameter).front() == engine.request.rank});
+      graph::State state = state_of(parameter);
+      state.kind = engine.request.task == SR_ENGINE_ITERATE ? graph::StateKind::field : graph::StateKind::parameter;
+      program.parameters.push_back({std::move(state), engine.holders_of(parameter).front() == engine.request.rank});
     }
   }
   return program;
@@ -302,18 +319,45 @@ std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine
   return {{.origin = found->origin, .shape = found->shape}, found->whole};
 }
 
-checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine) {
+checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine, std::int64_t steps) {
   std::vector<checkpoint::TensorInfo> tensors;
   for (const auto& [name, parameter] : wholes_of(engine)) {
     tensors.push_back({name, checkpoint::DType::f32, parameter->whole});
   }
-  const checkpoint::Metadata metadata = {
-      {"format", "pt"},
-      {"shardrun.features", fmt::format("{}", engine.request.features)},
-      {"shardrun.outputs", fmt::format("{}", engine.request.outputs)},
-      {"shardrun.engine", fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
-                                      shardrun::to_string(engine.request.options))}};
+  checkpoint::Metadata metadata = {{"format", "pt"}};
+  if (engine.request.task == SR_ENGINE_ITERATE) {
+    metadata = checkpoint::describe_state(steps);
+  } else {
+    metadata["shardrun.features"] = fmt::format("{}", engine.request.features);
+    metadata["shardrun.outputs"] = fmt::format("{}", engine.request.outputs);
+  }
+  metadata["shardrun.engine"] = section_of(engine);
   return {.path = std::move(path), .states = {}, .layout = checkpoint::lay_out(std::move(tensors), metadata)};
+}
+
+std::string section_of(const JobEngine& engine) {
+  return fmt::format("[job]\nengine = {}\n[engine]\n{}", engine.plugin.manifest().name,
+                     shardrun::to_string(engine.request.options));
+}
+
+std::vector<checkpoint::HeldTensor> held_tensors(const JobEngine& engine, const graph::Graph& graph) {
+  std::vector<checkpoint::HeldTensor> all;
+  for (const auto& [name, whole] : wholes_of(engine)) {
+    checkpoint::HeldTensor held{
+        {{name, checkpoint::TensorRole::field, checkpoint::DType::f32, whole->whole, {}}, graph.find_state(name)}, {}};
+    for (std::size_t rank = 0; rank < engine.parameters.size(); ++rank) {
+      const auto own = std::ranges::find(engine.parameters[rank], name, &EngineParameter::name);
+      if (own == engine.parameters[rank].end() || elements_of(own->shape) == 0) {
+        continue;
+      }
+      const std::vector<std::uint32_t> holders = engine.holders_of(*own);
+      if (holders.front() == rank) {
+        held.parts.push_back({{.origin = own->origin, .shape = own->shape}, {holders.begin(), holders.end()}});
+      }
+    }
+    all.push_back(std::move(held));
+  }
+  return all;
 }
 
 std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank, const graph::Graph& graph) {

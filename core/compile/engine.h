@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/checkpoint/contents.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/weights.h"
 #include "core/data/dataset.h"
@@ -59,13 +60,22 @@ void require_whole_parameters(const JobEngine& engine);
 [[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
                                                                        const graph::Graph& graph, graph::StateId state);
 
-/// The file of the whole parameters. Its metadata has the section [engine].
-[[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine);
+/// The file of the whole parameters. Its metadata has the section [engine], and the sizes of samples and predictions, or
+/// of states that are iterated the steps done.
+[[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine,
+                                                std::int64_t steps = 0);
 
 /// The parts that a rank writes: of several ranks with the same part the first does. Each has the state of its name in
 /// `graph`, if that is the rank's.
 [[nodiscard]] std::vector<checkpoint::SavedPart> saved_parts(const JobEngine& engine, std::uint32_t rank,
                                                              const graph::Graph& graph);
+
+/// The states that a checkpoint holds, each with that of its name in `graph`, if the rank of that has a part.
+/// REQUIRES: the task is to iterate.
+[[nodiscard]] std::vector<checkpoint::HeldTensor> held_tensors(const JobEngine& engine, const graph::Graph& graph);
+
+/// What a run that goes on from a checkpoint has to share: the engine's name and options.
+[[nodiscard]] std::string section_of(const JobEngine& engine);
 
 /// All ranks' parameters, for comparison.
 [[nodiscard]] std::string to_string(const JobEngine& engine);

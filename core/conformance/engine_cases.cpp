@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -245,18 +246,80 @@ void infers_in_order(EngineMember& member) {
   }
 }
 
+/// The states after each of `steps` steps. `begun`: the states from which to go on, and the number of steps done.
+std::vector<WholeValues> iterated(EngineMember& member, std::uint32_t n, std::int64_t steps,
+                                  const std::pair<WholeValues, std::int64_t>& begun = {}) {
+  EngineRun run(member, n, [&](const std::string& name, std::int64_t index) {
+    const auto found = begun.first.find(name);
+    return found == begun.first.end() ? usual_value(name, index) : found->second[static_cast<std::size_t>(index)];
+  });
+  std::vector<WholeValues> states;
+  for (std::int64_t step = begun.second; step < begun.second + steps; ++step) {
+    run.step(step);
+    states.push_back(run.parameters());
+  }
+  run.end();
+  return states;
+}
+
+void same_states_on_any_ranks(EngineMember& member) {
+  std::vector<WholeValues> expected;
+  for (const std::uint32_t n : member.sizes()) {
+    if (member.rank() >= n) {
+      continue;
+    }
+    const std::vector<WholeValues> found = iterated(member, n, 3);
+    expected = expected.empty() ? found : expected;
+    for (std::size_t step = 0; step < found.size(); ++step) {
+      require_near(found[step], expected[step], fmt::format("on {} ranks, after step {}, the state", n, step + 1));
+    }
+  }
+}
+
+void goes_on_from_states(EngineMember& member) {
+  for (const std::uint32_t n : member.sizes()) {
+    if (member.rank() >= n) {
+      continue;
+    }
+    const std::vector<WholeValues> whole = iterated(member, n, 3);
+    if (iterated(member, n, 2, {whole.front(), 1}).back() != whole.back()) {
+      throw Failure(
+          fmt::format("on {} ranks it goes on otherwise from the states of step 1 than if it had not ended "
+                      "there: a step may depend on its number and the states alone",
+                      n));
+    }
+  }
+}
+
+using Check = std::function<void(EngineMember&)>;
+
+Check if_it_predicts(const Check& check) {
+  return [check](EngineMember& member) {
+    member.engine().predicts() ? check(member) : member.note("nothing to check: it iterates alone");
+  };
+}
+
+Check if_it_iterates(const Check& check) {
+  return [check](EngineMember& member) {
+    member.engine().iterates() ? check(member) : member.note("nothing to check: it does not iterate");
+  };
+}
+
 std::vector<EngineCase> engine_cases() {
   std::vector<EngineCase> cases;
   cases.push_back({.name = opening_case, .run = opens_engine});
   cases.push_back({.name = "declared options", .run = declared_by_engine});
   cases.push_back({.name = "the same parameters, whoever asks, and all of each", .run = same_parameters});
-  cases.push_back({.name = "the same results on any number of ranks", .run = same_on_any_ranks});
-  cases.push_back({.name = "gradients equal central differences", .run = engine_gradients});
-  cases.push_back({.name = "the same results again", .run = same_again});
-  cases.push_back({.name = "a checkpoint, by the names of its tensors", .run = loads_checkpoint});
-  cases.push_back({.name = "predictions of records, in order", .run = infers_in_order});
+  cases.push_back({.name = "the same results on any number of ranks", .run = if_it_predicts(same_on_any_ranks)});
+  cases.push_back({.name = "gradients equal central differences", .run = if_it_predicts(engine_gradients)});
+  cases.push_back({.name = "the same results again", .run = if_it_predicts(same_again)});
+  cases.push_back({.name = "a checkpoint, by the names of its tensors", .run = if_it_predicts(loads_checkpoint)});
+  cases.push_back({.name = "predictions of records, in order", .run = if_it_predicts(infers_in_order)});
+  cases.push_back(
+      {.name = "steps: the same states on any number of ranks", .run = if_it_iterates(same_states_on_any_ranks)});
+  cases.push_back({.name = "steps: they go on from saved states", .run = if_it_iterates(goes_on_from_states)});
   // The last with these ranks, whose collectives may have failed afterwards.
-  cases.push_back({.name = "a checkpoint without the tensors", .run = misses_tensors});
+  cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_predicts(misses_tensors)});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
   return cases;
 }

@@ -1,6 +1,7 @@
 #include "core/conformance/engine_member.h"
 
 #include <fmt/format.h>
+#include <shardrun/engine.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,7 +90,10 @@ std::vector<plugins::EngineParameter> EngineMember::declare(const plugins::Engin
 void EngineMember::find_job() {
   std::string refusal;
   for (OptionValues& options : small_options(engine().options(), given_options(engine().options(), settings_))) {
-    request_ = {.options = std::move(options), .task = 1, .features = 5, .outputs = 3};
+    request_ = {.options = std::move(options),
+                .task = engine().predicts() ? SR_ENGINE_TRAIN : SR_ENGINE_ITERATE,
+                .features = 5,
+                .outputs = 3};
     set_sizes(request_, settings_);
     for (std::uint32_t n = 1; n <= engine_members; ++n) {
       try {

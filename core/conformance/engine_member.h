@@ -95,6 +95,8 @@ class EngineRun {
   [[nodiscard]] static double weighted_sum(const std::vector<float>& predictions);
 
   void load(const WholeValues& tensors);
+  /// Computes the step with this number; the first, 0, begins at the states of a run's start.
+  void step(std::int64_t number);
   /// The parameters as they are in memory, whole.
   [[nodiscard]] WholeValues parameters();
   /// The last call. Throws Error{plugin} if the engine leaves messages for which it has not waited.

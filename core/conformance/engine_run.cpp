@@ -150,6 +150,14 @@ void EngineRun::load(const WholeValues& tensors) {
   require_intact();
 }
 
+void EngineRun::step(std::int64_t number) {
+  if (number == 0) {
+    instance_->start();
+  }
+  instance_->step(number);
+  require_intact();
+}
+
 void EngineRun::end() {
   instance_.reset();
   ranks_.require_no_messages();

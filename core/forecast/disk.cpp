@@ -44,8 +44,8 @@ std::uint64_t bytes_of_checkpoints(const job::Job& job, const compile::Compiled&
     return 0;
   }
   std::uint64_t bytes = 0;
-  for (const checkpoint::SavedTensor& saved :
-       checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device).tensors) {
+  const checkpoint::Contents contents = compile::contents_of(job, compiled);
+  for (const checkpoint::SavedTensor& saved : contents.tensors) {
     bytes += *checkpoint::tensor_bytes({saved.tensor.name, saved.tensor.dtype, saved.tensor.shape});
   }
   const std::int64_t saves = 1 + (settings.every > 0 ? steps / settings.every : 0);

@@ -41,7 +41,7 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
   if (!checkpoint::takes_snapshots(job)) {
     return [](std::int64_t) { return std::uint64_t{0}; };
   }
-  return [contents = checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device)](std::int64_t rank) {
+  return [contents = compile::contents_of(job, compiled)](std::int64_t rank) {
     return checkpoint::RankFile(contents, rank).snapshot_bytes();
   };
 }

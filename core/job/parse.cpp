@@ -179,9 +179,6 @@ void read_model_or_engine(Reading& reading, const Section& section) {
     read_model(reading, section);
     return;
   }
-  if (job.task == Task::iterate) {
-    refuse_at(job.where("job", "task"), "[job] task = iterate is for models, and [job] engine is set; remove one");
-  }
   if (reading.raw.find(section.name) != nullptr) {
     read_model(reading, section);
   }

@@ -92,7 +92,8 @@ void check_need(const Job& job, const NeedRule& rule) {
 
 void check_of_models(const Job& job) {
   for (const KeyName& name : rules().of_models) {
-    if (job.is_given(name.section, name.key)) {
+    const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // states of engines are
+    if (!is_saved && job.is_given(name.section, name.key)) {
       throw Error(ErrorCode::job,
                   fmt::format("{}: {} has no effect with [job] engine = {} ({}); remove it", where(job, name),
                               name.key.empty() ? fmt::format("[{}]", name.section) : to_string(name), job.engine.name,

@@ -69,7 +69,7 @@ Section model_section() {
 Section iterate_section() {
   return {
       .name = "iterate",
-      .help = "How many steps the model is iterated, and from which state.",
+      .help = "How many steps the model or engine is iterated, and from which state.",
       .settings =
           {
               {{.name = "steps",
@@ -283,7 +283,7 @@ const Rules& rules() {
                     {"train", "precision"},
                     {"train", "gradients"},
                     {"train", "sample"},
-                    {"iterate", ""},
+                    {"iterate", "from"},
                     {"checkpoint", ""},
                     {"strategy", ""},
                     {"sharding", ""},

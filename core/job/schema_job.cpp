@@ -179,7 +179,7 @@ Section job_section() {
                 .type = choice,
                 .default_value = "train",
                 .choices = {"train", "iterate", "infer"},
-                .help = "Train the model or engine, iterate the model's step function, or have the engine predict a "
+                .help = "Train the model or engine, iterate its step function, or have the engine predict a "
                         "stream of records.",
                 .aliases = {"mode", "action"},
                 .choice_aliases = {{"training", "train"},

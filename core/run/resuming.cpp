@@ -77,9 +77,11 @@ std::vector<std::string> check_resumed(const job::Job& job, const compile::Compi
   }
   const checkpoint::OpenCheckpoint& opened = *compiled.resumed;
   const std::string path = files::shown(opened.path()).native();
-  std::vector<std::string> notices = checkpoint::check_resumed(
-      job, opened, checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get()),
-      compiled.graph, compiled.partition);
+  const checkpoint::RunIdentity run = compile::identity_of(job, compiled);
+  std::vector<std::string> notices =
+      compiled.engine != nullptr
+          ? checkpoint::check_resumed(job, opened, run, compile::held_tensors(*compiled.engine, compiled.graph))
+          : checkpoint::check_resumed(job, opened, run, compiled.graph, compiled.partition);
   const std::int64_t step = opened.manifest().step;
   if (const std::int64_t last = compiled.saved_state.steps + job::steps_of(job); step > last) {
     refuse(job, fmt::format("'{}' is of step {}, and the job ends after {}: choose more steps", path, step, last));

@@ -86,9 +86,9 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
       settings_(settings),
       executor_(executor),
       record_(record),
-      contents_(checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device)),
+      contents_(compile::contents_of(job, compiled)),
       file_(contents_, settings.link.rank()),
-      run_(checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get())) {
+      run_(compile::identity_of(job, compiled)) {
   record_.summary.checkpoints.emplace();
   if (compiled.resumed != nullptr) {
     last_whole_ = compiled.resumed->manifest().step;
@@ -408,7 +408,7 @@ checkpoint::Manifest Checkpointing::manifest_of(const checkpoint::Position& posi
                                 .loss = position.loss,
                                 .val_loss = position.val_loss,
                                 .run = run_,
-                                .strategy = job_.strategy.name,
+                                .strategy = compiled_.plan.strategy,
                                 .mesh = mesh_text(compiled_.partition.placements.mesh),
                                 .precision = job_.train.precision == job::Precision::mixed ? "mixed" : "float32",
                                 .job = job_text(job_)};
@@ -456,7 +456,11 @@ void load_resumed(const job::Job& job, const compile::Compiled& compiled, const 
                                                : ". Remove that checkpoint's folder: --resume then takes "
                                                  "the one before"));
   }
-  checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, static_cast<std::int64_t>(rank));
+  if (compiled.engine != nullptr) {
+    checkpoint::load_states(checkpoint, compile::held_tensors(*compiled.engine, compiled.graph), executor, link.rank());
+  } else {
+    checkpoint::load_states(checkpoint, compiled.graph, compiled.partition, executor, link.rank());
+  }
   checkpoint.release();
 }
 

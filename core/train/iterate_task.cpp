@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <optional>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/metrics/run_files.h"
 #include "core/train/rank_task.h"
+#include "core/train/running_engine.h"
 
 namespace shardrun::train {
 namespace {
@@ -20,7 +23,13 @@ class IterateTask : private RankTask {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     prepare(executor);
     record_.now_at("setting first values");
-    if (compiled_.resumed != nullptr) {
+    std::optional<RunningEngine> engine;
+    if (compiled_.engine != nullptr) {
+      engine.emplace(job_, compiled_, settings_.link, executor);
+      if (compiled_.resumed == nullptr) {
+        engine->instance().start();
+      }
+    } else if (compiled_.resumed != nullptr) {
       runtime::initialize(compiled_.graph, job_.seed, executor);
     } else if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
                saved != compiled_.saved_state) {
@@ -33,7 +42,7 @@ class IterateTask : private RankTask {
       resume(executor);
       begin_steps();
       const StepsUnderWay from_here_on;
-      const int signal = iterate_steps(executor);
+      const int signal = iterate_steps(executor, step_of(executor, engine));
       if (ends_with_checkpoint(signal)) {
         save_at_end(signal);
         return signal;
@@ -49,6 +58,9 @@ class IterateTask : private RankTask {
   /// The fields after so many steps, and the outputs of the last of these.
   [[nodiscard]] std::vector<checkpoint::StateFile> files(const std::filesystem::path& state, std::int64_t steps,
                                                          std::string_view suffix) const {
+    if (compiled_.engine != nullptr) {
+      return {compile::engine_file(state, *compiled_.engine, steps)};
+    }
     std::vector<checkpoint::StateFile> all;
     if (steps > first_.step) {
       all = checkpoint::output_files(metrics::outputs_path(job_.output), compiled_.graph, suffix);
@@ -62,8 +74,18 @@ class IterateTask : private RankTask {
     return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
   }
 
-  int iterate_steps(runtime::Executor& executor) {
-    const std::size_t program = executor.find(graph::Role::once);
+  /// Computes the step with the given number, counted from 0.
+  [[nodiscard]] std::function<void(std::int64_t step)> step_of(runtime::Executor& executor,
+                                                               std::optional<RunningEngine>& engine) const {
+    if (engine) {
+      return [&engine](std::int64_t step) { engine->instance().step(step); };
+    }
+    return [this, &executor, program = executor.find(graph::Role::once)](std::int64_t step) {
+      executor.run(program, {.seed = job_.seed, .step = step});
+    };
+  }
+
+  int iterate_steps(runtime::Executor& executor, const std::function<void(std::int64_t step)>& compute) {
     const bool is_late = !compiled_.device->is_addressable();
     std::array<device::Event, 2> ends;
     const auto end = [&](const UnderWay& under_way) {
@@ -73,7 +95,7 @@ class IterateTask : private RankTask {
     int signal = 0;
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("iterating", step + 1, step == first_.step ? metrics::first_step_activity : "");
-      const auto run = [&] { executor.run(program, {.seed = job_.seed, .step = step}); };
+      const auto run = [&] { compute(step); };
       if (is_late && !saves(step) && !ends_at_once(step)) {
         begin_step(step, executor, [&] {
           run();

@@ -121,12 +121,14 @@ class ParameterRecorder final : public Recorder {
 
 Engine::Engine(Plugin plugin) : plugin_(std::move(plugin)) {
   const sr_engine table = engine_table_of(plugin_);
+  const int predicting = (table.load_checkpoint != nullptr ? 1 : 0) + (table.forward != nullptr ? 1 : 0) +
+                         (table.backward != nullptr ? 1 : 0) + (table.infer != nullptr ? 1 : 0);
+  const bool iterates_alone = predicting == 0 && table.step != nullptr;
   if (table.declare == nullptr || table.create == nullptr || table.destroy == nullptr ||
-      table.load_checkpoint == nullptr || table.forward == nullptr || table.backward == nullptr ||
-      table.infer == nullptr) {
+      (predicting != 4 && !iterates_alone)) {
     refuse_with(
         fmt::format("the function table of {} lacks one of declare, create, destroy, load_checkpoint, forward, "
-                    "backward and infer",
+                    "backward and infer (the last four may be left out together, if it has step)",
                     plugin_.path().string()));
   }
   flags_ = table.flags;
@@ -138,6 +140,8 @@ Engine Engine::open(const Directories& directories, std::string_view name, LogSi
 
 bool Engine::takes_whole_batch() const noexcept { return (flags_ & SR_ENGINE_WHOLE_BATCH) != 0; }
 bool Engine::has_messages() const noexcept { return (flags_ & SR_ENGINE_MESSAGES) != 0; }
+bool Engine::predicts() const { return engine_table_of(plugin_).forward != nullptr; }
+bool Engine::iterates() const { return engine_table_of(plugin_).step != nullptr; }
 
 std::vector<EngineParameter> Engine::declare(const EngineRequest& request) const {
   const OptionValues options = checked_with_defaults(plugin_.options(), request.options);
@@ -253,6 +257,17 @@ void EngineInstance::infer(EngineRecords& records) {
   call("inference_loop", [&](const sr_engine& table, sr_error* error) {
     return table.infer(plugin_.table().self, engine_, &raw, error);
   });
+}
+
+void EngineInstance::start() {
+  call("start", [&](const sr_engine& table, sr_error* error) {
+    return table.start != nullptr ? table.start(plugin_.table().self, engine_, error) : SR_OK;
+  });
+}
+
+void EngineInstance::step(std::int64_t step) {
+  call("step",
+       [&](const sr_engine& table, sr_error* error) { return table.step(plugin_.table().self, engine_, step, error); });
 }
 
 }  // namespace shardrun::plugins

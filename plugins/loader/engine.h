@@ -112,6 +112,10 @@ class Engine {
   [[nodiscard]] bool takes_whole_batch() const noexcept;
   /// Whether it sends and receives.
   [[nodiscard]] bool has_messages() const noexcept;
+  /// Whether it can be trained and predicts. If not, it iterates.
+  [[nodiscard]] bool predicts() const;
+  /// Whether it has steps, for [job] task = iterate.
+  [[nodiscard]] bool iterates() const;
 
   /// The parameters of the request's rank. Throws Invalid (call.h) if the job has to change, Error{plugin} if the
   /// engine fails or breaks a rule.
@@ -142,6 +146,10 @@ class EngineInstance {
   void forward(const ArrayView& input, const MakeArray& make);
   void backward(const ArrayView& gradient, const std::vector<NamedArray>& gradients);
   void infer(EngineRecords& records);
+  /// Sets the states to what a run begins with.
+  void start();
+  /// Computes the step with this number, counted from 0. REQUIRES: the engine iterates.
+  void step(std::int64_t step);
 
  private:
   friend class Engine;

@@ -275,13 +275,13 @@ TEST_CASE("an engine is trained on arrays", "[engines]") {
   CHECK(ended.err.find("an engine is trained on arrays: set [data] arrays") != std::string::npos);
 }
 
-TEST_CASE("settings of engines need an engine, and commands about plans a model", "[engines]") {
+TEST_CASE("settings of engines need an engine, and some commands a model", "[engines]") {
   const EngineFolder folder;
   CHECK(folder.run("model", {"engine.hidden=3"}).err.find("[engine] has no effect without [job] engine") !=
         std::string::npos);
   CHECK(folder.run("model", {"train.loss=mse"}).err.find("[train] loss has no effect without [job] engine") !=
         std::string::npos);
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"plan", "engine.ini"},
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"plan", "engine.ini", "--dump", "graph"},
                                                 {"show-sharding", "engine.ini", "*"},
                                                 {"run", "engine.ini", "--dump", "plan"}}) {
     const Ended ended = run_program(folder.path(), words);
@@ -289,4 +289,106 @@ TEST_CASE("settings of engines need an engine, and commands about plans a model"
     CHECK(ended.code == 2);
     CHECK(ended.err.find("[job] engine = data_parallel") != std::string::npos);
   }
+}
+
+namespace {
+
+/// A folder with heat on a line as an engine, heat.ini, and as a model, model.ini.
+class HeatFolder {
+ public:
+  HeatFolder() {
+    const std::string iterate = "[iterate]\nsteps = 12\nsave_every = 5\n";
+    write_file(path() / "heat.ini", "[job]\nengine = heat\ntask = iterate\noutput = engine\n[plugins]\npath = " +
+                                        std::string(SHARDRUN_EXAMPLE_ENGINES) + "\n[engine]\ncells = 7\n" + iterate);
+    write_file(
+        path() / "model.ini",
+        "[job]\ntask = iterate\noutput = model\n[model]\nname = heat1d\ncells = 7\nboundary = fixed\n" + iterate);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
+  [[nodiscard]] Ended run(const std::string& job, const std::vector<std::string>& settings = {},
+                          std::vector<std::string> words = {}) const {
+    words.insert(words.begin(), job + ".ini");
+    return run_program(path(), with_settings(std::move(words), settings));
+  }
+  /// The temperatures of a file, the last of its bytes.
+  [[nodiscard]] std::string temperatures(const std::string& file) const {
+    const std::string bytes = read_file(path() / file);
+    return bytes.size() < 28 ? bytes : bytes.substr(bytes.size() - 28);
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("an iterated engine has the bits of the model, on any number of ranks and over each transport", "[engines]") {
+  const HeatFolder folder;
+  REQUIRE(folder.run("model").code == 0);
+  const std::vector<std::string> transports = installed("transport");
+  for (const int ranks : {1, 2, 3, 9}) {
+    const std::string& transport = transports[static_cast<std::size_t>(ranks) % transports.size()];
+    const Ended ended =
+        folder.run("heat", {"job.ranks=" + std::to_string(ranks), "job.transport=" + transport}, {"--replace"});
+    INFO(ranks << " ranks over " << transport << ": " << ended.err);
+    REQUIRE(ended.code == 0);
+    for (const std::string file : {"state-000005.safetensors", "state-000010.safetensors", "state.safetensors"}) {
+      CHECK((folder.temperatures("engine/" + file) == folder.temperatures("model/" + file)));
+    }
+  }
+}
+
+TEST_CASE("an iterated engine goes on from its checkpoint on any number of ranks, and not as another engine",
+          "[engines]") {
+  const HeatFolder folder;
+  REQUIRE(folder.run("model").code == 0);
+  const std::vector<std::string> saving = {"checkpoint.every=4", "job.ranks=3"};
+  REQUIRE(folder.run("heat", saving).code == 0);
+  for (const std::string ranks : {"1", "2", "4"}) {
+    const Ended ended = folder.run("heat", {"job.output=later" + ranks, "job.ranks=" + ranks},
+                                   {"--resume=engine/checkpoints/step-000008"});
+    INFO(ranks << ": " << ended.out << ended.err);
+    REQUIRE(ended.code == 0);
+    CHECK(ended.out.find("goes on after step 8") != std::string::npos);
+    CHECK((folder.temperatures("later" + ranks + "/state.safetensors") ==
+           folder.temperatures("model/state.safetensors")));
+  }
+  const Ended other =
+      folder.run("heat", {"job.output=other", "engine.cells=8"}, {"--resume=engine/checkpoints/step-000008"});
+  CHECK(other.code == 2);
+  CHECK(other.err.find("saved with the model 'cells = 7', and this job has 'cells = 8'") != std::string::npos);
+}
+
+TEST_CASE("plan of an engine tells what its ranks hold, and the memory that a run has", "[engines]") {
+  const HeatFolder folder;
+  const std::vector<std::string> settings = {"job.ranks=2"};
+  const Ended text = run_program(folder.path(), with_settings({"plan", "heat.ini"}, settings));
+  INFO(text.err);
+  REQUIRE(text.code == 0);
+  CHECK(text.out.find("rank 0: [4] at [0]") != std::string::npos);
+  CHECK(text.out.find("rank 1: [3] at [4]") != std::string::npos);
+  const Ended planned = run_program(folder.path(), with_settings({"plan", "heat.ini", "--json"}, settings));
+  REQUIRE(folder.run("heat", settings).code == 0);
+  const boost::json::object summary = boost::json::parse(read_file(folder.path() / "engine/summary.json")).as_object();
+  const boost::json::value plan = boost::json::parse(planned.out);
+  for (const boost::json::value& alike : plan.at("ranks").as_array()) {
+    for (const boost::json::value& member : alike.at("members").as_array()) {
+      CHECK(summary.at("ranks").at(member.to_number<std::size_t>()).at("peak_bytes") == alike.at("bytes").at("peak"));
+    }
+  }
+}
+
+TEST_CASE("an engine without steps does not iterate, and one with steps alone is not trained", "[engines]") {
+  const EngineFolder folder;
+  write_file(folder.path() / "engine.ini", "[job]\nengine = probing\ntask = iterate\n[plugins]\npath = " +
+                                               std::string(SHARDRUN_EXAMPLE_ENGINES) + "\n[iterate]\nsteps = 2\n");
+  const Ended none = folder.run("engine");
+  CHECK(none.code == 2);
+  CHECK(none.err.find("engine 'probing' has no steps") != std::string::npos);
+  write_file(folder.path() / "engine.ini",
+             "[job]\nengine = heat\noutput = engine\n[plugins]\npath = " + std::string(SHARDRUN_EXAMPLE_ENGINES) +
+                 "\n[engine]\ncells = 5\n[data]\narrays = x.npy, y.npy\nbatch = 7\n[train]\nsteps = 2\n");
+  const Ended trained = folder.run("engine");
+  CHECK(trained.code == 2);
+  CHECK(trained.err.find("engine 'heat' iterates alone") != std::string::npos);
 }

@@ -2,9 +2,10 @@
 
 /// An engine is a program that each rank runs for itself: it holds this rank's part of the parameters, computes, and
 /// calls collectives. The host starts the ranks, feeds data, computes the loss and its gradient with respect to the
-/// predictions, runs the optimizer, and offers collectives over the job's transport.
+/// predictions, runs the optimizer, and offers collectives over the job's transport. Or it iterates: the host keeps its
+/// states, saves them, and asks for one step after another.
 ///
-/// Everything here is since 1.7.
+/// Everything here is since 1.7, except what says otherwise.
 
 #include <shardrun/plugin.h>
 
@@ -14,6 +15,7 @@ extern "C" {
 
 #define SR_ENGINE_TRAIN UINT32_C(1)
 #define SR_ENGINE_INFER UINT32_C(2)
+#define SR_ENGINE_ITERATE UINT32_C(3) /* since 1.8 */
 
 /// A contiguous, row-major array.
 typedef struct sr_array {
@@ -110,7 +112,7 @@ typedef struct sr_engine_job {
 } sr_engine_job;
 #define SR_ENGINE_JOB_SIZE_1_7 UINT32_C(48)
 
-/// A parameter, or a part of one, that this rank holds. All are f32. Ranks that declare the same part hold copies of
+/// A parameter, or a part of one, that this rank holds; a state where the task is to iterate. All are f32. Ranks that declare the same part hold copies of
 /// it: their gradients have to be the same. The parts of all ranks together are the whole parameter; they are equal or
 /// do not overlap.
 typedef struct sr_engine_parameter {
@@ -154,7 +156,8 @@ typedef struct sr_records {
 #define SR_ENGINE_WHOLE_BATCH UINT32_C(1) /* forward gets the whole batch on every rank, not the rank's part of it */
 #define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
 
-/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change.
+/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change. Since 1.8, an
+/// engine that has `step` may leave load_checkpoint, forward, backward and infer out, all four: it iterates alone.
 typedef struct sr_engine {
   uint32_t struct_size;
   uint32_t flags;   /* SR_ENGINE_...; unknown ones are skipped */
@@ -178,6 +181,15 @@ typedef struct sr_engine {
                       uint32_t count, uint32_t stride, sr_error* error);
   /// Writes predictions for all records, in order.
   int32_t (*infer)(void* self, void* engine, const sr_records* records, sr_error* error);
+
+  /* Since 1.8 */
+
+  /// Sets the states to what a run begins with, in place of the first values that were declared. Not called where a run
+  /// goes on from a checkpoint. May be NULL.
+  int32_t (*start)(void* self, void* engine, sr_error* error);
+  /// Computes step `step`, counted from 0: the next values of the states, in place. It depends on nothing else that an
+  /// earlier step left, so that a run can go on from saved states. NULL: the engine does not iterate.
+  int32_t (*step)(void* self, void* engine, int64_t step, sr_error* error);
 } sr_engine;
 #define SR_ENGINE_SIZE_1_7 UINT32_C(72)
 

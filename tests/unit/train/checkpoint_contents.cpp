@@ -16,7 +16,8 @@ using namespace shardrun::test;
 namespace {
 
 checkpoint::Contents contents_in(const compile::Compiled& compiled) {
-  return checkpoint::contents_of(compiled.graph, compiled.partition, *compiled.device);
+  return checkpoint::contents_of(checkpoint::held_tensors(compiled.graph, compiled.partition, *compiled.device),
+                                 compiled.partition.placements.mesh.ranks());
 }
 
 /// Elements of a tensor that each rank writes. Their pieces make it whole.

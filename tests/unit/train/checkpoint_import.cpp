@@ -46,9 +46,7 @@ struct Importing {
       : job(text_job_in(folder, settings)), compiled(compile_ready(job)), source(parameters_like(compiled.graph)) {}
 
   [[nodiscard]] checkpoint::Manifest described(std::int64_t step) const {
-    return {.step = step,
-            .samples = step * 7,
-            .run = checkpoint::identity_of(job, compiled.model, compiled.settings, compiled.dataset.get())};
+    return {.step = step, .samples = step * 7, .run = compile::identity_of(job, compiled)};
   }
   [[nodiscard]] std::filesystem::path run(std::int64_t step) const {
     return checkpoint::import_checkpoint(source, compiled.graph, *compiled.device, described(step), folder / "made");

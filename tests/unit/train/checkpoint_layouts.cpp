@@ -110,14 +110,11 @@ class Ranks {
     for_elements(device::Access::write, [](const std::string&, std::int64_t, double& value) { value = 0.5; });
   }
 
-  [[nodiscard]] checkpoint::RunIdentity identity() const {
-    return checkpoint::identity_of(job_, compiled_.model, compiled_.settings, compiled_.dataset.get());
-  }
+  [[nodiscard]] checkpoint::RunIdentity identity() const { return compile::identity_of(job_, compiled_); }
 
   /// The bytes that the ranks wrote.
   std::uint64_t save(const std::filesystem::path& root, std::int64_t step) const {
-    const checkpoint::Contents contents =
-        checkpoint::contents_of(compiled_.graph, compiled_.partition, *compiled_.device);
+    const checkpoint::Contents contents = compile::contents_of(job_, compiled_);
     const std::filesystem::path folder = checkpoint::begin_checkpoint(root, step);
     checkpoint::Manifest manifest{.step = step, .run = identity(), .strategy = job_.strategy.name};
     std::vector<checkpoint::StoredFile> stored;

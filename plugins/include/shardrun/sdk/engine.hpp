@@ -38,6 +38,11 @@ namespace shardrun::sdk {
 
 namespace detail {
 
+template <class Class>
+concept Iterates = requires(Class& engine, std::int64_t number) {
+  engine.step(number);
+};
+
 /// The opened plugin. The engines of a class are made by the host's calls.
 template <class Class>
 struct EngineFactory {
@@ -130,6 +135,24 @@ struct EngineFactory {
     });
   }
 
+  static std::int32_t start(void*, void* engine, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      if constexpr (requires(Class & each) { each.start(); }) {
+        of_class(engine).start();
+      }
+    });
+  }
+
+  static std::int32_t step(void*, void* engine, std::int64_t step, sr_error* error) noexcept {
+    return guarded(error, [&] {
+      if constexpr (Iterates<Class>) {
+        of_class(engine).step(step);
+      }
+    });
+  }
+
+  static Class& of_class(void* engine) { return static_cast<Class&>(*static_cast<ShardedEngine*>(engine)); }
+
   [[nodiscard]] static const sr_engine& table() {
     static const sr_engine engine = [] {
       sr_engine made{};
@@ -141,10 +164,16 @@ struct EngineFactory {
       made.declare = declare;
       made.create = create;
       made.destroy = destroy;
-      made.load_checkpoint = load_checkpoint;
-      made.forward = forward;
-      made.backward = backward;
-      made.infer = infer;
+      if constexpr (!std::is_base_of_v<IteratedEngine, Class>) {
+        made.load_checkpoint = load_checkpoint;
+        made.forward = forward;
+        made.backward = backward;
+        made.infer = infer;
+      }
+      if constexpr (Iterates<Class>) {
+        made.start = start;
+        made.step = step;
+      }
       return made;
     }();
     return engine;

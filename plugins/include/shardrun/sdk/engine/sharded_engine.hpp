@@ -255,4 +255,33 @@ class ShardedEngine {
   std::list<Array> parameters_;
 };
 
+/// The base of an engine for [job] task = iterate alone. A derived class declares its states in its constructor, with
+/// state() and sharded_state(), and has
+///
+///     void start();                  // may be left out: sets the states to what a run begins with
+///     void step(std::int64_t step);  // counted from 0; computes the next values of the states, in place
+///
+/// A step depends on the states alone: a run may go on from saved ones. Any other ShardedEngine with such a `step`
+/// iterates, too.
+class IteratedEngine : public ShardedEngine {
+ public:
+  using ShardedEngine::ShardedEngine;
+
+  // The host calls none of these.
+  void load_checkpoint(const Arrays&) final {}
+  Array forward(const Array&) final { return {}; }
+  Arrays backward(const Array&) final { return {}; }
+
+ protected:
+  /// Declares a state that this rank holds whole. Ranks that hold the same state compute the same values of it.
+  [[nodiscard]] Array& state(const std::string& name, const Shape& shape, FirstValues first = {}) {
+    return parameter(name, shape, first, false);
+  }
+  /// Declares this rank's part of a state that is cut along the axis.
+  [[nodiscard]] Array& sharded_state(const std::string& name, const Shape& whole, std::size_t axis,
+                                     FirstValues first = {}) {
+    return sharded_parameter(name, whole, axis, first, false);
+  }
+};
+
 }  // namespace shardrun::sdk
