@@ -81,9 +81,11 @@ Section iterate_section() {
                into(&Job::iterate, &IterateSettings::steps)},
               {{.name = "from",
                 .type = path,
-                .help = "The state to start from, instead of the model's own: a file state.safetensors or "
-                        "state-000100.safetensors of a run, or a run's folder. That run may have been split in another "
-                        "way. Steps are counted on from the state's own.",
+                .help =
+                    "The state to start from, instead of the model's own: a file state.safetensors or "
+                    "state-000100.safetensors of a run, or a run's folder; that run may have been split in another "
+                    "way, and steps are counted on from the state's own. Or NumPy arrays of any type: a folder with "
+                    "NAME.npy for each field, or of a model with one field a .npy file.",
                 .optional = true,
                 .aliases = {"restart", "restart_from", "initial_state", "init_state", "state"}},
                into(&Job::iterate, &IterateSettings::from)},

@@ -95,7 +95,7 @@ compile::Compiled check_before(const job::Job& job, const launch::World& world, 
   }
   now_at("reading data");
   if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
-    check_data(prepared.compiled);
+    check_data(job, prepared.compiled);
   }
   return std::move(prepared.compiled);
 }

@@ -193,9 +193,10 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   }
   // A run keeps the state that it starts from.
   std::error_code none;
-  const std::filesystem::path state = checkpoint::saved_state_file(job);
-  if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
-    inputs.emplace_back("[iterate] from", state);
+  for (const std::filesystem::path& state : checkpoint::saved_state_files(job)) {
+    if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
+      inputs.emplace_back("[iterate] from", state);
+    }
   }
   inputs.emplace_back("[job] checkpoint", job.checkpoint);
   if (job.task == job::Task::infer) {
@@ -253,7 +254,9 @@ void require_own_folder(const job::Job& job) {
                       files::human_path(file), setting));
     }
   }
-  const std::filesystem::path foreign = metrics::foreign_result(job.output, checkpoint::saved_state_file(job));
+  const std::vector<std::filesystem::path> states = checkpoint::saved_state_files(job);
+  const std::filesystem::path foreign =
+      metrics::foreign_result(job.output, states.empty() ? std::filesystem::path() : states.front());
   if (!foreign.empty()) {
     refuse(
         fmt::format("has a {} which no run has written, and which runs there would overwrite or remove: choose "
@@ -388,7 +391,10 @@ void require_memory_here(const job::Job& job, const compile::Compiled& compiled,
   require_memory(job, compiled, forecast, ranks_here, need_of(job, compiled, forecast, ranks_here, 0), {});
 }
 
-void check_data(const compile::Compiled& compiled) {
+void check_data(const job::Job& job, const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    checkpoint::check_saved_numbers(job, static_cast<int>(device::usable_cores()));
+  }
   if (compiled.dataset != nullptr) {
     compiled.dataset->check(static_cast<int>(device::usable_cores()));
   }

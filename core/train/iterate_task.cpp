@@ -24,10 +24,9 @@ class IterateTask : private RankTask {
       runtime::initialize(compiled_.graph, job_.seed, executor);
     } else if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
                saved != compiled_.saved_state) {
-      throw Error(ErrorCode::io,
-                  fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
-                              "the job a file that nobody writes to, and start it again",
-                              job_.where("iterate", "from"), checkpoint::saved_state_file(job_).native()));
+      throw Error(ErrorCode::io, fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                                             "the job a file that nobody writes to, and start it again",
+                                             job_.where("iterate", "from"), job_.iterate.from.native()));
     }
     return guarded(executor, failed, [&] {
       resume(executor);
