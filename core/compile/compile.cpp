@@ -18,6 +18,7 @@
 #include "core/device/library.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
+#include "core/report/run_pictures.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::compile {
@@ -133,6 +134,7 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
 void add_graph(const job::Job& job, Compiled& compiled) {
   compiled.graph = build_graph(job, compiled);
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
+  report::require_pictures(job, compiled.graph);
   if (job.task == job::Task::train) {
     const workload::TrainingSettings training = training_settings(job, compiled.dataset.get());
     compiled.microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches);

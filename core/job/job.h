@@ -93,8 +93,9 @@ struct TrainSettings {
 
 struct IterateSettings {
   std::int64_t steps{};
-  std::filesystem::path from;  ///< a saved state, or the folder of a run; empty: the model's first state
-  std::int64_t save_every{};   ///< steps; 0: only at the end
+  std::filesystem::path from;         ///< a saved state, or the folder of a run; empty: the model's first state
+  std::int64_t save_every{};          ///< steps; 0: only at the end
+  std::vector<std::string> pictures;  ///< fields and outputs that are drawn when they are saved
 };
 
 /// What a run watches for bits that are wrong: [job] check.

@@ -69,7 +69,7 @@ Section model_section() {
 Section iterate_section() {
   return {
       .name = "iterate",
-      .help = "How many steps the model is iterated, and from which state.",
+      .help = "How many steps the model is iterated, from which state, and what is saved.",
       .settings =
           {
               {{.name = "steps",
@@ -97,6 +97,14 @@ Section iterate_section() {
                         "only the last.",
                 .aliases = {"output_every", "write_every", "dump_every"}},
                into(&Job::iterate, &IterateSettings::save_every)},
+              {{.name = "pictures",
+                .type = text_list,
+                .help = "Fields and outputs of one or two dimensions that are drawn whenever they are saved, in the "
+                        "folder pictures of the run: NAME-000100.png, at the end NAME.png, and of several steps an "
+                        "animation, NAME.gif.",
+                .optional = true,
+                .aliases = {"plot", "plots", "images", "figures", "animate", "visualize", "snapshots"}},
+               into(&Job::iterate, &IterateSettings::pictures)},
           },
       .task = "iterate",
       .aliases = {"simulation", "simulate", "solver", "iteration"},

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/history.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
+#include "core/report/run_pictures.h"
 #include "core/train/rank_task.h"
 
 namespace shardrun::train {
@@ -39,6 +43,7 @@ class IterateTask : private RankTask {
       }
       check_before_save(false);
       save_results(files(metrics::state_path(job_.output), first_.step + record_.summary.steps, ""), executor);
+      draw(first_.step + record_.summary.steps, true);
       save_at_end(signal);
       return signal;
     });
@@ -59,6 +64,26 @@ class IterateTask : private RankTask {
 
   [[nodiscard]] bool saves(std::int64_t step) const {
     return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
+  }
+
+  /// Draws what was saved after so many steps: the first rank, from the files.
+  void draw(std::int64_t steps, bool is_last) {
+    if (!record_.is_first()) {
+      return;
+    }
+    for (const std::string& name : job_.iterate.pictures) {
+      now_at("drawing pictures", steps, is_last ? "drawing " + name : "");
+      settings_.folder.require_owned();
+      files::create_folders(metrics::pictures_path(job_.output), "the folder of pictures");
+      const checkpoint::History history(job_.output, name);
+      const auto path = [&](std::optional<std::int64_t> step, std::string_view extension) {
+        return metrics::picture_path(job_.output, name, step, extension);
+      };
+      report::draw_step(history, steps, {}, path(is_last ? std::nullopt : std::optional(steps), ".png"));
+      if (is_last && history.steps().size() > 1) {
+        report::draw_animation(history, {}, report::usual_seconds, path(std::nullopt, ".gif"));
+      }
+    }
   }
 
   int iterate_steps(runtime::Executor& executor) {
@@ -107,6 +132,7 @@ class IterateTask : private RankTask {
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (saves(step)) {
       save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
+      draw(step + 1, false);
     }
     record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
   }
