@@ -52,7 +52,7 @@ int picture(std::span<const std::string> words) {
             {{.name = "step", .value = "N", .help = "the step to draw (default: the last that was saved)"},
              {.name = "all", .help = "all saved steps, as an animation (GIF)"},
              {.name = "over-time", .help = "of a field of one dimension: all saved steps in one picture, time upwards"},
-             {.name = "to", .value = "FILE", .help = "the file (default: in the folder pictures of RUN)"},
+             {.name = "to", .value = "FILE", .help = "the file (default: in the folder pictures of a run, else here)"},
              {.name = "colors",
               .value = "MAP",
               .help = "sequential (default): from dark to light; diverging: with white at zero"},
@@ -87,13 +87,15 @@ int picture(std::span<const std::string> words) {
   catch_stop_signals();
   const checkpoint::History history(run, name);
   const std::int64_t step = parsed.has("step") ? wanted : history.steps().back();
-  const std::filesystem::path to =
-      parsed.has("to")
-          ? given
-          : metrics::picture_path(run, is_over_time ? name + "-over-time" : name,
-                                  is_animation || is_over_time ? std::nullopt : std::optional(step), extension);
-  if (!parsed.has("to")) {
-    files::create_folders(to.parent_path(), "the folder of pictures");
+  std::filesystem::path to = given;
+  if (to.empty()) {
+    to = metrics::picture_path(run, is_over_time ? name + "-over-time" : name,
+                               is_animation || is_over_time ? std::nullopt : std::optional(step), extension);
+    if (metrics::is_of_a_run(run)) {
+      files::create_folders(to.parent_path(), "the folder of pictures");
+    } else {
+      to = to.filename();
+    }
   }
   if (is_animation) {
     report::draw_animation(history, settings, seconds, to);

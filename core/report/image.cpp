@@ -43,10 +43,13 @@ constexpr std::string_view glyphs =
     "0ehjlphe14c4444e2eh168gv3eh161he426aiv225vgu11he668guhhe7v1248888ehhehhe9ehhf12cAehhvhhhBuhhuhhu"
     "CehgggheDsihhhisEvgguggvFvggugggGehgnhhfHhhhvhhhIe44444eJ72222icKhikokihLggggggvMhrllhhhNhhpljhh"
     "OehhhhhePuhhugggQehhhlidRuhhukihSfgge11uTv444444UhhhhhheVhhhhha4WhhhllrhXhha4ahhYhha4444Zv1248gv"
-    "a00e1fhfbgguhhhuc00ehghed11fhhhfe00ehvgef698s888g00fhf1ehgguhhhhi40c444ej20622ickggikokilc44444e"
-    "m00qllhhn00uhhhho00ehhhep00uhuggq00fhf11r00mpgggs00fge1ut88s8896u00hhhjdv00hhha4w00hhllax00ha4ah"
-    "y00hhf1ez00v248v.00000cc,0000c48-000v000+044v440_000000v/01248g0@ehnlnge=00v0v00:0cc0cc0(2488842"
+    "a00e1fhfbgguhhhuc00ehghed11fhhhfe00ehvgef698s888g0fhhf1ehgguhhhhi40c444ej20622ickggikokilc44444e"
+    "m00qllhhn00uhhhho00ehhhep0uhhhugq0fhhhf1r00mpgggs00fge1ut88s8896u00hhhjdv00hhha4w00hhllax00ha4ah"
+    "y0hhhf1ez00v248v.00000cc,0000c48-000v000+044v440_000000v/01248g0@ehnlnge=00v0v00:0cc0cc0(2488842"
     ")8422248[e88888e]e22222e*04lel40?eh12404";
+
+/// Letters whose glyphs are drawn a dot lower.
+constexpr std::string_view descending = "gpqy,";
 
 /// Whether a dot of a character's glyph is black.
 bool has_dot(char character, std::size_t row, int column) {
@@ -88,10 +91,11 @@ void Image::fill(std::int64_t x, std::int64_t y, std::int64_t wide, std::int64_t
 
 void Image::write(std::int64_t x, std::int64_t y, std::string_view text) {
   for (const char character : text) {
+    const std::int64_t top = y + (descending.find(character) == std::string_view::npos ? 0 : pixel);
     for (std::size_t row = 0; row < glyph_rows && character != ' '; ++row) {
       for (int column = 0; column < glyph_columns; ++column) {
         if (has_dot(character, row, column)) {
-          fill(x + pixel * column, y + pixel * static_cast<std::int64_t>(row), pixel, pixel, black);
+          fill(x + pixel * column, top + pixel * static_cast<std::int64_t>(row), pixel, pixel, black);
         }
       }
     }
