@@ -83,7 +83,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   settings.job = &job;
   try {
     if (job.task == job::Task::iterate) {
-      return workload::build_iteration(compiled.model, settings);
+      return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
     }
     return workload::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
   } catch (const workload::Refusal&) {
@@ -230,7 +230,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     compiled.model = open_model(job);
   }
   compiled.settings.options = job.model.options;
-  if (job.task == job::Task::train) {
+  if (job.task == job::Task::train || has_data(job)) {
     if (dataset == nullptr) {
       tell("reading data");
       dataset = data::open_dataset(job);
@@ -238,6 +238,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     if (dataset == nullptr && !compiled.model.takes_data) {
       dataset = data::no_data();
     }
+    compiled.iterated_rows = job.task == job::Task::iterate ? job.data.batch : 0;
     compiled.dataset = std::move(dataset);
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();

@@ -106,7 +106,7 @@ Section iterate_section() {
                 .aliases = {"plot", "plots", "images", "figures", "animate", "visualize", "snapshots"}},
                into(&Job::iterate, &IterateSettings::pictures)},
           },
-      .task = "iterate",
+      .tasks = {"iterate"},
       .aliases = {"simulation", "simulate", "solver", "iteration"},
   };
 }
@@ -146,7 +146,7 @@ Section infer_section() {
                 .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
                into(&Job::infer, &InferSettings::outputs)},
           },
-      .task = "infer",
+      .tasks = {"infer"},
   };
 }
 
@@ -317,6 +317,12 @@ const Rules& rules() {
               {{"train", "beta2"}, {"train", "optimizer"}, "sgd"},
               {{"train", "epsilon"}, {"train", "optimizer"}, "sgd"},
               {{"train", "min_learning_rate"}, {"train", "schedule"}, "constant"},
+              {{"data", "microbatches"}, {"job", "task"}, "iterate"},
+              {{"data", "split"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_text"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_tokens"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_arrays"}, {"job", "task"}, "iterate"},
+              {{"data", "eval_batch"}, {"job", "task"}, "iterate"},
               {{"data", "tokenizer"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_text"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_tokens"}, {"data", "tokens"}, std::nullopt},

@@ -22,6 +22,7 @@
 #include "core/train/engine_training.h"
 #include "core/run/launched.h"
 #include "core/train/rank_link.h"
+#include "core/train/steps.h"
 #include "core/run/rank_reports.h"
 #include "core/run/prepare.h"
 #include "core/run/requirements.h"
@@ -122,7 +123,7 @@ class Recorder {
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
-      executor.run(program, {.seed = job_.seed, .step = step});
+      executor.run(program, train::feed_iteration(job_, compiled_, executor, program, step));
       write(step, Moment::end, executor);
       say(fmt::format("step {}/{}", step + 1, extent.steps));
       if (const int signal = link_.agree_on_stop().signal) {
