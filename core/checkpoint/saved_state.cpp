@@ -26,7 +26,8 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// Steps of all runs since the first state. Numbers computed from steps stay far from the largest integer.
+/// Steps of all runs since the first state, and samples of their batches. Numbers computed from them stay far from the
+/// largest integer.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
@@ -61,10 +62,11 @@ void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, c
 
 /// Returns the file's steps.
 std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
-  if (job.iterate.steps > most_steps - saved) {
+  const std::int64_t most = most_steps / (job::has_data(job) ? job.data.batch : 1);
+  if (job.iterate.steps > most - saved) {
     const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
     throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
-                                            job.where("iterate", "steps"), job.iterate.steps, after, most_steps));
+                                            job.where("iterate", "steps"), job.iterate.steps, after, most));
   }
   return saved;
 }

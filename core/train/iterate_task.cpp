@@ -98,7 +98,8 @@ class IterateTask : private RankTask {
     int signal = 0;
     for (std::int64_t step = first_.step; step < last_step_ && signal == 0; ++step) {
       now_at("iterating", step + 1, step == first_.step ? metrics::first_step_activity : "");
-      const auto run = [&] { executor.run(program, feed_iteration(job_, compiled_, executor, program, step)); };
+      const std::int64_t sample = checkpoint::samples_after(job_, first_, step);
+      const auto run = [&] { executor.run(program, feed_iteration(job_, compiled_, executor, program, step, sample)); };
       if (is_late && !saves(step) && !ends_at_once(step)) {
         begin_step(step, executor, [&] {
           run();
@@ -142,13 +143,12 @@ class IterateTask : private RankTask {
 }  // namespace
 
 device::Scalars feed_iteration(const job::Job& job, const compile::Compiled& compiled, runtime::Executor& executor,
-                               std::size_t program, std::int64_t step) {
-  const device::Scalars scalars = {.seed = job.seed, .step = step, .first_sample = step * compiled.iterated_rows};
+                               std::size_t program, std::int64_t step, std::int64_t first_sample) {
   if (const std::optional<device::TensorView> inputs = executor.find_input(program, "inputs", 0)) {
-    data::feed_training(*compiled.dataset, job.seed, scalars.first_sample, executor.host(device::Access::write),
-                        *inputs, *executor.find_input(program, "targets", 0));
+    data::feed_training(*compiled.dataset, job.seed, first_sample, executor.host(device::Access::write), *inputs,
+                        *executor.find_input(program, "targets", 0));
   }
-  return scalars;
+  return {.seed = job.seed, .step = step, .first_sample = first_sample};
 }
 
 metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,

@@ -123,6 +123,14 @@ TEST_CASE("an iterated model takes batches of data, on one rank and with the bat
   std::filesystem::copy(folder / "out/state-000008.safetensors", folder / "eight.safetensors");
   CHECK(weights({"iterate.steps=12", "iterate.from=" + (folder / "eight.safetensors").string()}) == whole);
   CHECK(weights({"iterate.steps=12"}) != whole);
+  // From a checkpoint a run goes on with the samples that follow.
+  weights({"checkpoint.every=4", "iterate.steps=8"});
+  const std::string manifest = read_file(folder / "out/checkpoints/step-000008/manifest.json");
+  CHECK(manifest.find("\"samples\":256") != std::string::npos);
+  run_program(folder.path(), with_settings({"run", example("lms"), "--resume"},
+                                           {"checkpoint.every=4", "iterate.steps=20", "job.output=out", "job.threads=1",
+                                            "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS}));
+  CHECK(read_states(folder / "out/state.safetensors").at("weights") == whole);
   run_job(folder.path(), "verify", example("lms"));
 }
 
