@@ -72,8 +72,7 @@ History::History(const std::filesystem::path& given, std::string name) : name_(s
     return;
   }
   std::ranges::sort(others_);
-  const auto repeated = std::ranges::unique(others_);
-  others_.erase(repeated.begin(), repeated.end());
+  others_.erase(std::unique(others_.begin(), others_.end()), others_.end());
   throw Error(ErrorCode::data,
               others_.empty()
                   ? fmt::format("'{}' has no saved states: no state.safetensors, no outputs, and no checkpoints",

@@ -131,10 +131,12 @@ class Display {
         screen_(sink_.write) {
     sink_.is_terminal = sink_.is_terminal && !is_hosted;
     sink_.write = [this](std::string_view text) { screen_.write(text); };
-    print(bench::title(setting), true);
   }
 
   void begin(std::size_t number, std::size_t cases, const std::string& text) {
+    if (number == 0) {
+      print(bench::title(setting_), true);
+    }
     if (sink_.is_terminal) {
       live_.write(fmt::format("[{}/{}] {}", number + 1, cases, text));
     }

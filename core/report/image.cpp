@@ -36,7 +36,7 @@ Color color_at(ColorMap map, double at) {
 
 constexpr int glyph_columns = 5;
 constexpr std::size_t glyph_rows = 7;
-constexpr int pixel = 2;  ///< width and height of a glyph's dot
+constexpr std::int64_t pixel = 2;  ///< width and height of a glyph's dot
 
 /// A character, then its rows from the top: digits in base 32, whose highest bit is the dot on the left.
 constexpr std::string_view glyphs =

@@ -27,8 +27,19 @@ Extent extent_in(const OpenTensor& tensor) {
   return *extent;
 }
 
-Cells cells_at(const History& history, std::int64_t step) {
-  const OpenTensor tensor = history.open(step);
+/// Opens a field as it was after a step. `like`: as it was after another.
+OpenTensor open_like(const History& history, std::int64_t step, const OpenTensor& like) {
+  OpenTensor tensor = history.open(step);
+  if (tensor.info.shape != like.info.shape) {
+    throw Error(ErrorCode::data, fmt::format("{} is [{}] in '{}', and [{}] in '{}': pictures of several steps need one "
+                                             "shape",
+                                             history.name(), fmt::join(tensor.info.shape, ", "), tensor.path.native(),
+                                             fmt::join(like.info.shape, ", "), like.path.native()));
+  }
+  return tensor;
+}
+
+Cells cells_in(const OpenTensor& tensor) {
   stop_point();
   return cells_of(extent_in(tensor),
                   [&](std::int64_t first, std::span<double> to) { checkpoint::read_numbers(tensor, first, to); });
@@ -46,21 +57,22 @@ Style style_of(const PictureSettings& settings, const std::optional<Scale>& boun
 
 void draw_step(const History& history, std::int64_t step, const PictureSettings& settings,
                const std::filesystem::path& to) {
-  const Cells cells = cells_at(history, step);
+  const Cells cells = cells_in(history.open(step));
   write_png(to, draw(cells, title_of(history, step), style_of(settings, bounds_of(cells))));
 }
 
 void draw_animation(const History& history, const PictureSettings& settings, double seconds,
                     const std::filesystem::path& to) {
   const std::vector<std::int64_t> steps = history.steps();
+  const OpenTensor first = history.open(steps.front());
   std::optional<Scale> bounds;
   for (const std::int64_t step : steps) {
-    const Cells cells = cells_at(history, step);
-    bounds = settings.scale ? bounds : joined(bounds, bounds_of(cells));
+    bounds = settings.scale ? bounds : joined(bounds, bounds_of(cells_in(open_like(history, step, first))));
   }
   std::optional<GifWriter> gif;
   for (const std::int64_t step : steps) {
-    const Image image = draw(cells_at(history, step), title_of(history, step), style_of(settings, bounds));
+    const Image image =
+        draw(cells_in(open_like(history, step, first)), title_of(history, step), style_of(settings, bounds));
     if (!gif) {
       gif.emplace(to, image, seconds);
     }
@@ -84,7 +96,7 @@ void draw_over_time(const History& history, const PictureSettings& settings, con
                                [&](std::int64_t first, std::span<double> to_fill) {
                                  if (const auto row = static_cast<std::size_t>(first / line.columns); row != open) {
                                    stop_point();
-                                   tensor = history.open(steps[row]);
+                                   tensor = open_like(history, steps[row], tensor);
                                    open = row;
                                  }
                                  checkpoint::read_numbers(tensor, first % line.columns, to_fill);

@@ -73,6 +73,10 @@ class IterateTask : private RankTask {
       return;
     }
     for (const std::string& name : job_.iterate.pictures) {
+      const graph::State& state = compiled_.graph.states[compiled_.graph.find_state(name)];
+      if (state.kind == graph::StateKind::output && steps == first_.step) {
+        continue;  // without a step there is none
+      }
       now_at("drawing pictures", steps, is_last ? "drawing " + name : "");
       settings_.folder.require_owned();
       files::create_folders(metrics::pictures_path(job_.output), "the folder of pictures");

@@ -185,6 +185,18 @@ TEST_CASE("a run draws what it saves, and a later run removes the pictures", "[p
   CHECK_FALSE(std::filesystem::exists(pictures));
 }
 
+TEST_CASE("a run without steps draws its fields, and no outputs", "[program][picture]") {
+  const TemporaryFolder folder;
+  write_file(folder / "life.ini", "[job]\ntask = iterate\noutput = run\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS
+                                  "\n[model]\nname = life\n[iterate]\nsteps = 0\npictures = cells, alive\n");
+  REQUIRE(run_program(folder.path(), {"life.ini"}).code == 0);
+  CHECK(std::filesystem::exists(folder / "run/pictures/cells.png"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run/pictures/alive.png"));
+  REQUIRE(run_program(folder.path(), with_settings({"life.ini"}, {"iterate.steps=3", "iterate.save_every=1"})).code ==
+          0);
+  CHECK(read_gif(folder / "run/pictures/alive.gif").size() == 3);
+}
+
 TEST_CASE("picture draws a step, and an animation with one scale for all steps", "[program][picture]") {
   const TemporaryFolder folder;
   run_plane(folder.path(), {});
