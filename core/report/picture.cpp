@@ -228,7 +228,12 @@ Cells cells_of(const Extent& field, const ReadElements& read) {
                  .greatest = {}};
   const auto count = static_cast<std::size_t>(cells.rows * cells.columns);
   cells.values.assign(count, 0);
-  std::vector<std::int64_t> elements(count, 0);
+  // Elements of a cell: those of its rows times those of its columns.
+  std::vector<std::int64_t> in_row(static_cast<std::size_t>(cells.rows), 0);
+  std::vector<std::int64_t> in_column(static_cast<std::size_t>(cells.columns), 0);
+  for (std::int64_t column = 0; column < field.columns; ++column) {
+    ++in_column[static_cast<std::size_t>(column * cells.columns / field.columns)];
+  }
   if (field.is_line()) {
     cells.least.assign(count, std::numeric_limits<double>::infinity());
     cells.greatest.assign(count, -std::numeric_limits<double>::infinity());
@@ -236,7 +241,9 @@ Cells cells_of(const Extent& field, const ReadElements& read) {
   constexpr std::int64_t at_once = std::int64_t{1} << 16U;
   std::vector<double> values;
   for (std::int64_t row = 0; row < field.rows; ++row) {
-    const std::int64_t of_row = row * cells.rows / field.rows * cells.columns;
+    const std::int64_t cell_row = row * cells.rows / field.rows;
+    const std::int64_t of_row = cell_row * cells.columns;
+    ++in_row[static_cast<std::size_t>(cell_row)];
     for (std::int64_t first = 0; first < field.columns; first += at_once) {
       values.resize(static_cast<std::size_t>(std::min(at_once, field.columns - first)));
       read(row * field.columns + first, values);
@@ -247,7 +254,6 @@ Cells cells_of(const Extent& field, const ReadElements& read) {
         const bool is_finite = std::isfinite(values[i]);
         cells.values[cell] += is_finite ? values[i] : std::numeric_limits<double>::quiet_NaN();
         cells.not_finite += is_finite ? 0 : 1;
-        ++elements[cell];
         if (field.is_line() && is_finite) {
           cells.least[cell] = std::min(cells.least[cell], values[i]);
           cells.greatest[cell] = std::max(cells.greatest[cell], values[i]);
@@ -256,7 +262,8 @@ Cells cells_of(const Extent& field, const ReadElements& read) {
     }
   }
   for (std::size_t cell = 0; cell < count; ++cell) {
-    cells.values[cell] /= static_cast<double>(elements[cell]);
+    const std::int64_t elements = in_row[cell / in_column.size()] * in_column[cell % in_column.size()];
+    cells.values[cell] /= static_cast<double>(elements);
   }
   return cells;
 }

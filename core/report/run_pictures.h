@@ -31,6 +31,9 @@ void draw_animation(const checkpoint::History& history, const PictureSettings& s
 void draw_over_time(const checkpoint::History& history, const PictureSettings& settings,
                     const std::filesystem::path& to);
 
+/// Memory that drawing takes at most, whatever the field: its cells, an image, and its file.
+inline constexpr std::uint64_t drawing_bytes = std::uint64_t{24} << 20U;
+
 /// How long an animation shows a step, in seconds, unless somebody says otherwise.
 inline constexpr double usual_seconds = 0.1;
 

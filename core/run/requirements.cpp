@@ -28,6 +28,7 @@
 #include "core/base/human.h"
 #include "core/files/folder.h"
 #include "core/metrics/run_files.h"
+#include "core/report/run_pictures.h"
 #include "core/workload/program.h"
 
 namespace shardrun::run {
@@ -84,8 +85,9 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   const std::uint64_t planned =
       ranks_here == job.ranks ? all_of(forecast, *compiled.device) : fullest_of(forecast, *compiled.device) * ranks;
-  const std::uint64_t own =
-      processes > 0 ? static_cast<std::uint64_t>(processes) * memory::process_bytes() : ranks * memory::process_growth;
+  const std::uint64_t drawing = job.iterate.pictures.empty() ? 0 : report::drawing_bytes;
+  const std::uint64_t own = drawing + (processes > 0 ? static_cast<std::uint64_t>(processes) * memory::process_bytes()
+                                                     : ranks * memory::process_growth);
   const std::uint64_t text = bytes_of_text(compiled);
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
