@@ -132,6 +132,11 @@ TEST_CASE("an iterated model takes batches of data, on one rank and with the bat
                                             "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS}));
   CHECK(read_states(folder / "out/state.safetensors").at("weights") == whole);
   run_job(folder.path(), "verify", example("lms"));
+  const Ended check =
+      run_program(folder.path(), {"plugins", "check", SHARDRUN_EXAMPLE_PROGRAMS "/shardrun_model_lms.so"});
+  INFO(check.out);
+  CHECK(check.code == 0);
+  CHECK(check.out.find("  ok     the same results with every axis split") != std::string::npos);
 }
 
 TEST_CASE("data that an iterated model cannot take, or settings without effect, are refused", "[programs]") {
