@@ -12,5 +12,7 @@ if(SHARDRUN_ONEDNN)
   find_package(dnnl)
 endif()
 find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(PNG REQUIRED)
+find_package(GIF REQUIRED)
 find_package(Threads REQUIRED)
 find_path(SHARDRUN_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # its functions are inline

@@ -7,15 +7,20 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/end_process.h"
 #include "core/base/error.h"
 #include "core/base/host_name.h"
 #include "core/base/human.h"
+#include "core/base/standard_error.h"
 #include "core/bench/measuring.h"
 #include "core/compile/plugins.h"
 #include "core/launch/launch.h"
 #include "core/launch/limits.h"
 #include "core/launch/protocol.h"
+#include "core/launch/store_host.h"
 #include "core/memory/machine.h"
+#include "core/run/hosted.h"
+#include "core/run/rendezvous.h"
 #include "plugins/loader/transport.h"
 
 namespace shardrun::bench {
@@ -23,14 +28,15 @@ namespace {
 
 unsigned cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-void require_memory(const Settings& settings, std::uint64_t arena) {
+/// `ranks`: of this machine.
+void require_memory(std::int64_t ranks, std::uint64_t arena) {
   const std::optional<memory::MemoryRoom> room = memory::available_memory();
-  const std::uint64_t needed = arena * static_cast<std::uint64_t>(settings.ranks);
+  const std::uint64_t needed = arena * static_cast<std::uint64_t>(ranks);
   if (room && needed > room->bytes) {
     throw Error(ErrorCode::usage,
                 fmt::format("bench: {} ranks with buffers of {} each need {}, and {}: give --sizes that end earlier, "
                             "or fewer --ranks",
-                            settings.ranks, human_bytes(arena), human_bytes(needed),
+                            ranks, human_bytes(arena), human_bytes(needed),
                             to_string(*room, human_bytes(room->bytes), human_bytes(room->limit))));
   }
 }
@@ -98,7 +104,7 @@ class Gathering {
 
 }  // namespace
 
-Setting check(const Settings& settings) {
+Setting check(const Settings& settings, const launch::World* world) {
   const plugins::Transport transport =
       compile::load_transport(compile::directories_of(settings.plugins), settings.transport, settings.options,
                               static_cast<std::uint32_t>(settings.ranks));
@@ -107,19 +113,102 @@ Setting check(const Settings& settings) {
                                               "bench measures: choose another ('shardrun plugins' lists them)",
                                               settings.transport));
   }
-  if (transport.props().has(SR_TRANSPORT_OWN_LAUNCHER)) {
+  if (transport.props().has(SR_TRANSPORT_OWN_LAUNCHER) && world == nullptr) {
     throw Error(ErrorCode::usage,
-                fmt::format("bench: transport {} opens only in ranks that a launcher of its own (mpirun, srun) has "
-                            "started, and bench starts its ranks itself: time a job over it instead, as 'mpirun -n {} "
-                            "shardrun JOB.ini --set job.transport={} --profile', or choose another --transport",
-                            settings.transport, settings.ranks, settings.transport));
+                fmt::format("bench: transport {} works between ranks that a launcher of its own has started: put "
+                            "'mpirun -n {}' or 'srun -n {}' before this command, or choose another --transport",
+                            settings.transport, settings.ranks, settings.ranks));
   }
-  require_memory(settings, arena_bytes(cases_of(settings), transport, static_cast<std::uint32_t>(settings.ranks)));
-  require_descriptors(settings);
+  const std::int64_t here = world == nullptr ? settings.ranks : std::max<std::int64_t>(run::ranks_here(*world), 1);
+  require_memory(here, arena_bytes(cases_of(settings), transport, static_cast<std::uint32_t>(settings.ranks)));
+  if (world == nullptr) {
+    require_descriptors(settings);
+  } else {
+    run::raise_limits(*world);
+  }
   return {.host = host_name(),
           .cores = cores(),
           .transport = fmt::format("{} {}", transport.manifest().name, transport.manifest().version),
-          .ranks = settings.ranks};
+          .ranks = settings.ranks,
+          .is_one_machine = world == nullptr};
+}
+
+namespace {
+
+Outcome outcome_of(const launch::LaunchResult& result, Outcome measured) {
+  measured.exit_code = result.exit_code;
+  if (result.cause) {
+    measured.error = launch::describe(*result.cause);
+  } else if (result.forced_signal != 0) {
+    measured.error = fmt::format("ended at once by a second signal (SIG{})", sigabbrev_np(result.forced_signal));
+  }
+  if (measured.exit_code == 0 && measured.wrong > 0) {
+    measured.exit_code = 1;
+  }
+  return measured;
+}
+
+/// How long a rank may be silent before it counts as lost: as long as one that is started here.
+constexpr std::chrono::milliseconds silence{10000};
+
+run::Messengers messengers_of(const Settings& settings) {
+  const plugins::Directories directories = compile::directories_of(settings.plugins);
+  return {.place = "bench", .directories = directories, .load = [&settings, directories] {
+            std::vector<plugins::Transport> transports;
+            transports.push_back(compile::load_transport(directories, settings.transport, settings.options,
+                                                         static_cast<std::uint32_t>(settings.ranks)));
+            return transports;
+          }};
+}
+
+/// The first rank's own process hangs.
+[[noreturn]] void give_up(const launch::LaunchResult& result) {
+  const Outcome outcome = outcome_of(result, {});
+  write_to_standard_error(fmt::format("shardrun: {}\n", outcome.error), Patience::brief);
+  end_process(outcome.exit_code == 0 ? 1 : outcome.exit_code);
+}
+
+}  // namespace
+
+int run_hosted_first(const Settings& settings, const launch::World& world, const std::function<int()>& stop_signal,
+                     const Callbacks& callbacks, const std::function<int(const Outcome& outcome)>& tell) {
+  const run::Messengers messengers = messengers_of(settings);
+  run::Rendezvous rendezvous = run::rendezvous_of(messengers, world);
+  Gathering gathering(settings, callbacks);
+  std::optional<launch::StoreHost> host;
+  launch::Invitation invitation;
+  try {
+    invitation = run::invitation_of(rendezvous, world);
+    launch::HostSettings hosting = run::host_settings(world, invitation, silence, to_text(settings));
+    hosting.stop_signal = stop_signal;
+    hosting.on_message = [&](const launch::RankMessage& message) { gathering.take(message); };
+    hosting.on_notice = [&](std::string_view line) { callbacks.on_line(std::string(line)); };
+    hosting.last_resort = give_up;
+    host.emplace(std::move(hosting));
+    host->start();
+    invitation.master.port = host->port();
+  } catch (const Error&) {
+    static_cast<void>(run::invite(rendezvous, world, {.master = {.address = "none"}}));
+    throw;
+  }
+  if (!run::invite(rendezvous, world, invitation)) {
+    throw run::no_place(messengers, world);
+  }
+  host->expect_ranks();
+  const int code = measure_as_rank(settings, run::hosted_context(world, invitation, silence), stop_signal);
+  launch::LaunchResult result = host->wait();
+  result.exit_code = result.exit_code == 0 ? code : result.exit_code;
+  return tell(outcome_of(result, std::move(gathering.outcome)));
+}
+
+int run_hosted_other(const Settings& settings, const launch::World& world, const std::function<int()>& stop_signal) {
+  const run::Messengers messengers = messengers_of(settings);
+  run::Rendezvous rendezvous = run::rendezvous_of(messengers, world);
+  const launch::Invitation invitation = run::hear_invitation(messengers, rendezvous, world);
+  if (invitation.master.port == 0) {
+    throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
+  }
+  return measure_as_rank(settings, run::hosted_context(world, invitation, silence), stop_signal);
 }
 
 Outcome run(const Settings& settings, const std::vector<std::string>& words, const Callbacks& callbacks) {
@@ -133,17 +222,7 @@ Outcome run(const Settings& settings, const std::vector<std::string>& words, con
            [&](const launch::OutputLine& line) { callbacks.on_line(fmt::format("[{}] {}", line.rank, line.text)); },
        .on_message = [&](const launch::RankMessage& message) { gathering.take(message); },
        .on_notice = [&](std::string_view line) { callbacks.on_line(std::string(line)); }});
-  Outcome outcome = std::move(gathering.outcome);
-  outcome.exit_code = result.exit_code;
-  if (result.cause) {
-    outcome.error = launch::describe(*result.cause);
-  } else if (result.forced_signal != 0) {
-    outcome.error = fmt::format("ended at once by a second signal (SIG{})", sigabbrev_np(result.forced_signal));
-  }
-  if (outcome.exit_code == 0 && outcome.wrong > 0) {
-    outcome.exit_code = 1;
-  }
-  return outcome;
+  return outcome_of(result, std::move(gathering.outcome));
 }
 
 }  // namespace shardrun::bench

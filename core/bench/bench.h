@@ -6,6 +6,7 @@
 
 #include "core/bench/report.h"
 #include "core/bench/settings.h"
+#include "core/launch/world.h"
 
 namespace shardrun::bench {
 
@@ -23,11 +24,24 @@ struct Outcome {
   std::vector<Row> rows;
 };
 
-/// Checks everything that can be checked before a process starts. Throws Error with exit code 2.
-[[nodiscard]] Setting check(const Settings& settings);
+/// Checks everything that can be checked before a process starts, or before ranks that another launcher has started
+/// meet. `world`: of these; null: bench is to start the ranks. Throws Error with exit code 2.
+[[nodiscard]] Setting check(const Settings& settings, const launch::World* world);
 
 /// Starts the ranks, each with the command line `words`, and gathers their measurements. REQUIRES: check() passed, and
 /// nothing else in this process handles signals or starts processes.
 [[nodiscard]] Outcome run(const Settings& settings, const std::vector<std::string>& words, const Callbacks& callbacks);
+
+// With ranks that another launcher has started: each process is one rank. REQUIRES: check() passed. `stop_signal`: the
+// signal that asked this process to stop, or 0.
+
+/// Rank 0: gathers the measurements as well. Calls `tell` with the outcome and returns its result; the other ranks end
+/// only after that. Throws Error{usage} if the ranks have no way to find each other.
+[[nodiscard]] int run_hosted_first(const Settings& settings, const launch::World& world,
+                                   const std::function<int()>& stop_signal, const Callbacks& callbacks,
+                                   const std::function<int(const Outcome& outcome)>& tell);
+/// Any other rank; returns its exit code.
+[[nodiscard]] int run_hosted_other(const Settings& settings, const launch::World& world,
+                                   const std::function<int()>& stop_signal);
 
 }  // namespace shardrun::bench

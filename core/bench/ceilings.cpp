@@ -1,6 +1,7 @@
 #include "core/bench/ceilings.h"
 
 #include <fmt/format.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <charconv>
 #include <chrono>
 #include <cstring>
@@ -30,7 +32,7 @@ constexpr int step_ms = 50;
 
 [[noreturn]] void fail(const char* what) {
   throw Error(ErrorCode::io,
-              fmt::format("measuring a TCP stream over the loopback: {}: {}", what, std::strerror(errno)));
+              fmt::format("measuring a TCP stream between two ranks: {}: {}", what, std::strerror(errno)));
 }
 
 /// Throws Error{io} after `patience`, Error{aborted} if the job is aborted.
@@ -77,20 +79,46 @@ bool receive_all(int socket, std::byte* to, std::size_t bytes, launch::Rank& ran
   return true;
 }
 
-files::FileDescriptor new_socket() {
-  files::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+files::FileDescriptor new_socket(int family) {
+  files::FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) {
     fail("socket");
   }
   return socket;
 }
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
+/// An address of a socket, as the system has it.
+struct Endpoint {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(sockaddr_storage);
+
+  [[nodiscard]] sockaddr* address() { return reinterpret_cast<sockaddr*>(&storage); }
+  [[nodiscard]] int family() const { return storage.ss_family; }
+  [[nodiscard]] std::uint16_t port() const {
+    static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+    return ntohs(reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+  }
+};
+
+Endpoint endpoint_at(const std::string& numeric_address, std::uint16_t port) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int failed = ::getaddrinfo(numeric_address.c_str(), std::to_string(port).c_str(), &hints, &found);
+      failed != 0) {
+    throw Error(ErrorCode::io, fmt::format("measuring a TCP stream between two ranks: '{}' is no address: {}",
+                                           numeric_address, ::gai_strerror(failed)));
+  }
+  Endpoint endpoint = {.storage = {}, .size = found->ai_addrlen};
+  std::memcpy(&endpoint.storage, found->ai_addr, found->ai_addrlen);
+  ::freeaddrinfo(found);
+  return endpoint;
+}
+
+/// Ranks that another launcher has started may be on several machines.
+std::string address_for_peer(const launch::Rank& rank) {
+  return rank.context().is_hosted ? rank.own_address() : "127.0.0.1";
 }
 
 /// The first bytes of the connection. They exclude strangers.
@@ -99,16 +127,16 @@ using Secret = launch::Token;
 /// The receiving side: listens, publishes its address and secret, and accepts the connection that begins with the
 /// secret.
 files::FileDescriptor accept_stream(const std::string& key, launch::Rank& rank) {
-  const files::FileDescriptor listener = new_socket();
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof(address);
-  if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener.get(), 8) != 0 ||
-      ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  const std::string own = address_for_peer(rank);
+  Endpoint endpoint = endpoint_at(own, 0);
+  const files::FileDescriptor listener = new_socket(endpoint.family());
+  if (::bind(listener.get(), endpoint.address(), endpoint.size) != 0 || ::listen(listener.get(), 8) != 0 ||
+      ::getsockname(listener.get(), endpoint.address(), &endpoint.size) != 0) {
     fail("listening");
   }
   const Secret secret = launch::random_token();
   const std::string_view secret_text(reinterpret_cast<const char*>(secret.data()), secret.size());
-  rank.set(key, fmt::format("{:5}{}", ntohs(address.sin_port), secret_text));
+  rank.set(key, fmt::format("{:5}{}{}", endpoint.port(), secret_text, own));
   const launch::Rank::Deadline deadline = launch::Rank::Clock::now() + patience;
   for (;;) {
     wait_for(listener.get(), POLLIN, rank, deadline);
@@ -127,14 +155,15 @@ files::FileDescriptor connect_stream(const std::string& key, launch::Rank& rank)
   std::uint16_t port = 0;
   const std::size_t digits = told.find_first_not_of(' ');
   std::from_chars(told.data() + digits, told.data() + 5, port);
-  files::FileDescriptor stream = new_socket();
-  const sockaddr_in address = loopback(port);
-  if (::connect(stream.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+  const std::string secret = told.substr(5, std::tuple_size_v<Secret>);
+  Endpoint endpoint = endpoint_at(told.substr(5 + secret.size()), port);
+  files::FileDescriptor stream = new_socket(endpoint.family());
+  if (::connect(stream.get(), endpoint.address(), endpoint.size) != 0) {
     fail("connecting");
   }
   const int on = 1;
   ::setsockopt(stream.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  send_all(stream.get(), reinterpret_cast<const std::byte*>(told.data() + 5), told.size() - 5, rank);
+  send_all(stream.get(), reinterpret_cast<const std::byte*>(secret.data()), secret.size(), rank);
   return stream;
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <shardrun/transport.h>
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -26,13 +28,20 @@ using launch::Rank;
 /// Ops time out this much later than the launcher notices a silent rank, because the launcher can name that rank.
 constexpr double silence_margin_s = 2;
 
+int number_in(const std::string& text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 /// This rank's side of all measurements. At its end ops, group and transport go, in this order, and then the memory
 /// that they knew.
 class Measuring final : private plugins::TransportHost {
  public:
-  Measuring(const Settings& settings, Rank& rank)
+  Measuring(const Settings& settings, Rank& rank, const std::function<int()>& stop_signal)
       : settings_(settings),
         rank_(rank),
+        stop_signal_(stop_signal),
         members_(static_cast<std::uint32_t>(settings.ranks)),
         cases_(cases_of(settings)) {}
   ~Measuring() override { rank_.on_abort({}); }  // the callback uses what ends here
@@ -97,21 +106,20 @@ class Measuring final : private plugins::TransportHost {
     rank_.on_abort([this](const std::string& reason) { group_->abort(reason); });
   }
 
-  /// The signal that asked the first rank to stop, the same on all ranks; 0: none. All wait here while the job is to
-  /// stand still, and none goes on before each has come.
+  /// A signal that asked a rank to stop, the same on all ranks; 0: none. All wait here while the job is to stand still,
+  /// and none goes on before each has come.
   int agree_on_stop(std::size_t number) {
     const std::string key = fmt::format("case/{}", number);
+    int signal = std::max(rank_.stop_signal(), stop_signal_());
     if (rank_.rank() == 0) {
       for (int other = 1; other < rank_.world_size(); ++other) {
-        (void)rank_.get(fmt::format("{}/{}", key, other), Rank::no_deadline);
+        signal = std::max(signal, number_in(rank_.get(fmt::format("{}/{}", key, other), Rank::no_deadline)));
       }
-      rank_.set(key, fmt::format("{}", 2 * rank_.stop_signal() + (rank_.pause_asked() ? 1 : 0)));
+      rank_.set(key, fmt::format("{}", 2 * signal + (rank_.pause_asked() ? 1 : 0)));
     } else {
-      rank_.set(fmt::format("{}/{}", key, rank_.rank()), "");
+      rank_.set(fmt::format("{}/{}", key, rank_.rank()), fmt::format("{}", signal));
     }
-    const std::string said = rank_.get(key, Rank::no_deadline);
-    int agreed = 0;
-    std::from_chars(said.data(), said.data() + said.size(), agreed);
+    const int agreed = number_in(rank_.get(key, Rank::no_deadline));
     if (agreed == 1) {
       rank_.pause();
     }
@@ -165,6 +173,7 @@ class Measuring final : private plugins::TransportHost {
 
   const Settings& settings_;
   Rank& rank_;
+  const std::function<int()>& stop_signal_;
   std::uint32_t members_;
   std::vector<Case> cases_;
   std::uint64_t next_id_ = 1;
@@ -198,23 +207,37 @@ Sample sample_of(std::string_view bytes) {
   return sample;
 }
 
-int measure_as_rank(const Settings& settings, const launch::RankContext& context) {
+int measure_as_rank(const Settings& settings, const launch::RankContext& context,
+                    const std::function<int()>& stop_signal) {
+  // For the first rank's process to tell of the results: another launcher may end all processes once one has ended.
+  constexpr std::chrono::seconds longest_wait_for_first{30};
+  constexpr std::chrono::minutes longest_join{5};
   // Outside of `attempt`: what other ranks say of a connection that ends must not come before what this one says.
   std::unique_ptr<Rank> rank;
   std::optional<Measuring> measuring;
+  const auto await_first = [&] {
+    if (context.is_hosted && context.rank != 0) {
+      rank->await_end(Rank::Clock::now() + longest_wait_for_first);
+    }
+  };
   const auto fail = [&](launch::FailureKind kind, const std::string& text, std::optional<int> awaited) {
-    if (rank != nullptr) {
-      rank->fail(kind, text, awaited);
-    } else {
+    const bool is_noted = rank != nullptr && rank->fail(kind, text, awaited);
+    if (is_noted) {
+      await_first();
+    } else if (context.is_hosted) {
+      write_to_standard_error(fmt::format("shardrun: rank {}: {}\n", context.rank, text));
+    } else if (rank == nullptr) {
       write_to_standard_error(text + "\n");
     }
   };
   const auto attempt = [&] {
-    rank = std::make_unique<Rank>(context, to_text(settings), Rank::no_deadline);
-    measuring.emplace(settings, *rank);
+    rank = std::make_unique<Rank>(context, to_text(settings),
+                                  context.is_hosted ? Rank::Clock::now() + longest_join : Rank::no_deadline);
+    measuring.emplace(settings, *rank, stop_signal);
     const int code = measuring->run();
     measuring.reset();
     rank->goodbye(Rank::no_deadline);
+    await_first();
     return code;
   };
   return run::exit_code_of(attempt, fail);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,10 @@ inline constexpr const char* sample_message = "sample";
 [[nodiscard]] Sample sample_of(std::string_view bytes);
 
 /// Joins, measures all cases with the other ranks, and leaves. Returns the exit code: 0, 128 + signal after a stop, or
-/// an error's. Tells the launcher of errors before the rank's connections end. Throws nothing.
-[[nodiscard]] int measure_as_rank(const Settings& settings, const launch::RankContext& context);
+/// an error's. Tells the launcher of errors before the rank's connections end. `stop_signal`: the signal that asked
+/// this process itself to stop, or 0; of ranks that another launcher has started. Throws nothing.
+[[nodiscard]] int measure_as_rank(
+    const Settings& settings, const launch::RankContext& context,
+    const std::function<int()>& stop_signal = [] { return 0; });
 
 }  // namespace shardrun::bench

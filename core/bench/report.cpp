@@ -42,13 +42,14 @@ std::string title(const Setting& setting) {
                      setting.host, counted(setting.cores, "core"), counted(setting.ranks, "rank"), "GB/s");
 }
 
-std::string ceiling_line(const Row& row, int ranks) {
+std::string ceiling_line(const Row& row, const Setting& setting) {
   const std::string size = human_bytes(row.measured.bytes);
   std::string what;
   switch (row.measured.what) {
     case What::copy: what = fmt::format("memcpy of {}, each rank", size); break;
-    case What::reduction: what = fmt::format("a += b of {} f32, 1/{} of it each rank", size, ranks); break;
-    default: what = fmt::format("TCP over the loopback, rank 0 to 1, pieces of {}", size);
+    case What::reduction: what = fmt::format("a += b of {} f32, 1/{} of it each rank", size, setting.ranks); break;
+    default:
+      what = fmt::format("TCP{}, rank 0 to 1, pieces of {}", setting.is_one_machine ? " over the loopback" : "", size);
   }
   return fmt::format("#   {:<56} {:>7.2f}\n", what, row.algbw);
 }

@@ -24,6 +24,7 @@ struct Setting {
   unsigned cores = 0;
   std::string transport;  ///< with its version
   int ranks = 0;
+  bool is_one_machine = true;  ///< whether all ranks are known to be on this one
 };
 
 /// `nanoseconds`: per rank, per iteration.
@@ -32,7 +33,7 @@ struct Setting {
 
 // Lines, each with its newline.
 [[nodiscard]] std::string title(const Setting& setting);
-[[nodiscard]] std::string ceiling_line(const Row& row, int ranks);
+[[nodiscard]] std::string ceiling_line(const Row& row, const Setting& setting);
 [[nodiscard]] std::string columns();
 [[nodiscard]] std::string line(const Row& row);
 

@@ -273,7 +273,7 @@ std::string split_of(const job::Job& job) {
 }  // namespace
 
 std::int64_t samples_after(const job::Job& job, const Position& first, std::int64_t steps) noexcept {
-  return job.task == job::Task::train ? first.samples + (steps - first.step) * job.data.batch : 0;
+  return job.task == job::Task::train || job::has_data(job) ? first.samples + (steps - first.step) * job.data.batch : 0;
 }
 
 std::filesystem::path checkpoint_folder(const job::Job& job) {

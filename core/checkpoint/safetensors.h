@@ -77,7 +77,8 @@ struct TensorFileLayout {
 /// Throws Error{internal} if names repeat, are not UTF-8 or are "__metadata__", or if sizes overflow.
 [[nodiscard]] TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metadata);
 
-/// The file of one float32 array as numpy.save writes it, version 1. Throws Error{internal} if its size overflows.
+/// The file of one array as numpy.save writes it, version 1. Throws Error{internal} if its size overflows, or if NumPy
+/// lacks its element type.
 [[nodiscard]] TensorFileLayout lay_out_npy(const TensorInfo& tensor);
 
 /// Offsets of the tensors in a file that is being written, and how many bytes each still misses.

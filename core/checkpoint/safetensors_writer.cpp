@@ -84,12 +84,39 @@ TensorFileLayout lay_out(std::vector<TensorInfo> tensors, const Metadata& metada
   return layout;
 }
 
+namespace {
+
+/// NumPy's name for an element type.
+const char* descr_of(const TensorInfo& tensor) {
+  switch (tensor.dtype) {
+    case DType::boolean: return "|b1";
+    case DType::u8: return "|u1";
+    case DType::i8: return "|i1";
+    case DType::i16: return "<i2";
+    case DType::u16: return "<u2";
+    case DType::f16: return "<f2";
+    case DType::i32: return "<i4";
+    case DType::u32: return "<u4";
+    case DType::f32: return "<f4";
+    case DType::f64: return "<f8";
+    case DType::i64: return "<i8";
+    case DType::u64: return "<u8";
+    case DType::f8_e5m2:
+    case DType::f8_e4m3:
+    case DType::bf16: break;
+  }
+  require(false, tensor.name, "NumPy has no such element type");
+  return "";
+}
+
+}  // namespace
+
 TensorFileLayout lay_out_npy(const TensorInfo& tensor) {
   const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
   require(bytes && *bytes <= INT64_MAX / 2, tensor.name, "its size overflows");
   const std::string shape =
       tensor.shape.size() == 1 ? fmt::format("{},", tensor.shape[0]) : fmt::format("{}", fmt::join(tensor.shape, ", "));
-  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr_of(tensor), shape);
   text.append(63 - (10 + text.size()) % 64, ' ');
   text += '\n';
   TensorFileLayout layout;

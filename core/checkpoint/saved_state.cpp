@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -13,6 +16,8 @@
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/checkpoint/resume.h"
+#include "core/data/finite.h"
+#include "core/data/npy.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 
@@ -21,44 +26,230 @@ namespace {
 
 constexpr const char* step_key = "shardrun.step";
 
-/// Steps of all runs since the first state. Numbers computed from steps stay far from the largest integer.
+/// Steps of all runs since the first state, and samples of their batches. Numbers computed from them stay far from the
+/// largest integer.
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;
 
 [[noreturn]] void refuse(const job::Job& job, const std::string& what) {
   throw Error(ErrorCode::job, fmt::format("{}: [iterate] from: {}", job.where("iterate", "from"), what));
 }
 
-SafetensorsFile open(const job::Job& job) {
-  try {
-    return SafetensorsFile(saved_state_file(job));
-  } catch (const Error& error) {
-    refuse(job, error.message() + "; name a state.safetensors that a run has written, or the run's folder");
-  }
-}
-
 std::string type_text(const TensorInfo& info) {
   return fmt::format("{} [{}]", to_string(info.dtype), fmt::join(info.shape, ", "));
 }
 
-/// Copies a rank's part of the whole, one run of consecutive bytes of the file at a time.
-void read_part(const SafetensorsFile& file, const Tensor& whole, const mesh::Box& box, const device::TensorView& part) {
-  constexpr std::size_t block_bytes = std::size_t{64} << 10U;
-  std::vector<std::byte> block;
-  std::size_t first = 0;  // of the block, in the tensor
+/// Reads elements of a tensor as float32, from number `first` on.
+using ReadFloats = std::function<void(std::int64_t first, std::span<float> to)>;
+
+/// Copies a rank's part of the whole, a block of the file at a time.
+void read_part(const std::vector<std::int64_t>& whole, const ReadFloats& read, const mesh::Box& box,
+               const device::TensorView& part) {
+  constexpr std::int64_t most_elements = 16384;
+  const std::int64_t elements = std::accumulate(whole.begin(), whole.end(), std::int64_t{1}, std::multiplies<>());
+  std::vector<float> block;
+  std::int64_t first = 0;  // of the block, in the tensor
   for (std::int64_t local = 0; local < box.elements(); ++local) {
-    const std::size_t at = sizeof(float) * static_cast<std::size_t>(box.index_in_whole(whole.info.shape, local));
-    if (at >= first + block.size()) {
+    const std::int64_t at = box.index_in_whole(whole, local);
+    if (at >= first + std::ssize(block)) {
       first = at;
-      block.resize(std::min(block_bytes, whole.bytes.size() - at));
-      file.read(whole, first, block);
+      block.resize(static_cast<std::size_t>(std::min(most_elements, elements - at)));
+      read(first, block);
     }
-    double value = 0;
-    device::read_elements(graph::DType::f32, {block.data() + (at - first), sizeof(float)}, {&value, 1});
+    double value = block[static_cast<std::size_t>(at - first)];
     device::write_elements(part, local, {&value, 1});
   }
 }
 
-std::int64_t step_of_file(const SafetensorsFile& file, const job::Job& job) {
+/// Returns the file's steps.
+std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
+  const std::int64_t most = most_steps / (job::has_data(job) ? job.data.batch : 1);
+  if (job.iterate.steps > most - saved) {
+    const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
+    throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
+                                            job.where("iterate", "steps"), job.iterate.steps, after, most));
+  }
+  return saved;
+}
+
+bool is_array(const std::filesystem::path& file) { return file.extension() == ".npy"; }
+
+/// The open files of [iterate] from: one of safetensors, or arrays.
+class FirstState {
+ public:
+  explicit FirstState(const job::Job& job) : job_(job) {
+    try {
+      for (const std::filesystem::path& path : saved_state_files(job)) {
+        if (is_array(path)) {
+          arrays_.emplace_back(files::SteadyFile(path));
+        } else {
+          file_.emplace(path);
+        }
+      }
+    } catch (const Error& error) {
+      refuse(job, error.message() +
+                      "; name a state.safetensors that a run has written, the run's folder, a .npy file, "
+                      "or a folder with one for each field, NAME.npy");
+    }
+  }
+
+  /// Steps done, together with the job's within the limit.
+  [[nodiscard]] std::int64_t steps() const {
+    try {
+      return check_steps(job_, file_ ? step_of_state(*file_) : 0);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::data) {
+        throw;
+      }
+      refuse(job_, error.message());
+    }
+  }
+
+  /// Compares with the model's fields.
+  [[nodiscard]] SavedState check(const graph::Graph& graph) const {
+    std::vector<std::string> names;
+    for (const graph::State& state : graph.states) {
+      if (state.kind == graph::StateKind::field) {
+        names.push_back(state.name);
+      }
+    }
+    const SavedState saved = {.fingerprint = fingerprint(), .steps = steps()};
+    if (is_one_array() && names.size() != 1) {
+      refuse(job_, fmt::format("'{}' is one array, and model {} iterates {}: name a folder with {}.npy",
+                               arrays_.front().path().native(), job_.model.name, fmt::join(names, ", "),
+                               fmt::join(names, ".npy, ")));
+    }
+    for (const std::string& name : names) {
+      check_field(name, graph.states[graph.find_state(name)].type.shape);
+    }
+    for (const std::string& name : names_of_tensors()) {
+      if (!is_one_array() && std::ranges::find(names, name) == names.end()) {
+        refuse(job_, fmt::format("'{}' has {} '{}', which model {} does not have{}; it has {}", place(), what(), name,
+                                 job_.model.name, did_you_mean(name, names), fmt::join(names, ", ")));
+      }
+    }
+    return saved;
+  }
+
+  /// REQUIRES, as require_unchanged(): check() has passed.
+  void read(const std::string& field, std::int64_t first, std::span<float> to) const {
+    if (file_) {
+      file_->read(file_->at(field), static_cast<std::size_t>(first) * sizeof(float), std::as_writable_bytes(to));
+    } else {
+      array_of(field)->read(first, to);
+    }
+  }
+
+  void require_unchanged() const {
+    if (file_) {
+      file_->require_unchanged();
+    }
+    for (const data::NpyArray& array : arrays_) {
+      array.file().require_unchanged();
+    }
+  }
+
+  /// Of arrays. What a run has saved it goes on from, whatever the numbers.
+  void require_finite(int threads) const {
+    for (const data::NpyArray& array : arrays_) {
+      try {
+        data::require_finite(array, threads);
+        array.file().require_unchanged();
+      } catch (const Error& error) {
+        throw Error(error.code(),
+                    fmt::format("{}: [iterate] from: {}", job_.where("iterate", "from"), error.message()));
+      }
+    }
+  }
+
+ private:
+  /// Given by itself, not in a folder: its name says nothing.
+  [[nodiscard]] bool is_one_array() const { return !arrays_.empty() && arrays_.front().path() == job_.iterate.from; }
+  [[nodiscard]] const char* what() const { return file_ ? "a tensor" : "an array"; }
+  [[nodiscard]] std::string place() const { return (file_ ? file_->path() : job_.iterate.from).native(); }
+
+  [[nodiscard]] std::vector<std::string> names_of_tensors() const {
+    std::vector<std::string> names;
+    for (const data::NpyArray& array : arrays_) {
+      names.push_back(array.path().stem());
+    }
+    for (const Tensor& tensor : file_ ? file_->tensors() : std::vector<Tensor>()) {
+      names.push_back(tensor.info.name);
+    }
+    return names;
+  }
+
+  [[nodiscard]] const data::NpyArray* array_of(const std::string& field) const {
+    const auto found = std::ranges::find_if(
+        arrays_, [&](const data::NpyArray& array) { return is_one_array() || array.path().stem() == field; });
+    return found == arrays_.end() ? nullptr : &*found;
+  }
+
+  void check_field(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    const Tensor* const tensor = file_ ? file_->find(name) : nullptr;
+    const data::NpyArray* const array = array_of(name);
+    if (tensor == nullptr && array == nullptr) {
+      refuse(job_, fmt::format("'{}' has no {} '{}', which model {} iterates", place(), file_ ? "tensor" : "array",
+                               file_ ? name : name + ".npy", job_.model.name));
+    }
+    const TensorInfo expected = {name, DType::f32, shape};
+    if (tensor != nullptr && tensor->info != expected) {
+      refuse(job_, fmt::format("'{}': tensor '{}' should be {}, as [model] says, found {}", place(), name,
+                               type_text(expected), type_text(tensor->info)));
+    }
+    if (array != nullptr && array->shape() != shape) {
+      refuse(job_, fmt::format("'{}' should be [{}], as [model] says of '{}', found {} [{}]", array->path().native(),
+                               fmt::join(shape, ", "), name, data::to_string(array->type()),
+                               fmt::join(array->shape(), ", ")));
+    }
+  }
+
+  [[nodiscard]] std::string fingerprint() const {
+    std::string text = file_ ? file_->fingerprint() : "";
+    for (const data::NpyArray& array : arrays_) {
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", array.path().filename().native(),
+                          array.file().fingerprint());
+    }
+    return text;
+  }
+
+  const job::Job& job_;
+  std::optional<SafetensorsFile> file_;
+  std::vector<data::NpyArray> arrays_;
+};
+
+bool has_first_state(const job::Job& job) { return job.task == job::Task::iterate && !job.iterate.from.empty(); }
+
+}  // namespace
+
+std::vector<std::filesystem::path> saved_state_files(const job::Job& job) {
+  const std::filesystem::path& from = job.iterate.from;
+  std::error_code none;
+  if (from.empty() || !std::filesystem::is_directory(from, none)) {
+    return from.empty() ? std::vector<std::filesystem::path>() : std::vector{from};
+  }
+  std::vector<std::filesystem::path> files;
+  if (!std::filesystem::exists(metrics::state_path(from), none)) {
+    std::error_code failed;
+    for (auto entry = std::filesystem::directory_iterator(from, failed);
+         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+      if (is_array(entry->path())) {
+        files.push_back(entry->path());
+      }
+    }
+    std::ranges::sort(files);
+  }
+  return files.empty() ? std::vector{metrics::state_path(from)} : files;
+}
+
+void check_saved_numbers(const job::Job& job, int threads) {
+  if (has_first_state(job)) {
+    FirstState(job).require_finite(threads);
+  }
+}
+
+Metadata describe_state(std::int64_t steps) { return {{"format", "pt"}, {step_key, std::to_string(steps)}}; }
+
+std::int64_t step_of_state(const SafetensorsFile& file) {
   const auto found = file.metadata().find(step_key);
   if (found == file.metadata().end()) {
     return 0;
@@ -67,66 +258,17 @@ std::int64_t step_of_file(const SafetensorsFile& file, const job::Job& job) {
   std::int64_t step = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), step);
   if (failed != std::errc() || end != text.data() + text.size() || step < 0 || step > most_steps) {
-    refuse(job, fmt::format("'{}' says that it is of step '{}', which is no number of steps (0 to {})",
-                            file.path().string(), text, most_steps));
+    throw Error(ErrorCode::data, fmt::format("'{}' says that it is of step '{}', which is no number of steps (0 to {})",
+                                             file.path().string(), text, most_steps));
   }
   return step;
 }
-
-/// Returns the file's steps.
-std::int64_t check_steps(const job::Job& job, std::int64_t saved) {
-  if (job.iterate.steps > most_steps - saved) {
-    const std::string after = saved == 0 ? "" : fmt::format(", after the {} of [iterate] from", saved);
-    throw Error(ErrorCode::job, fmt::format("{}: [iterate] steps = {}{}: found more than {} steps in all; choose fewer",
-                                            job.where("iterate", "steps"), job.iterate.steps, after, most_steps));
-  }
-  return saved;
-}
-
-SavedState check(const job::Job& job, const graph::Graph& graph, const SafetensorsFile& file) {
-  const std::int64_t steps = check_steps(job, step_of_file(file, job));
-  std::vector<std::string> names;
-  for (const graph::State& state : graph.states) {
-    if (state.kind != graph::StateKind::field) {
-      continue;
-    }
-    names.push_back(state.name);
-    const Tensor* const tensor = file.find(state.name);
-    if (tensor == nullptr) {
-      refuse(job, fmt::format("'{}' has no tensor '{}', which model {} iterates", file.path().string(), state.name,
-                              job.model.name));
-    }
-    const TensorInfo expected = {state.name, DType::f32, state.type.shape};
-    if (tensor->info != expected) {
-      refuse(job, fmt::format("'{}': tensor '{}' should be {}, as [model] says, found {}", file.path().string(),
-                              state.name, type_text(expected), type_text(tensor->info)));
-    }
-  }
-  for (const Tensor& tensor : file.tensors()) {
-    if (std::find(names.begin(), names.end(), tensor.info.name) == names.end()) {
-      refuse(job, fmt::format("'{}' has a tensor '{}', which model {} does not have{}; it has {}", file.path().string(),
-                              tensor.info.name, job.model.name, did_you_mean(tensor.info.name, names),
-                              fmt::join(names, ", ")));
-    }
-  }
-  return {.fingerprint = file.fingerprint(), .steps = steps};
-}
-
-}  // namespace
-
-std::filesystem::path saved_state_file(const job::Job& job) {
-  std::error_code none;
-  const std::filesystem::path& from = job.iterate.from;
-  return std::filesystem::is_directory(from, none) ? metrics::state_path(from) : from;
-}
-
-Metadata describe_state(std::int64_t steps) { return {{"format", "pt"}, {step_key, std::to_string(steps)}}; }
 
 std::int64_t first_step(const job::Job& job) {
   if (job.task != job::Task::iterate) {
     return 0;
   }
-  return check_steps(job, job.iterate.from.empty() ? 0 : step_of_file(open(job), job));
+  return job.iterate.from.empty() ? check_steps(job, 0) : FirstState(job).steps();
 }
 
 std::int64_t last_step(const job::Job& job) {
@@ -134,27 +276,30 @@ std::int64_t last_step(const job::Job& job) {
 }
 
 SavedState check_saved_state(const job::Job& job, const graph::Graph& graph) {
-  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+  if (!has_first_state(job)) {
     return {.fingerprint = "", .steps = first_step(job)};
   }
-  return check(job, graph, open(job));
+  return FirstState(job).check(graph);
 }
 
 SavedState initialize_states(const job::Job& job, const graph::Graph& graph, runtime::Executor& executor) {
   runtime::initialize(graph, job.seed, executor);
-  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+  if (!has_first_state(job)) {
     return {};
   }
-  const SafetensorsFile file = open(job);
-  const SavedState saved = check(job, graph, file);  // the file may be another one by now
+  const FirstState first(job);
+  const SavedState saved = first.check(graph);  // the files may be others by now
   for (const graph::StateId id : graph.states.ids()) {
     if (graph.states[id].kind == graph::StateKind::field) {
       device::HostTensor part(executor.queue(), executor.state(id), device::Access::write);
-      read_part(file, file.at(graph.states[id].name), executor.part(id), part.view());
+      const graph::State& state = graph.states[id];
+      read_part(
+          state.type.shape, [&](std::int64_t from, std::span<float> to) { first.read(state.name, from, to); },
+          executor.part(id), part.view());
       part.store();
     }
   }
-  file.require_unchanged();
+  first.require_unchanged();
   return saved;
 }
 
@@ -167,10 +312,10 @@ metrics::Kept kept_of(const job::Job& job, const OpenCheckpoint* resumed) {
   if (resumed != nullptr && std::filesystem::equivalent(resumed->path().parent_path(), checkpoint_folder(job), none)) {
     return {.file = {}, .step = resumed->manifest().step, .metrics = true};
   }
-  if (job.task != job::Task::iterate || job.iterate.from.empty()) {
+  if (!has_first_state(job)) {
     return {};
   }
-  const std::filesystem::path file = saved_state_file(job);
+  const std::filesystem::path file = saved_state_files(job).front();
   const auto lies_here = [&](const std::filesystem::path& path) {
     return std::filesystem::equivalent(path.parent_path(), job.output, none);
   };

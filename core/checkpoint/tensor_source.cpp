@@ -161,6 +161,20 @@ TensorSource states_of(const OpenCheckpoint& checkpoint) {
   return source_of(checkpoint, std::move(numbers), std::move(tensors));
 }
 
+TensorSource array_source(const data::NpyArray& array, std::string name) {
+  TensorSource source;
+  source.path = array.path();
+  source.files = {array.path()};
+  source.tensors = {{std::move(name), DType::f32, array.shape()}};
+  source.read = [&array](std::size_t, std::int64_t first, std::span<std::byte> to) {
+    std::vector<float> values(to.size() / sizeof(float));
+    array.read(first, values);
+    array.file().require_unchanged();
+    std::ranges::copy(std::as_bytes(std::span(values)), to.begin());
+  };
+  return source;
+}
+
 TensorFiles::TensorFiles(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
   if (!is_folder || std::filesystem::exists(path / one_file_name)) {

@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/data/npy.h"
 
 namespace shardrun::checkpoint {
 
@@ -37,6 +39,9 @@ struct TensorSource {
 
 /// All tensors of a checkpoint, with the same metadata.
 [[nodiscard]] TensorSource states_of(const OpenCheckpoint& checkpoint);
+
+/// An array as the one tensor `name`, of float32: other numbers are converted as a C++ cast does.
+[[nodiscard]] TensorSource array_source(const data::NpyArray& array, std::string name);
 
 /// One safetensors file, or the files of a folder: model.safetensors, or those that model.safetensors.index.json names.
 class TensorFiles {

@@ -10,9 +10,11 @@
 #include <filesystem>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/standard_error.h"
 #include "core/bench/measuring.h"
 #include "core/cli/options.h"
+#include "core/cli/process.h"
 #include "core/job/schema.h"
 #include "core/launch/world.h"
 #include "core/screen/progress.h"
@@ -28,7 +30,9 @@ std::string usual_transport() { return *job::find_setting(job::section_named("jo
 
 std::vector<OptionSyntax> syntax() {
   return {{.name = "transport", .value = "NAME", .help = "the transport (default " + usual_transport() + ")"},
-          {.name = "ranks", .value = "N", .help = "number of processes (default 2)"},
+          {.name = "ranks",
+           .value = "N",
+           .help = "number of processes (default 2, or as many as mpirun, srun or variables have started)"},
           {.name = "op",
            .value = "LIST",
            .help = std::string("ops separated by commas, or all (default ") + usual_ops + ")"},
@@ -70,11 +74,17 @@ void add_option(bench::Settings& settings, const std::string& text) {
   settings.options.emplace_back(key, text.substr(end + 1));
 }
 
-bench::Settings settings_of(const Parsed& parsed) {
+/// `world`: of ranks that another launcher has started; nothing: bench starts them.
+bench::Settings settings_of(const Parsed& parsed, const std::optional<launch::World>& world) {
   constexpr std::int64_t most_iterations = 100'000;  // a rank's times of so many fit one message
   bench::Settings settings;
   settings.transport = parsed.get("transport").value_or(usual_transport());
-  settings.ranks = static_cast<int>(parsed.integer("ranks", 2, 1, 1024));
+  settings.ranks = static_cast<int>(parsed.integer("ranks", world ? world->size : 2, 1, 1024));
+  if (world && settings.ranks != world->size) {
+    throw Error(ErrorCode::usage,
+                fmt::format("--ranks {}: {} started {}: leave --ranks out, or start as many", settings.ranks,
+                            world->launcher, counted(world->size, "process", "processes")));
+  }
   const std::string ops = parsed.get("op").value_or(usual_ops);
   settings.opcodes = bench::parse_ops(ops);
   if (settings.ranks == 1 && ops == "all") {
@@ -113,16 +123,20 @@ bench::Settings settings_of(const Parsed& parsed) {
 /// measurement.
 class Display {
  public:
-  Display(const bench::Setting& setting, bool json)
+  /// `is_hosted`: another launcher passes on the output, in which only whole lines are readable.
+  Display(const bench::Setting& setting, bool json, bool is_hosted)
       : setting_(setting),
         json_(json),
         sink_(screen::descriptor_sink(json ? STDERR_FILENO : STDOUT_FILENO, std::getenv("TERM"))),
         screen_(sink_.write) {
+    sink_.is_terminal = sink_.is_terminal && !is_hosted;
     sink_.write = [this](std::string_view text) { screen_.write(text); };
-    print(bench::title(setting), true);
   }
 
   void begin(std::size_t number, std::size_t cases, const std::string& text) {
+    if (number == 0) {
+      print(bench::title(setting_), true);
+    }
     if (sink_.is_terminal) {
       live_.write(fmt::format("[{}/{}] {}", number + 1, cases, text));
     }
@@ -134,7 +148,7 @@ class Display {
       print(bench::columns(), true);
       has_ops_ = true;
     }
-    print(is_op ? bench::line(row) : bench::ceiling_line(row, setting_.ranks), true);
+    print(is_op ? bench::line(row) : bench::ceiling_line(row, setting_), true);
   }
 
   void line(const std::string& text) { print(text + "\n", false); }
@@ -161,32 +175,53 @@ class Display {
   bool has_ops_ = false;
 };
 
-int measure(const bench::Settings& settings, const bench::Setting& setting, std::span<const std::string> words,
-            bool json) {
-  std::vector<std::string> arguments = {"shardrun", "bench"};
-  arguments.insert(arguments.end(), words.begin(), words.end());
-  Display display(setting, json);
-  const bench::Outcome outcome =
-      bench::run(settings, arguments,
-                 {.on_row = [&](const bench::Row& row) { display.row(row); },
-                  .on_begin = [&](std::size_t number, std::size_t cases,
-                                  const std::string& text) { display.begin(number, cases, text); },
-                  .on_line = [&](const std::string& line) { display.line(line); }});
-  display.finish();
+/// Returns the exit code.
+int tell(const bench::Setting& setting, const bench::Outcome& outcome, bool json) {
   if (json) {
     fmt::print("{}", bench::to_json(setting, outcome.rows));
   }
+  std::fflush(stdout);
   if (outcome.wrong > 0) {
-    std::fflush(stdout);
     write_to_standard_error(
         fmt::format("shardrun: {} elements are wrong: the rows whose #wrong is not 0\n", outcome.wrong));
   }
   if (!outcome.error.empty() || outcome.exit_code > 1) {
-    std::fflush(stdout);
     write_to_standard_error(fmt::format(
         "shardrun: {}\n", outcome.error.empty() ? "stopped before everything was measured" : outcome.error));
   }
   return outcome.exit_code;
+}
+
+/// The first rank's process, or the one that starts all ranks.
+int measure(const bench::Settings& settings, const std::optional<launch::World>& world,
+            std::span<const std::string> words, bool json) {
+  const bench::Setting setting = bench::check(settings, world ? &*world : nullptr);
+  Display display(setting, json, world.has_value());
+  const bench::Callbacks callbacks = {.on_row = [&](const bench::Row& row) { display.row(row); },
+                                      .on_begin = [&](std::size_t number, std::size_t cases,
+                                                      const std::string& text) { display.begin(number, cases, text); },
+                                      .on_line = [&](const std::string& line) { display.line(line); }};
+  const auto tell_all = [&](const bench::Outcome& outcome) {
+    display.finish();
+    return tell(setting, outcome, json);
+  };
+  if (world) {
+    catch_stop_signals();
+    const int code = bench::run_hosted_first(settings, *world, stop_signal, callbacks, tell_all);
+    ignore_stop_signals();
+    return code;
+  }
+  std::vector<std::string> arguments = {"shardrun", "bench"};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  return tell_all(bench::run(settings, arguments, callbacks));
+}
+
+/// The world that another launcher made of this process and others; nothing if it is to start the ranks itself.
+std::optional<launch::World> world_of_bench(const Parsed& parsed) {
+  launch::require_whole_world();
+  std::optional<launch::World> world = launch::world_of();
+  const bool is_one_of = world && (world->size > 1 || parsed.get("ranks").value_or("") == "1");
+  return is_one_of ? world : std::nullopt;
 }
 
 int run_bench(std::span<const std::string> words) {
@@ -195,17 +230,19 @@ int run_bench(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const bench::Settings settings = settings_of(parsed);
   if (context) {
-    return bench::measure_as_rank(settings, *context);
+    return bench::measure_as_rank(settings_of(parsed, {}), *context);
   }
-  const bench::Setting setting = bench::check(settings);
-  if (const auto world = launch::world_of(); world && world->size > 1) {
-    throw Error(ErrorCode::usage, fmt::format("bench starts its ranks itself, and this is one of {} processes that {} "
-                                              "started: start it once, by itself",
-                                              world->size, world->launcher));
+  const std::optional<launch::World> world = world_of_bench(parsed);
+  const bench::Settings settings = settings_of(parsed, world);
+  if (!world || world->rank == 0) {
+    return measure(settings, world, words, parsed.has("json"));
   }
-  return measure(settings, setting, words, parsed.has("json"));
+  static_cast<void>(bench::check(settings, &*world));
+  catch_stop_signals();
+  const int code = bench::run_hosted_other(settings, *world, stop_signal);
+  ignore_stop_signals();
+  return code;
 }
 
 const RegisterCommand bench_command(

@@ -81,6 +81,8 @@ std::string_view meaning_of(std::string_view word) {
        "'shardrun plan JOB.ini' checks a job, 'shardrun verify JOB.ini' its numbers, 'shardrun plugins check' a "
        "plugin"},
       {{"estimate", "dry-run", "dryrun"}, "'shardrun plan JOB.ini' says what a job needs"},
+      {{"plot", "draw", "image", "animate", "render", "visualize"}, "'shardrun picture' draws a saved field"},
+      {{"dump", "cat"}, "'shardrun gather' prints a saved state"},
       {{"version"}, "'shardrun --version' prints the version"},
   };
   for (const OtherName& other : all) {

@@ -19,6 +19,7 @@
 #include "core/device/library.h"
 #include "core/partition/hooks.h"
 #include "core/partition/partition.h"
+#include "core/report/run_pictures.h"
 #include "plugins/loader/hooks.h"
 
 namespace shardrun::compile {
@@ -83,7 +84,7 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   settings.job = &job;
   try {
     if (job.task == job::Task::iterate) {
-      return workload::build_iteration(compiled.model, settings);
+      return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
     }
     return workload::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
   } catch (const workload::Refusal&) {
@@ -134,6 +135,7 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
 void add_graph(const job::Job& job, Compiled& compiled) {
   compiled.graph = build_graph(job, compiled);
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
+  report::require_pictures(job, compiled.graph);
   if (job.task == job::Task::train) {
     const workload::TrainingSettings training = training_settings(job, compiled.dataset.get());
     compiled.microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches);
@@ -168,6 +170,7 @@ void build_engine(const job::Job& job, std::int64_t rank, Compiled& compiled) {
   }
   compiled.engine = std::make_shared<const JobEngine>(open_engine(job, rank, compiled.settings.data));
   if (job.task != job::Task::train) {
+    report::require_pictures(job, whole_states(*compiled.engine));
     compiled.graph = workload::build_parameters(parameters_of(*compiled.engine));
     compiled.plan = plan_of_engine(job);
     compiled.partition = partition::split(compiled.graph, compiled.plan);
@@ -229,7 +232,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     compiled.model = open_model(job);
   }
   compiled.settings.options = job.model.options;
-  if (job.task == job::Task::train) {
+  if (job.task == job::Task::train || has_data(job)) {
     if (dataset == nullptr) {
       tell("reading data");
       dataset = data::open_dataset(job);
@@ -237,6 +240,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
     if (dataset == nullptr && !compiled.model.takes_data) {
       dataset = data::no_data();
     }
+    compiled.iterated_rows = job.task == job::Task::iterate ? job.data.batch : 0;
     compiled.dataset = std::move(dataset);
     if (compiled.dataset != nullptr) {
       compiled.settings.data = compiled.dataset->shape();

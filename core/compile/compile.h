@@ -32,6 +32,7 @@ struct Compiled {
   std::shared_ptr<const JobEngine> engine;  ///< null for a model
   workload::Model model;
   workload::ModelSettings settings;
+  std::int64_t iterated_rows = 0;      ///< samples of data in an iteration
   checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
   /// The checkpoint that the run goes on from; null: it begins at the start. Set after compiling.
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed;

@@ -340,6 +340,18 @@ std::string section_of(const JobEngine& engine) {
                      shardrun::to_string(engine.request.options));
 }
 
+graph::Graph whole_states(const JobEngine& engine) {
+  graph::Graph graph;
+  graph.model = engine.plugin.manifest().name;
+  for (const auto& [name, parameter] : wholes_of(engine)) {
+    EngineParameter whole = *parameter;
+    whole.shape = whole.whole;
+    graph.states.push_back(state_of(whole));
+    graph.states.back().kind = graph::StateKind::field;
+  }
+  return graph;
+}
+
 std::vector<checkpoint::HeldTensor> held_tensors(const JobEngine& engine, const graph::Graph& graph) {
   std::vector<checkpoint::HeldTensor> all;
   for (const auto& [name, whole] : wholes_of(engine)) {

@@ -74,6 +74,9 @@ void require_whole_parameters(const JobEngine& engine);
 /// REQUIRES: the task is to iterate.
 [[nodiscard]] std::vector<checkpoint::HeldTensor> held_tensors(const JobEngine& engine, const graph::Graph& graph);
 
+/// The same states, whole, without a function.
+[[nodiscard]] graph::Graph whole_states(const JobEngine& engine);
+
 /// What a run that goes on from a checkpoint has to share: the engine's name and options.
 [[nodiscard]] std::string section_of(const JobEngine& engine);
 

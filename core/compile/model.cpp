@@ -45,7 +45,7 @@ void require_data(const plugins::Model& plugin, const workload::ModelSettings& s
   const std::uint32_t kind = kind_of(settings.data);
   if (kind != 0 && (plugin.data() & kind) == 0) {
     workload::refuse(settings, "data", "",
-                     fmt::format("model {} is not trained on {}", plugin.manifest().name,
+                     fmt::format("model {} does not take {}", plugin.manifest().name,
                                  kind == SR_DATA_TOKENS   ? "tokens"
                                  : kind == SR_DATA_LABELS ? "arrays of which the second holds integer labels"
                                                           : "arrays of which the second holds real numbers"));
@@ -70,17 +70,19 @@ workload::Model model_of(plugins::Model plugin) {
                      [&] { return plugin.write_function(builder, request_of(settings), "loss", rows, training); });
     };
   }
-  const auto without_loss = [&plugin](std::string function, std::int64_t rows) {
-    return [plugin, function, rows](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
-      placing(settings,
-              [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), function, rows, false)); });
-    };
+  const auto without_loss = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                                     std::string_view function, std::int64_t rows) {
+    placing(settings,
+            [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), function, rows, false)); });
   };
   if (plugin.has("predict")) {
-    model.predict = without_loss("predict", 1);
+    model.predict = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
+      without_loss(builder, settings, "predict", 1);
+    };
   }
   if (plugin.has("iterate")) {
-    model.iterate = without_loss("iterate", 0);
+    model.iterate = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                                   std::int64_t rows) { without_loss(builder, settings, "iterate", rows); };
   }
   return model;
 }

@@ -150,7 +150,7 @@ graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
   try {
     const workload::Model asked = compile::model_of(model);
     return job.trains ? workload::build_training(asked, job.settings, training(model, job))
-                      : workload::build_iteration(asked, job.settings);
+                      : workload::build_iteration(asked, job.settings, iterated_rows_of(job));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
       throw Failure(error.message());
@@ -164,6 +164,11 @@ graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
 
 std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job) {
   return job.trains ? workload::microbatch_rows(job.batch, microbatches(job)) : std::vector<std::int64_t>();
+}
+
+std::int64_t iterated_rows_of(const ModelJob& job) {
+  const workload::DataShape& data = job.settings.data;
+  return job.trains || (data.features == 0 && data.vocab == 0) ? 0 : job.batch;
 }
 
 std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job) {
@@ -214,25 +219,22 @@ const std::vector<ModelJob>& ModelMember::jobs() {
     return jobs_;
   }
   const OptionValues given = given_options(model().options(), settings_);
-  const auto add = [&](const char* name, bool trains, std::uint32_t data) {
+  const auto add = [&](const std::string& name, bool trains, std::uint32_t data) {
     add_jobs({.name = name, .trains = trains, .settings = {}}, data, given);
   };
-  if (model().has("loss")) {
-    const std::uint32_t data = model().data();
-    if ((data & SR_DATA_TOKENS) != 0) {
-      add("trained on tokens", true, SR_DATA_TOKENS);
-    }
-    if ((data & SR_DATA_ARRAYS) != 0) {
-      add("trained on arrays", true, SR_DATA_ARRAYS);
-    }
-    if ((data & SR_DATA_LABELS) != 0) {
-      add("trained on labels", true, SR_DATA_LABELS);
-    }
-    if (data == 0) {
-      add("trained", true, 0);
+  const bool has_loss = model().has("loss");
+  const std::uint32_t data = model().data();
+  const bool takes_data = data != 0;
+  for (const auto& [kind, name] : {std::pair(SR_DATA_TOKENS, "tokens"), std::pair(SR_DATA_ARRAYS, "arrays"),
+                                   std::pair(SR_DATA_LABELS, "labels")}) {
+    if ((data & kind) != 0) {
+      add(fmt::format("{} on {}", has_loss ? "trained" : "iterated", name), has_loss, kind);
     }
   }
-  if (model().has("iterate")) {
+  if (has_loss && !takes_data) {
+    add("trained", true, 0);
+  }
+  if (model().has("iterate") && (has_loss || !takes_data)) {
     add("iterated", false, 0);
   }
   return jobs_;

@@ -30,6 +30,8 @@ struct ModelJob {
 /// Rows of the calls of a step, and of an evaluation; none for one that is iterated.
 [[nodiscard]] std::vector<std::int64_t> microbatch_rows_of(const ModelJob& job);
 [[nodiscard]] std::vector<std::int64_t> evaluation_rows_of(const ModelJob& job);
+/// Samples of an iteration; 0 for one without data, and for training.
+[[nodiscard]] std::int64_t iterated_rows_of(const ModelJob& job);
 
 /// This process as a rank with a model.
 class ModelMember final : public Peer {

@@ -28,6 +28,7 @@ verify::Workload workload_of(const ModelJob& job, const graph::Graph& graph, con
   return {.graph = graph,
           .microbatch_rows = microbatch_rows_of(job),
           .evaluation_rows = evaluation_rows_of(job),
+          .iterated_rows = iterated_rows_of(job),
           .dataset = &samples,
           .seed = 17,
           .learning_rate = [](std::int64_t step) { return 0.01 / static_cast<double>(step + 1); }};

@@ -93,6 +93,9 @@ std::string place_of(const NpyArray& array, std::int64_t element) {
     index[d] = element % shape[d];
     element /= shape[d];
   }
+  if (index.empty()) {
+    return "its only element";
+  }
   const std::string row = fmt::format("row {}", index[0]);
   if (index.size() == 1) {
     return row;
@@ -112,7 +115,7 @@ void require_usable(const NpyArray& array, int threads) {
   const std::string found = std::isnan(value)   ? "NaN"
                             : std::isinf(value) ? (value > 0 ? "Inf" : "-Inf")
                                                 : fmt::format("{}, which float32 cannot hold", value);
-  throw Error(ErrorCode::data, fmt::format("'{}' has {} in {} (counted from 0): training needs finite numbers; remove "
+  throw Error(ErrorCode::data, fmt::format("'{}' has {} in {} (counted from 0): a job needs finite numbers; remove "
                                            "such rows, or put numbers there (numpy.isfinite finds them)",
                                            array.path().native(), found, place_of(array, bad)));
 }

@@ -17,6 +17,7 @@
 #include "core/data/dataset.h"
 #include "core/files/folder.h"
 #include "core/metrics/run_files.h"
+#include "core/report/run_pictures.h"
 #include "core/runtime/flight_file.h"
 
 namespace shardrun::forecast {
@@ -99,7 +100,8 @@ std::uint64_t DiskUse::result_bytes_in_all() const noexcept {
 std::uint64_t DiskUse::total() const noexcept {
   std::uint64_t sum = result_bytes_in_all();
   const std::uint64_t checkpoints = checkpoint_folder.empty() ? checkpoint_bytes : 0;
-  for (const std::uint64_t bytes : {metrics_bytes, record_bytes, trace_bytes, sample_bytes, checkpoints}) {
+  for (const std::uint64_t bytes :
+       {picture_bytes, metrics_bytes, record_bytes, trace_bytes, sample_bytes, checkpoints}) {
     sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
   }
   return sum;
@@ -128,6 +130,11 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
     use.output_bytes += output.layout.file_bytes;
   }
   use.under_way = !trains && job.iterate.save_every > 0 ? steps / job.iterate.save_every : 0;
+  use.picture_bytes =
+      trains ? 0
+             : report::most_picture_bytes(
+                   job, compiled.engine != nullptr ? compile::whole_states(*compiled.engine) : compiled.graph,
+                   use.under_way + 1);
   use.metrics_bytes = static_cast<std::uint64_t>(steps) * (trains ? line_of_training : line_of_iterating);
   use.record_bytes = job.ranks > 1 ? static_cast<std::uint64_t>(job.ranks) * sizeof(runtime::FlightFile) : 0;
   use.trace_bytes = job.trace == job::Trace::steps ? traced_bytes(job, compiled, steps) : 0;
@@ -148,6 +155,7 @@ std::string to_string(const DiskUse& use) {
     text += bytes == 0 ? "" : fmt::format(", {} {}", what, human_bytes(bytes));
   };
   add("outputs", use.output_bytes);
+  add("pictures at most", use.picture_bytes);
   add("metrics.jsonl", use.metrics_bytes);
   add("flight records", use.record_bytes);
   add("traces", use.trace_bytes);

@@ -17,6 +17,7 @@ struct DiskUse {
   std::uint64_t result_bytes = 0;   ///< one copy, which all ranks write together
   std::uint64_t output_bytes = 0;   ///< one copy of all outputs of the function `iterate`
   std::int64_t under_way = 0;       ///< number of times that [iterate] save_every saves both
+  std::uint64_t picture_bytes = 0;  ///< at most; those of [iterate] pictures
   std::uint64_t metrics_bytes = 0;  ///< metrics.jsonl
   std::uint64_t record_bytes = 0;   ///< flight records, with several ranks
   std::uint64_t trace_bytes = 0;    ///< each rank's, and the joined one

@@ -93,8 +93,9 @@ struct TrainSettings {
 
 struct IterateSettings {
   std::int64_t steps{};
-  std::filesystem::path from;  ///< a saved state, or the folder of a run; empty: the model's first state
-  std::int64_t save_every{};   ///< steps; 0: only at the end
+  std::filesystem::path from;         ///< a saved state, or the folder of a run; empty: the model's first state
+  std::int64_t save_every{};          ///< steps; 0: only at the end
+  std::vector<std::string> pictures;  ///< fields and outputs that are drawn when they are saved
 };
 
 /// What a run watches for bits that are wrong: [job] check.
@@ -194,7 +195,7 @@ struct Job {
   Chosen engine;                     ///< in place of model and strategy; without a name: none
   std::filesystem::path checkpoint;  ///< that the engine loads; empty: none
   Chosen model;
-  DataSettings data;        ///< of task train
+  DataSettings data;        ///< of tasks train and iterate
   TrainSettings train;      ///< of task train
   IterateSettings iterate;  ///< of task iterate
   InferSettings infer;      ///< of task infer
@@ -209,6 +210,11 @@ struct Job {
 
   [[nodiscard]] bool is_given(std::string_view section, std::string_view key) const;
 };
+
+/// Whether [data] names data.
+[[nodiscard]] inline bool has_data(const Job& job) noexcept {
+  return !job.data.text.empty() || !job.data.tokens.empty() || !job.data.arrays.empty();
+}
 
 /// Steps of the job's task; 0 for infer, whose records are not counted before.
 [[nodiscard]] inline std::int64_t steps_of(const Job& job) noexcept {

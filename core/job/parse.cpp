@@ -102,13 +102,17 @@ void check_section_names(const RawJob& raw) {
 /// REQUIRES: [job] has been read.
 const std::string& task_of(const Reading& reading) { return find_effective(reading.settings, {"job", "task"})->text; }
 
+bool is_of_task(const Reading& reading, const Section& section) {
+  return section.tasks.empty() || std::ranges::find(section.tasks, task_of(reading)) != section.tasks.end();
+}
+
 /// A section whose keys are all of the schema.
 void read_fixed(Reading& reading, const Section& section) {
   std::vector<OptionSpec> specs;
   for (const Setting& setting : section.settings) {
     specs.push_back(setting.spec);
   }
-  const bool required = !section.task || *section.task == task_of(reading);
+  const bool required = is_of_task(reading, section);
   const OptionValues values = read_settings(reading, section.name, fmt::format("[{}]", section.name), specs, required);
   for (const OptionValues::Entry& entry : values.entries()) {
     const Setting* const setting = find_setting(section, entry.name);
@@ -118,14 +122,14 @@ void read_fixed(Reading& reading, const Section& section) {
 
 void check_task(const Reading& reading, const Section& section) {
   const RawSection* const given = reading.raw.find(section.name);
-  if (given == nullptr || !section.task || *section.task == task_of(reading)) {
+  if (given == nullptr || is_of_task(reading, section)) {
     return;
   }
   refuse_at(given->where,
             fmt::format("[{}] has no effect with [job] task = {} ({}); remove the section, or set [job] task = {}",
                         section.name, task_of(reading),
                         reading.job.is_given("job", "task") ? reading.job.where("job", "task") : "the default",
-                        *section.task));
+                        fmt::join(section.tasks, " or ")));
 }
 
 /// `ranks = auto`: as many as the mesh has places; without one as many as there are here. A range has its limits.
@@ -217,6 +221,17 @@ void choose_checks(Reading& reading) {
   }
 }
 
+/// Nothing is validated with when a model is iterated.
+void take_all_data(Job& job) {
+  if (job.task != Task::iterate) {
+    return;
+  }
+  job.data.split = 1;
+  if (job.is_given("data", "") && !has_data(job)) {
+    refuse_at(job.where("data", ""), "[data] names no data: give it text, tokens or arrays, or remove the section");
+  }
+}
+
 }  // namespace
 
 Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
@@ -238,6 +253,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
     }
   }
   job.checkpoints.used = job.is_given("checkpoint", "");
+  take_all_data(job);
   read_cluster_axes(reading);
   choose_output(raw, job);
   check_mesh(job);

@@ -76,8 +76,8 @@ std::string describe(const OptionSpec& spec, std::string_view note) {
 std::vector<std::string> sentences(const Section& section) {
   const auto named = [&](const KeyName& name) { return name.section == section.name ? name.key : to_string(name); };
   std::vector<std::string> result;
-  if (section.task) {
-    result.push_back(fmt::format("Only with [job] task = {}.", *section.task));
+  if (!section.tasks.empty()) {
+    result.push_back(fmt::format("Only with [job] task = {}.", fmt::join(section.tasks, " or ")));
   }
   std::vector<std::string> of_models;
   for (const KeyName& name : rules().of_models) {

@@ -91,6 +91,12 @@ void check_need(const Job& job, const NeedRule& rule) {
 }
 
 void check_of_models(const Job& job) {
+  if (job.task == Task::iterate && job.is_given("data", "")) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [data] has no effect on an engine that is iterated ([job] engine = {}, {}); "
+                            "remove it",
+                            where(job, {"data", ""}), job.engine.name, where(job, {"job", "engine"})));
+  }
   for (const KeyName& name : rules().of_models) {
     const bool is_saved = name.section == "checkpoint" && job.task == Task::iterate;  // states of engines are
     if (!is_saved && job.is_given(name.section, name.key)) {

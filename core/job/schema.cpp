@@ -69,7 +69,7 @@ Section model_section() {
 Section iterate_section() {
   return {
       .name = "iterate",
-      .help = "How many steps the model or engine is iterated, and from which state.",
+      .help = "How many steps the model or engine is iterated, from which state, and what is saved.",
       .settings =
           {
               {{.name = "steps",
@@ -81,9 +81,11 @@ Section iterate_section() {
                into(&Job::iterate, &IterateSettings::steps)},
               {{.name = "from",
                 .type = path,
-                .help = "The state to start from, instead of the model's own: a file state.safetensors or "
-                        "state-000100.safetensors of a run, or a run's folder. That run may have been split in another "
-                        "way. Steps are counted on from the state's own.",
+                .help =
+                    "The state to start from, instead of the model's own: a file state.safetensors or "
+                    "state-000100.safetensors of a run, or a run's folder; that run may have been split in another "
+                    "way, and steps are counted on from the state's own. Or NumPy arrays of any type: a folder with "
+                    "NAME.npy for each field, or of a model with one field a .npy file.",
                 .optional = true,
                 .aliases = {"restart", "restart_from", "initial_state", "init_state", "state"}},
                into(&Job::iterate, &IterateSettings::from)},
@@ -95,8 +97,16 @@ Section iterate_section() {
                         "only the last.",
                 .aliases = {"output_every", "write_every", "dump_every"}},
                into(&Job::iterate, &IterateSettings::save_every)},
+              {{.name = "pictures",
+                .type = text_list,
+                .help = "Fields and outputs of one or two dimensions that are drawn whenever they are saved, in the "
+                        "folder pictures of the run: NAME-000100.png, at the end NAME.png, and of several steps an "
+                        "animation, NAME.gif.",
+                .optional = true,
+                .aliases = {"plot", "plots", "images", "figures", "animate", "visualize", "snapshots"}},
+               into(&Job::iterate, &IterateSettings::pictures)},
           },
-      .task = "iterate",
+      .tasks = {"iterate"},
       .aliases = {"simulation", "simulate", "solver", "iteration"},
   };
 }
@@ -136,7 +146,7 @@ Section infer_section() {
                 .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
                into(&Job::infer, &InferSettings::outputs)},
           },
-      .task = "infer",
+      .tasks = {"infer"},
   };
 }
 
@@ -307,6 +317,12 @@ const Rules& rules() {
               {{"train", "beta2"}, {"train", "optimizer"}, "sgd"},
               {{"train", "epsilon"}, {"train", "optimizer"}, "sgd"},
               {{"train", "min_learning_rate"}, {"train", "schedule"}, "constant"},
+              {{"data", "microbatches"}, {"job", "task"}, "iterate"},
+              {{"data", "split"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_text"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_tokens"}, {"job", "task"}, "iterate"},
+              {{"data", "validation_arrays"}, {"job", "task"}, "iterate"},
+              {{"data", "eval_batch"}, {"job", "task"}, "iterate"},
               {{"data", "tokenizer"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_text"}, {"data", "text"}, std::nullopt},
               {{"data", "validation_tokens"}, {"data", "tokens"}, std::nullopt},

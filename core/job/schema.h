@@ -27,7 +27,7 @@ struct Section {
   std::string help;
   std::vector<Setting> settings{};
   SectionKind kind = SectionKind::fixed;
-  std::optional<std::string> task{};   ///< with any other [job] task the section is refused and nothing in it required
+  std::vector<std::string> tasks{};    ///< with any other [job] task the section is refused, and nothing in it required
   std::vector<OptionSpec> of_axis{};   ///< keys of sections [NAME.AXIS], each about one mesh axis
   std::vector<std::string> aliases{};  ///< what other programs call such a section
   std::vector<std::string> key_aliases{};  ///< other programs' keys for which there is no key here, but this section

@@ -7,7 +7,7 @@ using enum OptionType;
 Section data_section() {
   return {
       .name = "data",
-      .help = "The data that the model is trained on.",
+      .help = "The data that the model is trained on, or whose batches an iterated model takes.",
       .settings =
           {
               {{.name = "text",
@@ -153,7 +153,7 @@ Section data_section() {
                             "per_device_eval_batch_size"}},
                into(&Job::data, &DataSettings::eval_batch)},
           },
-      .task = "train",
+      .tasks = {"train", "iterate"},
       .aliases = {"dataset", "datasets", "dataloader", "input"},
   };
 }

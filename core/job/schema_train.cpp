@@ -182,7 +182,7 @@ Section train_section() {
                                  {"num_train_epochs", "optimizer steps, not passes over the data"},
                                  {"max_epochs", "optimizer steps, not passes over the data"}}},
                     into(&Job::train, &TrainSettings::steps)}},
-      .task = "train",
+      .tasks = {"train"},
       .aliases = {"training", "trainer", "optimizer", "optim", "scheduler", "lr_scheduler", "training_arguments",
                   "hyperparameters"},
   };

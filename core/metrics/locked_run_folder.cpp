@@ -202,7 +202,8 @@ void LockedRunFolder::remove_unfinished() const noexcept {
   if (!folder_.is_owned()) {
     return;
   }
-  for (const std::filesystem::path& folder : {root(), trace_folder(root()), outputs_path(root())}) {
+  for (const std::filesystem::path& folder :
+       {root(), trace_folder(root()), outputs_path(root()), pictures_path(root())}) {
     std::error_code failed;
     for (auto entry = std::filesystem::directory_iterator(folder, failed);
          !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
@@ -241,7 +242,8 @@ void LockedRunFolder::remove_files(const Kept& kept) const {
   remove_of_ranks(trace_folder(root()), ".json");
   remove_of_ranks(flight_folder(root()), ".jsonl");
   remove_of_ranks(flight_folder(root()), ".record");
-  for (const std::filesystem::path& folder : {trace_folder(root()), flight_folder(root()), outputs_path(root())}) {
+  for (const std::filesystem::path& folder :
+       {trace_folder(root()), flight_folder(root()), outputs_path(root()), pictures_path(root())}) {
     std::error_code holds_more;
     std::filesystem::remove(folder, holds_more);
   }

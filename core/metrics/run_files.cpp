@@ -45,13 +45,30 @@ std::optional<std::int64_t> step_of_state(std::string_view name) {
 /// Stands for the last step.
 constexpr std::int64_t last_of_all = std::numeric_limits<std::int64_t>::max();
 
-/// Of NAME-000100.npy 100; NAME.npy is of the last step.
-std::optional<std::int64_t> step_of_output(std::string_view name) {
-  if (!take_suffix(name, ".npy")) {
-    return std::nullopt;
-  }
+/// Of NAME-000100 100; NAME is of the last step.
+std::int64_t step_behind(std::string_view name) {
   const std::size_t dash = name.rfind('-');
   return (dash == std::string_view::npos ? std::nullopt : step_of(name.substr(dash + 1))).value_or(last_of_all);
+}
+
+std::optional<std::int64_t> step_of_output(std::string_view name) {
+  return take_suffix(name, ".npy") ? std::optional(step_behind(name)) : std::nullopt;
+}
+
+std::optional<std::int64_t> step_of_picture(std::string_view name) {
+  return take_suffix(name, ".png") || take_suffix(name, ".gif") ? std::optional(step_behind(name)) : std::nullopt;
+}
+
+/// Calls `take` with the step and the path of each file of a folder that `step_of_name` knows.
+template <typename StepOfName, typename Take>
+void for_saved(const std::filesystem::path& folder, const StepOfName& step_of_name, std::error_code& failed,
+               const Take& take) {
+  for (auto entry = std::filesystem::directory_iterator(folder, failed);
+       !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    if (const std::optional<std::int64_t> step = step_of_name(entry->path().filename().native())) {
+      take(*step, entry->path());
+    }
+  }
 }
 
 constexpr std::array<std::string_view, 6> replaced_files = {"job.ini",      "sample.txt", "state.safetensors",
@@ -86,6 +103,14 @@ std::filesystem::path state_path(const std::filesystem::path& output, std::int64
 }
 
 std::filesystem::path outputs_path(const std::filesystem::path& output) { return output / "outputs"; }
+
+std::filesystem::path pictures_path(const std::filesystem::path& output) { return output / "pictures"; }
+
+std::filesystem::path picture_path(const std::filesystem::path& output, std::string name,
+                                   std::optional<std::int64_t> step, std::string_view extension) {
+  std::ranges::replace(name, '/', '-');
+  return pictures_path(output) / fmt::format("{}{}{}", name, step ? fmt::format("-{:06}", *step) : "", extension);
+}
 
 std::filesystem::path trace_path(const std::filesystem::path& output) { return output / "trace.json"; }
 
@@ -137,6 +162,7 @@ bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem
     }
     if ((lies_in(path, output / "log") && is_of_rank(path, ".log")) ||
         (lies_in(path, outputs_path(output)) && (path.extension() == ".npy" || is_unfinished(name))) ||
+        (lies_in(path, pictures_path(output)) && (step_of_picture(name) || is_unfinished(name))) ||
         (lies_in(path, trace_folder(output)) && (is_of_rank(path, ".json") || is_unfinished(name))) ||
         (lies_in(path, flight_folder(output)) && (is_of_rank(path, ".jsonl") || is_of_rank(path, ".record")))) {
       return true;
@@ -162,6 +188,26 @@ std::uint64_t bytes_to_remove(const std::filesystem::path& output, const Kept& k
   return bytes;
 }
 
+std::map<std::int64_t, std::filesystem::path> states_under_way(const std::filesystem::path& output) {
+  std::map<std::int64_t, std::filesystem::path> found;
+  std::error_code failed;
+  for_saved(output, step_of_state, failed, [&](std::int64_t step, const auto& path) { found.emplace(step, path); });
+  return found;
+}
+
+std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::filesystem::path& output,
+                                                                std::string_view name) {
+  std::map<std::int64_t, std::filesystem::path> found;
+  std::error_code failed;
+  const auto step_of_name = [&](std::string_view file) {
+    return take_prefix(file, name) && take_prefix(file, "-") && take_suffix(file, ".npy") ? step_of(file)
+                                                                                          : std::nullopt;
+  };
+  for_saved(outputs_path(output), step_of_name, failed,
+            [&](std::int64_t step, const auto& path) { found.emplace(step, path); });
+  return found;
+}
+
 bool has_name_of_state(const std::filesystem::path& file) {
   return file.filename() == state_path({}) || step_of_state(file.filename().native());
 }
@@ -172,27 +218,26 @@ bool is_of_rank(const std::filesystem::path& path, std::string_view extension) {
 
 bool is_unfinished(std::string_view name) {
   const bool is_temporary = name.starts_with('.') && take_suffix(name, ".tmp") && take_prefix(name, ".");
-  return is_temporary &&
-         ((name.starts_with("rank-") && name.ends_with(".json")) || name.ends_with(".npy") || is_replaced_file(name));
+  return is_temporary && ((name.starts_with("rank-") && name.ends_with(".json")) || name.ends_with(".npy") ||
+                          step_of_picture(name) || is_replaced_file(name));
 }
 
 std::vector<std::filesystem::path> old_states(const std::filesystem::path& output, const Kept& kept,
                                               std::error_code& failed) {
   std::vector<std::filesystem::path> found;
-  const auto collect = [&](const std::filesystem::path& folder, auto step_of_name) {
-    for (auto entry = std::filesystem::directory_iterator(folder, failed);
-         !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-      const std::optional<std::int64_t> step = step_of_name(entry->path().filename().native());
-      std::error_code none;
-      const bool is_result = kept.metrics && step == last_of_all;  // stays until a new one replaces it
-      if (step && *step > kept.step && !is_result && !std::filesystem::equivalent(entry->path(), kept.file, none)) {
-        found.push_back(entry->path());
-      }
+  const auto collect = [&](std::int64_t step, const std::filesystem::path& path) {
+    std::error_code none;
+    const bool is_result = kept.metrics && step == last_of_all;  // stays until a new one replaces it
+    if (step > kept.step && !is_result && !std::filesystem::equivalent(path, kept.file, none)) {
+      found.push_back(path);
     }
   };
-  collect(output, step_of_state);
+  for_saved(output, step_of_state, failed, collect);
   if (std::error_code none; !failed && std::filesystem::exists(outputs_path(output), none)) {
-    collect(outputs_path(output), step_of_output);
+    for_saved(outputs_path(output), step_of_output, failed, collect);
+  }
+  if (std::error_code none; !failed && std::filesystem::exists(pictures_path(output), none)) {
+    for_saved(pictures_path(output), step_of_picture, failed, collect);
   }
   return found;
 }

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -21,6 +24,11 @@ namespace shardrun::metrics {
 [[nodiscard]] std::filesystem::path state_path(const std::filesystem::path& output, std::int64_t step);
 /// The folder of the outputs of the function `iterate`: NAME.npy, and NAME-000100.npy after 100 steps.
 [[nodiscard]] std::filesystem::path outputs_path(const std::filesystem::path& output);
+/// The folder of the pictures of [iterate] pictures; and one of them, of the last step or of another: NAME.png,
+/// NAME-000100.png. A name's '/' is written as '-'.
+[[nodiscard]] std::filesystem::path pictures_path(const std::filesystem::path& output);
+[[nodiscard]] std::filesystem::path picture_path(const std::filesystem::path& output, std::string name,
+                                                 std::optional<std::int64_t> step, std::string_view extension = ".png");
 /// The joined trace; and one rank's, in a folder below.
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output);
 [[nodiscard]] std::filesystem::path trace_path(const std::filesystem::path& output, int rank);
@@ -59,6 +67,11 @@ struct Kept {
 /// behind links, and has the name of a file that runs write.
 [[nodiscard]] bool is_written_by_runs(const std::filesystem::path& file, const std::filesystem::path& output);
 
+/// The states, and those of an output, that were saved during a run, by their steps.
+[[nodiscard]] std::map<std::int64_t, std::filesystem::path> states_under_way(const std::filesystem::path& output);
+[[nodiscard]] std::map<std::int64_t, std::filesystem::path> outputs_under_way(const std::filesystem::path& output,
+                                                                              std::string_view name);
+
 /// Whether the file has the name of a final or intermediate state.
 [[nodiscard]] bool has_name_of_state(const std::filesystem::path& file);
 
@@ -68,8 +81,8 @@ struct Kept {
 /// Whether it is the name of a temporary file of a run: .summary.json.tmp.
 [[nodiscard]] bool is_unfinished(std::string_view name);
 
-/// The states and outputs that were saved during the earlier run, except those that `kept` keeps. `failed`: why a
-/// folder could not be listed.
+/// The states, outputs and pictures that were saved during the earlier run, except those that `kept` keeps. `failed`:
+/// why a folder could not be listed.
 [[nodiscard]] std::vector<std::filesystem::path> old_states(const std::filesystem::path& output, const Kept& kept,
                                                             std::error_code& failed);
 

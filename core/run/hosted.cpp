@@ -52,17 +52,6 @@ void require_whole_world(const job::Job& job, const launch::World& world) {
   }
 }
 
-/// How many ranks share this machine; 0 if unknown before they meet. Those that meet at a loopback address all do.
-std::int64_t ranks_here(const launch::World& world) {
-  if (world.local_size) {
-    return *world.local_size;
-  }
-  const bool is_one_machine =
-      world.is_by_variables && world.master &&
-      launch::is_loopback(launch::resolve_for_others("MASTER_ADDR", world.master->address).front());
-  return is_one_machine ? world.size : 0;
-}
-
 /// SHARDRUN_ADDRESS, resolved; "" if it is not set.
 std::string own_address() {
   const char* const given = launch::own_variable("SHARDRUN_ADDRESS");
@@ -95,31 +84,9 @@ compile::Compiled check_before(const job::Job& job, const launch::World& world, 
   }
   now_at("reading data");
   if (world.local_rank.value_or(0) == 0) {  // without a local rank, each rank may be the only one of its machine
-    check_data(prepared.compiled);
+    check_data(job, prepared.compiled);
   }
   return std::move(prepared.compiled);
-}
-
-launch::RankContext context_of(const job::Job& job, const launch::World& world, const launch::Invitation& invitation) {
-  const std::chrono::milliseconds silence = silence_of(job);
-  const bool watches_first = world.rank != 0 && silence.count() > 0;
-  return {.rank = world.rank,
-          .world_size = world.size,
-          .local_rank = world.local_rank.value_or(0),
-          .local_world_size = world.local_size.value_or(0),
-          .address = invitation.master.address,
-          .port = invitation.master.port,
-          .token = invitation.token,
-          .heartbeat = std::clamp(silence / 4, std::chrono::milliseconds(1), std::chrono::milliseconds(1000)),
-          .own_address = own_address(),
-          .is_hosted = true,
-          .silence = watches_first ? silence + silence_margin : std::chrono::milliseconds(0),
-          .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
-}
-
-/// Raises the limit of open files as far as possible. If that is not enough, connections fail with an error.
-void raise_limits(const launch::World& world) {
-  static_cast<void>(launch::raise_descriptor_limit(static_cast<std::uint64_t>(world.size) + launch::other_descriptors));
 }
 
 std::string name_of_run() {
@@ -147,28 +114,16 @@ class First {
 
   /// Listens, and returns the place. Then removes an older run's files.
   launch::Invitation host(const Rendezvous& rendezvous, const checkpoint::OpenCheckpoint* resumed) {
-    launch::Invitation invitation = rendezvous.invitation;
-    if (!rendezvous.messengers.empty()) {
-      const bool is_one_machine = world_.local_size == world_.size;
-      invitation.master.address = is_one_machine ? "127.0.0.1" : launch::address_of_this_machine();
-      invitation.token = launch::random_token();
-    }
-    host_.emplace(
-        launch::HostSettings{.address = invitation.master.address,
-                             .port = invitation.master.port,
-                             .ranks = world_.size,
-                             .token = invitation.token,
-                             .job = job::canonical_text(common_),
-                             .run = name_of_run(),
-                             .heartbeat_timeout = silence_of(common_),
-                             .grace = grace_of_first,
-                             .stranger_timeout = std::max(shortest_hello, silence_of(common_) / 4),
-                             .stop_signal = settings_.stop_signal,
-                             .has_begun = [this] { return reports_->has_begun(); },
-                             .on_message = [this](const launch::RankMessage& message) { reports_->take(message); },
-                             .on_log = [this](std::string_view line) { reports_->log(line); },
-                             .on_notice = [this](std::string_view line) { reports_->notice(line); },
-                             .last_resort = [this](const launch::LaunchResult& result) { give_up(result); }});
+    launch::Invitation invitation = invitation_of(rendezvous, world_);
+    launch::HostSettings settings =
+        host_settings(world_, invitation, silence_of(common_), job::canonical_text(common_));
+    settings.stop_signal = settings_.stop_signal;
+    settings.has_begun = [this] { return reports_->has_begun(); };
+    settings.on_message = [this](const launch::RankMessage& message) { reports_->take(message); };
+    settings.on_log = [this](std::string_view line) { reports_->log(line); };
+    settings.on_notice = [this](std::string_view line) { reports_->notice(line); };
+    settings.last_resort = [this](const launch::LaunchResult& result) { give_up(result); };
+    host_.emplace(std::move(settings));
     const std::string older = run_.begin(resumed);
     reports_.emplace(run_.job(), settings_, 1,
                      resumed == nullptr ? checkpoint::first_step(common_) : resumed->manifest().step);
@@ -184,7 +139,7 @@ class First {
     metrics::Summary summary;
     {
       const metrics::Leftovers leftovers(run_.locked_folder());
-      const int code = run_as_rank(common_, context_of(common_, world_, invitation), settings_.profile,
+      const int code = run_as_rank(common_, hosted_context(world_, invitation, silence_of(common_)), settings_.profile,
                                    {.folder = run_.locked_folder().root(),
                                     .compiled = std::move(compiled),
                                     .on_join = [this] { tell_stop(); },
@@ -227,6 +182,50 @@ class First {
 
 }  // namespace
 
+std::int64_t ranks_here(const launch::World& world) {
+  if (world.local_size) {
+    return *world.local_size;
+  }
+  const bool is_one_machine =
+      world.is_by_variables && world.master &&
+      launch::is_loopback(launch::resolve_for_others("MASTER_ADDR", world.master->address).front());
+  return is_one_machine ? world.size : 0;
+}
+
+launch::HostSettings host_settings(const launch::World& world, const launch::Invitation& invitation,
+                                   std::chrono::milliseconds silence, std::string job) {
+  return {.address = invitation.master.address,
+          .port = invitation.master.port,
+          .ranks = world.size,
+          .token = invitation.token,
+          .job = std::move(job),
+          .run = name_of_run(),
+          .heartbeat_timeout = silence,
+          .grace = grace_of_first,
+          .stranger_timeout = std::max(shortest_hello, silence / 4)};
+}
+
+launch::RankContext hosted_context(const launch::World& world, const launch::Invitation& invitation,
+                                   std::chrono::milliseconds silence) {
+  const bool watches_first = world.rank != 0 && silence.count() > 0;
+  return {.rank = world.rank,
+          .world_size = world.size,
+          .local_rank = world.local_rank.value_or(0),
+          .local_world_size = world.local_size.value_or(0),
+          .address = invitation.master.address,
+          .port = invitation.master.port,
+          .token = invitation.token,
+          .heartbeat = std::clamp(silence / 4, std::chrono::milliseconds(1), std::chrono::milliseconds(1000)),
+          .own_address = own_address(),
+          .is_hosted = true,
+          .silence = watches_first ? silence + silence_margin : std::chrono::milliseconds(0),
+          .grace = world.rank == 0 ? std::chrono::milliseconds(0) : grace_of_others};
+}
+
+void raise_limits(const launch::World& world) {
+  static_cast<void>(launch::raise_descriptor_limit(static_cast<std::uint64_t>(world.size) + launch::other_descriptors));
+}
+
 int run_hosted_first(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<int(const metrics::Summary&)>& tell) {
   compile::Compiled compiled;
@@ -236,7 +235,8 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
     return tell(stopped_early(job, stopped.signal(), "before the ranks met"));
   }
   raise_limits(world);
-  Rendezvous rendezvous = rendezvous_of(job, world);
+  const Messengers messengers = messengers_of(job);
+  Rendezvous rendezvous = rendezvous_of(messengers, world);
   std::optional<First> first;
   launch::Invitation invitation;
   try {
@@ -247,7 +247,7 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
     throw;
   }
   if (!invite(rendezvous, world, invitation)) {
-    throw no_place(job, world);
+    throw no_place(messengers, world);
   }
   return tell(first->run(invitation, std::move(compiled)));
 }
@@ -255,12 +255,13 @@ int run_hosted_first(const job::Job& job, const launch::World& world, const RunS
 int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                      const std::function<void()>& on_join) {
   compile::Compiled compiled = check_before(job, world, settings);
-  Rendezvous rendezvous = rendezvous_of(job, world);
-  const launch::Invitation invitation = hear_invitation(job, rendezvous, world);
+  const Messengers messengers = messengers_of(job);
+  Rendezvous rendezvous = rendezvous_of(messengers, world);
+  const launch::Invitation invitation = hear_invitation(messengers, rendezvous, world);
   if (invitation.master.port == 0) {
     throw Error(ErrorCode::io, fmt::format("rank {}: rank 0 could not begin, and says why", world.rank));
   }
-  return run_as_rank(job, context_of(job, world, invitation), settings.profile,
+  return run_as_rank(job, hosted_context(world, invitation, silence_of(job)), settings.profile,
                      {.compiled = std::move(compiled), .on_join = on_join, .stop_signal = settings.stop_signal});
 }
 

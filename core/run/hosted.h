@@ -1,8 +1,13 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include "core/job/job.h"
+#include "core/launch/rank.h"
+#include "core/launch/store_host.h"
 #include "core/launch/world.h"
 #include "core/metrics/summary.h"
 #include "core/run/run.h"
@@ -26,5 +31,21 @@ namespace shardrun::run {
 /// save.
 [[nodiscard]] int run_hosted_other(const job::Job& job, const launch::World& world, const RunSettings& settings,
                                    const std::function<void()>& on_join);
+
+// Parts of the above, for others whose ranks another launcher has started.
+
+/// How many ranks share this machine; 0 if unknown before they meet. Those that meet at a loopback address all do.
+[[nodiscard]] std::int64_t ranks_here(const launch::World& world);
+
+/// How rank 0's process listens and waits, without callbacks. `silence`: how long a rank may be silent before it counts
+/// as lost. `job`: see launch::Rank.
+[[nodiscard]] launch::HostSettings host_settings(const launch::World& world, const launch::Invitation& invitation,
+                                                 std::chrono::milliseconds silence, std::string job);
+
+[[nodiscard]] launch::RankContext hosted_context(const launch::World& world, const launch::Invitation& invitation,
+                                                 std::chrono::milliseconds silence);
+
+/// Raises the limit of open files as far as possible. If that is not enough, connections fail with an error.
+void raise_limits(const launch::World& world);
 
 }  // namespace shardrun::run

@@ -14,15 +14,10 @@
 namespace shardrun::run {
 namespace {
 
-std::vector<plugins::Transport> find_messengers(const job::Job& job) {
-  std::vector<plugins::Transport> messengers;
-  for (const job::Chosen& chosen : job.transports) {
-    plugins::Transport transport = compile::load_transport(job, chosen.name);
-    if (transport.shares_first()) {
-      messengers.push_back(std::move(transport));
-    }
-  }
-  return messengers;
+std::vector<plugins::Transport> find_messengers(const Messengers& messengers) {
+  std::vector<plugins::Transport> found = messengers.load();
+  std::erase_if(found, [](const plugins::Transport& transport) { return !transport.shares_first(); });
+  return found;
 }
 
 /// False for transports that open another one: they can only if that one can.
@@ -31,9 +26,8 @@ bool can_share_first(const plugins::Transport& transport) {
 }
 
 /// "use transport = NAME, or " for an available transport that can.
-std::string advice_on_transports(const job::Job& job) {
+std::string advice_on_transports(const plugins::Directories& directories) {
   std::string names;
-  const plugins::Directories directories = compile::directories_of(job.plugins.path);
   for (const std::string& name : plugins::plugin_names(directories, plugins::PluginKind::transport)) {
     try {
       if (can_share_first(plugins::Transport::load(directories, name))) {
@@ -55,20 +49,31 @@ bool share_first(Rendezvous& rendezvous, const launch::World& world, std::string
 
 }  // namespace
 
-Error no_place(const job::Job& job, const launch::World& world) {
-  return Error(
-      ErrorCode::usage,
-      fmt::format("{}: {} started this process as rank {} of {}, but no transport of the job can tell ranks "
-                  "where they meet: {}set MASTER_ADDR and MASTER_PORT (where rank 0 shall listen) and "
-                  "SHARDRUN_TOKEN (one secret, from 'openssl rand -hex 32') for all ranks",
-                  job.where("job", "transport"), world.launcher, world.rank, world.size, advice_on_transports(job)));
+Messengers messengers_of(const job::Job& job) {
+  return {
+      .place = job.where("job", "transport"), .directories = compile::directories_of(job.plugins.path), .load = [&job] {
+        std::vector<plugins::Transport> transports;
+        for (const job::Chosen& chosen : job.transports) {
+          transports.push_back(compile::load_transport(job, chosen.name));
+        }
+        return transports;
+      }};
 }
 
-Rendezvous rendezvous_of(const job::Job& job, const launch::World& world) {
+Error no_place(const Messengers& messengers, const launch::World& world) {
+  return Error(ErrorCode::usage,
+               fmt::format("{}: {} started this process as rank {} of {}, but no transport that they use can tell "
+                           "them where they meet: {}set MASTER_ADDR and MASTER_PORT (where rank 0 shall listen) and "
+                           "SHARDRUN_TOKEN (one secret, from 'openssl rand -hex 32') for all ranks",
+                           messengers.place, world.launcher, world.rank, world.size,
+                           advice_on_transports(messengers.directories)));
+}
+
+Rendezvous rendezvous_of(const Messengers& messengers, const launch::World& world) {
   Rendezvous rendezvous;
   const std::optional<launch::Token> token = launch::token_of();
   if (!world.is_by_variables && !(world.master && token)) {
-    rendezvous.messengers = find_messengers(job);
+    rendezvous.messengers = find_messengers(messengers);
   }
   if (world.master && rendezvous.messengers.empty()) {
     const std::vector<std::string> addresses = launch::resolve_for_others("MASTER_ADDR", world.master->address);
@@ -89,9 +94,19 @@ Rendezvous rendezvous_of(const job::Job& job, const launch::World& world) {
     }
   }
   if (rendezvous.messengers.empty()) {
-    throw no_place(job, world);
+    throw no_place(messengers, world);
   }
   return rendezvous;
+}
+
+launch::Invitation invitation_of(const Rendezvous& rendezvous, const launch::World& world) {
+  launch::Invitation invitation = rendezvous.invitation;
+  if (!rendezvous.messengers.empty()) {
+    const bool is_one_machine = world.local_size == world.size;
+    invitation.master.address = is_one_machine ? "127.0.0.1" : launch::address_of_this_machine();
+    invitation.token = launch::random_token();
+  }
+  return invitation;
 }
 
 bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::Invitation& invitation) {
@@ -99,13 +114,13 @@ bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::In
   return rendezvous.messengers.empty() || share_first(rendezvous, world, bytes);
 }
 
-launch::Invitation hear_invitation(const job::Job& job, Rendezvous& rendezvous, const launch::World& world) {
+launch::Invitation hear_invitation(const Messengers& messengers, Rendezvous& rendezvous, const launch::World& world) {
   if (rendezvous.messengers.empty()) {
     return rendezvous.invitation;
   }
   std::string bytes(launch::invitation_bytes, '\0');
   if (!share_first(rendezvous, world, bytes)) {
-    throw no_place(job, world);
+    throw no_place(messengers, world);
   }
   return launch::decode_invitation(bytes);
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
@@ -17,20 +19,31 @@ struct Rendezvous {
   std::vector<plugins::Transport> messengers;
 };
 
+/// Transports that the ranks use, of which one may tell them where they meet.
+struct Messengers {
+  std::string place;  ///< of the setting that names them, for messages
+  plugins::Directories directories;
+  std::function<std::vector<plugins::Transport>()> load;  ///< configured, not opened
+};
+[[nodiscard]] Messengers messengers_of(const job::Job& job);
+
 /// Decides how the ranks find rank 0. Under mpirun, mpiexec or srun, MASTER_ADDR may be left over from something else,
-/// so it is used only with SHARDRUN_TOKEN, or if no transport of the job can be a messenger. Throws Error{usage} if
+/// so it is used only with SHARDRUN_TOKEN, or if no transport can be a messenger. Throws Error{usage} if
 /// there is neither an address nor a messenger.
-[[nodiscard]] Rendezvous rendezvous_of(const job::Job& job, const launch::World& world);
+[[nodiscard]] Rendezvous rendezvous_of(const Messengers& messengers, const launch::World& world);
+
+/// Where rank 0 is to listen, without a port if it may choose one.
+[[nodiscard]] launch::Invitation invitation_of(const Rendezvous& rendezvous, const launch::World& world);
 
 /// Rank 0 tells the other ranks its address. An invitation without a port says that there is none. Returns false if no
 /// messenger can tell it.
 [[nodiscard]] bool invite(Rendezvous& rendezvous, const launch::World& world, const launch::Invitation& invitation);
 
 /// The invitation, on a rank other than 0. Throws Error{usage} if no messenger can tell it.
-[[nodiscard]] launch::Invitation hear_invitation(const job::Job& job, Rendezvous& rendezvous,
+[[nodiscard]] launch::Invitation hear_invitation(const Messengers& messengers, Rendezvous& rendezvous,
                                                  const launch::World& world);
 
 /// The error for a missing address, with a remedy.
-[[nodiscard]] Error no_place(const job::Job& job, const launch::World& world);
+[[nodiscard]] Error no_place(const Messengers& messengers, const launch::World& world);
 
 }  // namespace shardrun::run

@@ -28,6 +28,7 @@
 #include "core/launch/world.h"
 #include "core/memory/machine.h"
 #include "core/metrics/run_files.h"
+#include "core/report/run_pictures.h"
 #include "core/workload/program.h"
 
 namespace shardrun::run {
@@ -84,8 +85,9 @@ Need need_of(const job::Job& job, const compile::Compiled& compiled, const forec
   const auto ranks = static_cast<std::uint64_t>(std::max<std::int64_t>(ranks_here, 1));
   const std::uint64_t planned =
       ranks_here == job.ranks ? all_of(forecast, *compiled.device) : fullest_of(forecast, *compiled.device) * ranks;
-  const std::uint64_t own =
-      processes > 0 ? static_cast<std::uint64_t>(processes) * memory::process_bytes() : ranks * memory::process_growth;
+  const std::uint64_t drawing = job.iterate.pictures.empty() ? 0 : report::drawing_bytes;
+  const std::uint64_t own = drawing + (processes > 0 ? static_cast<std::uint64_t>(processes) * memory::process_bytes()
+                                                     : ranks * memory::process_growth);
   const std::uint64_t text = bytes_of_text(compiled);
   return {.text = text, .processes = own, .bytes = text + own + planned + planned / page_tables};
 }
@@ -193,9 +195,10 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   }
   // A run keeps the state that it starts from.
   std::error_code none;
-  const std::filesystem::path state = checkpoint::saved_state_file(job);
-  if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
-    inputs.emplace_back("[iterate] from", state);
+  for (const std::filesystem::path& state : checkpoint::saved_state_files(job)) {
+    if (!metrics::has_name_of_state(state) && !metrics::has_name_of_state(std::filesystem::canonical(state, none))) {
+      inputs.emplace_back("[iterate] from", state);
+    }
   }
   inputs.emplace_back("[job] checkpoint", job.checkpoint);
   if (job.task == job::Task::infer) {
@@ -253,7 +256,9 @@ void require_own_folder(const job::Job& job) {
                       files::human_path(file), setting));
     }
   }
-  const std::filesystem::path foreign = metrics::foreign_result(job.output, checkpoint::saved_state_file(job));
+  const std::vector<std::filesystem::path> states = checkpoint::saved_state_files(job);
+  const std::filesystem::path foreign =
+      metrics::foreign_result(job.output, states.empty() ? std::filesystem::path() : states.front());
   if (!foreign.empty()) {
     refuse(
         fmt::format("has a {} which no run has written, and which runs there would overwrite or remove: choose "
@@ -388,7 +393,10 @@ void require_memory_here(const job::Job& job, const compile::Compiled& compiled,
   require_memory(job, compiled, forecast, ranks_here, need_of(job, compiled, forecast, ranks_here, 0), {});
 }
 
-void check_data(const compile::Compiled& compiled) {
+void check_data(const job::Job& job, const compile::Compiled& compiled) {
+  if (compiled.resumed == nullptr) {
+    checkpoint::check_saved_numbers(job, static_cast<int>(device::usable_cores()));
+  }
   if (compiled.dataset != nullptr) {
     compiled.dataset->check(static_cast<int>(device::usable_cores()));
   }

@@ -36,7 +36,7 @@ void require_memory_here(const job::Job& job, const compile::Compiled& compiled,
 /// Reads all of the job's data (Dataset::check) on all cores that this process may use, before the output folder is
 /// touched. Called once for all ranks that are started here, or by the first rank of each machine (by every rank if the
 /// launcher does not number those of a machine). Throws Error{data}.
-void check_data(const compile::Compiled& compiled);
+void check_data(const job::Job& job, const compile::Compiled& compiled);
 
 /// Prepares the job's data for training (Dataset::load), after check_data. Throws Error{io}.
 void load_data(const compile::Compiled& compiled);

@@ -7,8 +7,12 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/checkpoint/history.h"
 #include "core/checkpoint/saved_state.h"
+#include "core/data/feed.h"
+#include "core/files/folder.h"
 #include "core/metrics/run_files.h"
+#include "core/report/run_pictures.h"
 #include "core/train/rank_task.h"
 #include "core/train/running_engine.h"
 
@@ -33,10 +37,9 @@ class IterateTask : private RankTask {
       runtime::initialize(compiled_.graph, job_.seed, executor);
     } else if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
                saved != compiled_.saved_state) {
-      throw Error(ErrorCode::io,
-                  fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
-                              "the job a file that nobody writes to, and start it again",
-                              job_.where("iterate", "from"), checkpoint::saved_state_file(job_).native()));
+      throw Error(ErrorCode::io, fmt::format("{}: [iterate] from: '{}' was replaced while this job was starting: give "
+                                             "the job a file that nobody writes to, and start it again",
+                                             job_.where("iterate", "from"), job_.iterate.from.native()));
     }
     return guarded(executor, failed, [&] {
       resume(executor);
@@ -49,6 +52,7 @@ class IterateTask : private RankTask {
       }
       check_before_save(false);
       save_results(files(metrics::state_path(job_.output), first_.step + record_.summary.steps, ""), executor);
+      draw(first_.step + record_.summary.steps, true);
       save_at_end(signal);
       return signal;
     });
@@ -74,6 +78,30 @@ class IterateTask : private RankTask {
     return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
   }
 
+  /// Draws what was saved after so many steps: the first rank, from the files.
+  void draw(std::int64_t steps, bool is_last) {
+    if (!record_.is_first()) {
+      return;
+    }
+    for (const std::string& name : job_.iterate.pictures) {
+      const graph::StateId id = compiled_.graph.find_state(name);  // none if the rank of an engine holds no part
+      if (id.exists() && compiled_.graph.states[id].kind == graph::StateKind::output && steps == first_.step) {
+        continue;  // without a step there is none
+      }
+      now_at("drawing pictures", steps, is_last ? "drawing " + name : "");
+      settings_.folder.require_owned();
+      files::create_folders(metrics::pictures_path(job_.output), "the folder of pictures");
+      const checkpoint::History history(job_.output, name);
+      const auto path = [&](std::optional<std::int64_t> step, std::string_view extension) {
+        return metrics::picture_path(job_.output, name, step, extension);
+      };
+      report::draw_step(history, steps, {}, path(is_last ? std::nullopt : std::optional(steps), ".png"));
+      if (is_last && history.steps().size() > 1) {
+        report::draw_animation(history, {}, report::usual_seconds, path(std::nullopt, ".gif"));
+      }
+    }
+  }
+
   /// Computes the step with the given number, counted from 0.
   [[nodiscard]] std::function<void(std::int64_t step)> step_of(runtime::Executor& executor,
                                                                std::optional<RunningEngine>& engine) const {
@@ -81,7 +109,8 @@ class IterateTask : private RankTask {
       return [&engine](std::int64_t step) { engine->instance().step(step); };
     }
     return [this, &executor, program = executor.find(graph::Role::once)](std::int64_t step) {
-      executor.run(program, {.seed = job_.seed, .step = step});
+      const std::int64_t sample = checkpoint::samples_after(job_, first_, step);
+      executor.run(program, feed_iteration(job_, compiled_, executor, program, step, sample));
     };
   }
 
@@ -130,12 +159,22 @@ class IterateTask : private RankTask {
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (saves(step)) {
       save(files(metrics::state_path(job_.output, step + 1), step + 1, fmt::format("-{:06}", step + 1)), executor);
+      draw(step + 1, false);
     }
     record_.update({.step = step + 1, .rate = 1 / std::max(measured.duration, 1e-12)});
   }
 };
 
 }  // namespace
+
+device::Scalars feed_iteration(const job::Job& job, const compile::Compiled& compiled, runtime::Executor& executor,
+                               std::size_t program, std::int64_t step, std::int64_t first_sample) {
+  if (const std::optional<device::TensorView> inputs = executor.find_input(program, "inputs", 0)) {
+    data::feed_training(*compiled.dataset, job.seed, first_sample, executor.host(device::Access::write), *inputs,
+                        *executor.find_input(program, "targets", 0));
+  }
+  return {.seed = job.seed, .step = step, .first_sample = first_sample};
+}
 
 metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                                metrics::Summary& failed) {

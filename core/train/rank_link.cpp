@@ -61,7 +61,7 @@ std::string RankLink::store_get(const std::string& key, std::int64_t deadline) {
 void RankLink::check_data() {
   now_at("comparing data", 0);
   if (!compiled_.saved_state.fingerprint.empty()) {
-    check_file("state", "[iterate] from", checkpoint::saved_state_file(job_), compiled_.saved_state.fingerprint);
+    check_file("state", "[iterate] from", job_.iterate.from, compiled_.saved_state.fingerprint);
   }
   if (compiled_.resumed != nullptr) {
     check_file("resumed", "[checkpoint] resume", compiled_.resumed->path(), to_string(compiled_.resumed->hash()));

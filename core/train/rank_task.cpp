@@ -52,8 +52,9 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
       compiled_(compiled),
       settings_(settings),
       record_(settings.display, settings.folder, settings.link.rank(), planned_summary(compiled)) {
-  first_ =
-      compiled.resumed != nullptr ? first_position(compiled) : checkpoint::Position{.step = compiled.saved_state.steps};
+  const std::int64_t done = compiled.saved_state.steps;
+  first_ = compiled.resumed != nullptr ? first_position(compiled)
+                                       : checkpoint::Position{.step = done, .samples = done * compiled.iterated_rows};
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);

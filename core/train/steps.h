@@ -29,6 +29,12 @@ struct StepSettings {
 [[nodiscard]] metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, const StepSettings& settings,
                                          metrics::Summary& failed);
 
+/// Fills the inputs of the function `iterate` for a step, counted from 0, with samples from `first_sample` on. Returns
+/// what the step is called with.
+[[nodiscard]] device::Scalars feed_iteration(const job::Job& job, const compile::Compiled& compiled,
+                                             runtime::Executor& executor, std::size_t program, std::int64_t step,
+                                             std::int64_t first_sample);
+
 /// The exit code of a run that a signal stopped: 128 + the signal; with [checkpoint] the code that says that the same
 /// command goes on, EX_TEMPFAIL of sysexits.h.
 [[nodiscard]] int exit_code_of_stop(const job::Job& job, int signal) noexcept;

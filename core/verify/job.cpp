@@ -24,6 +24,7 @@
 #include "core/runtime/executor.h"
 #include "core/train/engine_training.h"
 #include "core/train/rank_link.h"
+#include "core/train/steps.h"
 #include "core/train/training.h"
 #include "core/verify/interpreted.h"
 #include "core/verify/meter.h"
@@ -122,7 +123,8 @@ class Recorder {
     for (std::int64_t step = 0; step < extent.steps; ++step) {
       begin_step(step, extent.steps);
       write(step, Moment::begin, executor);
-      executor.run(program, {.seed = job_.seed, .step = step});
+      executor.run(program,
+                   train::feed_iteration(job_, compiled_, executor, program, step, step * compiled_.iterated_rows));
       write(step, Moment::end, executor);
       say(fmt::format("step {}/{}", step + 1, extent.steps));
       if (const int signal = link_.agree_on_stop().signal) {

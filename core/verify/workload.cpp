@@ -26,6 +26,7 @@ Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
           .evaluation_rows = compiled.evaluation_rows,
+          .iterated_rows = compiled.iterated_rows,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
           .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
@@ -43,10 +44,11 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
-  return {
-      .function = workload.graph.find(graph::Role::once)->name,
-      .scalars = {
-          .seed = workload.seed, .step = step, .learning_rate = workload.trains() ? workload.learning_rate(step) : 0}};
+  return {.function = workload.graph.find(graph::Role::once)->name,
+          .scalars = {.seed = workload.seed,
+                      .step = step,
+                      .learning_rate = workload.trains() ? workload.learning_rate(step) : 0,
+                      .first_sample = step * workload.iterated_rows}};
 }
 
 std::vector<Call> evaluation_calls(const Workload& workload) {
@@ -61,7 +63,7 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
   }
   const device::TensorView& inputs = *found;
   const device::TensorView targets = *executor.find_input(program, "targets", number);
-  if (workload.graph.find(call.function, call.rows)->role == graph::Role::repeated) {
+  if (workload.graph.find(call.function, call.rows)->role != graph::Role::on_demand) {
     data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample,
                         executor.host(device::Access::write), inputs, targets);
   } else {

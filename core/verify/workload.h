@@ -19,7 +19,8 @@ struct Workload {
   const graph::Graph& graph;
   std::vector<std::int64_t> microbatch_rows = {};  ///< empty: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
-  const data::Dataset* dataset = nullptr;  ///< for training
+  std::int64_t iterated_rows = 0;          ///< samples in an iteration
+  const data::Dataset* dataset = nullptr;  ///< for training, and for iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
   const job::Job* job = nullptr;  ///< a job that may give its states other first values than the model's; may be null

@@ -42,7 +42,7 @@ struct Model {
   std::string name;
   std::string help;
   std::vector<OptionSpec> options;
-  bool takes_data = true;  ///< whether training needs data
+  bool takes_data = true;  ///< whether it can take data; then training needs some
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;
@@ -56,8 +56,9 @@ struct Model {
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
 
-  /// Simulation: writes the next state. Empty for a model that cannot be iterated.
-  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> iterate;
+  /// Simulation: writes the next state, of `rows` samples of data; 0: without data. Empty for a model that cannot be
+  /// iterated.
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> iterate;
 };
 
 /// The models that there are.

@@ -203,14 +203,14 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings) 
   return graph;
 }
 
-Graph build_iteration(const Model& model, const ModelSettings& model_settings) {
+Graph build_iteration(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {
   if (!model.iterate) {
     refuse(model_settings, "model", "name",
            fmt::format("model {} is not iterated: use [job] task = train", model.name));
   }
   Graph graph = declare(model, model_settings);
   FunctionBuilder builder(graph, "iterate", graph::Role::once, 0);
-  model.iterate(builder, model_settings);
+  model.iterate(builder, model_settings, rows);
   builder.keep_outputs();
   finish(builder);
   return graph;

@@ -71,7 +71,9 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
-/// `iterate` over fields. Throws Error{job} if the model cannot be iterated.
-[[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings);
+/// `iterate` over fields, and in each call over `rows` samples; 0: without data. Throws Error{job} if the model cannot
+/// be iterated.
+[[nodiscard]] graph::Graph build_iteration(const Model& model, const ModelSettings& model_settings,
+                                           std::int64_t rows = 0);
 
 }  // namespace shardrun::workload

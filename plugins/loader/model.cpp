@@ -59,7 +59,7 @@ std::string text_of(const ExpectedPorts& expected) {
   return text.empty() ? "none" : text;
 }
 
-std::vector<ExpectedPorts> inputs_of_loss(std::uint32_t kinds, const ModelRequest& request, std::int64_t rows) {
+std::vector<ExpectedPorts> inputs_of_data(std::uint32_t kinds, const ModelRequest& request, std::int64_t rows) {
   using graph::DType;
   std::vector<ExpectedPorts> found;
   if ((kinds & SR_DATA_TOKENS) != 0) {
@@ -90,14 +90,15 @@ void require_one_of(const graph::Function& function, const char* what, const std
 }
 
 /// Throws Error{plugin} if the inputs and outputs of a function with this name are not those of shardrun/model.h:
-/// `loss` has the inputs of the data, `iterate` none, `predict` a sequence and its logits. `kinds`: SR_DATA_... bits,
-/// one of which it has to fit; 0: it takes no data.
+/// `loss` has the inputs of the data, `iterate` those too or none, `predict` a sequence and its logits. `kinds`:
+/// SR_DATA_... bits, one of which it has to fit; 0: it takes no data.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
                  const ModelRequest& request, std::int64_t rows) {
   if (name == "loss") {
-    require_one_of(function, "inputs", function.inputs, inputs_of_loss(kinds, request, rows));
+    require_one_of(function, "inputs", function.inputs, inputs_of_data(kinds, request, rows));
   } else if (name == "iterate") {
-    require_one_of(function, "inputs", function.inputs, {{}});
+    require_one_of(function, "inputs", function.inputs,
+                   rows == 0 ? std::vector<ExpectedPorts>{{}} : inputs_of_data(kinds, request, rows));
   } else if (name == "predict") {
     require_one_of(function, "inputs", function.inputs, {{{"inputs", graph::DType::i32, {1, 0}}}});
     require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {1, 0}}}});

@@ -338,6 +338,24 @@ TEST_CASE("an iterated engine has the bits of the model, on any number of ranks 
   }
 }
 
+TEST_CASE("an iterated engine's states are drawn and gathered, and data and unknown states refused", "[engines]") {
+  const HeatFolder folder;
+  const Ended ended = folder.run("heat", {"job.ranks=3", "iterate.pictures=temperature"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  for (const std::string file : {"temperature-000005.png", "temperature.png", "temperature.gif"}) {
+    CHECK(std::filesystem::exists(folder.path() / "engine/pictures" / file));
+  }
+  CHECK(run_program(folder.path(), {"gather", "engine", "temperature", "--to", "t.npy"}).code == 0);
+  CHECK((folder.temperatures("t.npy") == folder.temperatures("engine/state.safetensors")));
+  const Ended unknown = folder.run("heat", {"iterate.pictures=pressure"});
+  CHECK(unknown.code == 2);
+  CHECK(unknown.err.find("engine heat has no field or output 'pressure'") != std::string::npos);
+  const Ended data = folder.run("heat", {"data.arrays=x.npy,y.npy"});
+  CHECK(data.code == 2);
+  CHECK(data.err.find("[data] has no effect on an engine that is iterated") != std::string::npos);
+}
+
 TEST_CASE("an iterated engine goes on from its checkpoint on any number of ranks, and not as another engine",
           "[engines]") {
   const HeatFolder folder;

@@ -25,7 +25,7 @@ TEST_CASE("a job that is wrong is refused before anything is written", "[program
   CHECK_THAT(refused({"job.ranks=2"}), Contains("single"));
   CHECK_THAT(refused({"model.context=4000"}), Contains("corpus.txt") && Contains("4000"));
   CHECK_THAT(refused({"model.width=262144"}), Contains("the job needs") && Contains("available"));
-  CHECK_THAT(refused({"job.task=iterate"}), Contains("[data] has no effect with [job] task = iterate"));
+  CHECK_THAT(refused({"job.task=iterate"}), Contains("[train] has no effect with [job] task = iterate"));
 }
 
 TEST_CASE("a missing job file is named", "[program]") {

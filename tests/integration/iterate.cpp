@@ -7,6 +7,7 @@
 #include "core/checkpoint/safetensors.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/npy.h"
 
 using namespace shardrun::test;
 
@@ -200,6 +201,89 @@ TEST_CASE("a state of another model is refused before anything starts", "[progra
              Contains("--set iterate.steps: [iterate] steps = 1, after the 1000000000000000 of [iterate] from: "));
   CHECK_THAT(refused({"iterate.from=later"}), Contains("[iterate] from: ") && Contains("step '1000000000000001'"));
   CHECK_THAT(refused({"iterate.steps=1000000000000001"}), Contains("[iterate] steps = 1000000000000001: "));
+}
+
+namespace {
+
+template <typename Number>
+std::string array_of(std::string_view descr, std::string_view shape, const std::vector<Number>& values) {
+  return npy_file(
+      "{'descr': '" + std::string(descr) + "', 'fortran_order': False, 'shape': " + std::string(shape) + ", }",
+      {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Number)});
+}
+
+}  // namespace
+
+TEST_CASE("a simulation starts from an array of any type, however it is split", "[program]") {
+  const TemporaryFolder folder;
+  const Heat heat = {"plane", "heat2d\nrows = 17\ncolumns = 13", "[sharding]\nx = d\ny = e\n[mesh]\nd = 1\ne = 3\n"};
+  std::vector<double> wide;
+  std::vector<float> values;
+  std::vector<std::int16_t> whole;
+  for (int i = 0; i < 17 * 13; ++i) {
+    wide.push_back(std::sin(i) * 1e3 + 1e-9);
+    values.push_back(static_cast<float>(wide.back()));
+    whole.push_back(static_cast<std::int16_t>(i * 37 % 1000));
+  }
+  write_file(folder / "wide.npy", array_of("<f8", "(17, 13)", wide));
+  std::filesystem::create_directory(folder / "whole");
+  write_file(folder / "whole/temperature.npy", array_of("<i2", "(17, 13)", whole));
+  const auto run = [&](int ranks, std::vector<std::string> settings) {
+    write_job(folder.path(), heat, ranks);
+    settings.insert(settings.end(), {"job.output=run", "iterate.steps=0"});
+    const Ended ended = run_program(folder.path(), with_settings({"heat.ini"}, settings));
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return temperature(folder / "run/state.safetensors");
+  };
+  for (const int ranks : {1, 3}) {
+    CHECK(run(ranks, {"iterate.from=wide.npy"}) == values);
+    CHECK(run(ranks, {"iterate.from=whole"}) == std::vector<float>(whole.begin(), whole.end()));
+  }
+}
+
+TEST_CASE("a state of several fields is a folder of arrays", "[program]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "first");
+  write_file(folder / "first/u.npy", array_of("<f4", "(2, 3)", std::vector<float>{1, 2, 3, 4, 5, 6}));
+  write_file(folder / "first/before.npy", array_of("|b1", "(2, 3)", std::vector<char>{1, 0, 0, 0, 1, 1}));
+  write_file(folder / "wave.ini",
+             "[job]\ntask = iterate\noutput = run\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS
+             "\n[model]\nname = wave\nrows = 2\ncolumns = 3\n[iterate]\nsteps = 0\nfrom = first\n");
+  const auto run = [&](const std::vector<std::string>& settings) {
+    return run_program(folder.path(), with_settings({"wave.ini"}, settings));
+  };
+  REQUIRE(run({}).code == 0);
+  const shardrun::checkpoint::SafetensorsFile state(folder / "run/state.safetensors");
+  const auto values_of = [&](const char* name) {
+    std::vector<float> values(6);
+    std::memcpy(values.data(), state.at(name).bytes.data(), 24);
+    return values;
+  };
+  CHECK(values_of("u") == std::vector<float>{1, 2, 3, 4, 5, 6});
+  CHECK(values_of("before") == std::vector<float>{1, 0, 0, 0, 1, 1});
+
+  using Catch::Matchers::Contains;
+  const auto refused = [&](const std::vector<std::string>& settings) {
+    const Ended ended = run(settings);
+    CHECK(ended.code == 2);
+    CHECK_FALSE(std::filesystem::exists(folder / "other"));
+    return ended.err;
+  };
+  const std::string into = "job.output=other";
+  CHECK_THAT(refused({into, "iterate.from=first/u.npy"}),
+             Contains("is one array, and model wave iterates u, before: name a folder with u.npy, before.npy"));
+  CHECK_THAT(refused({into, "model.columns=4"}), Contains("u.npy' should be [2, 4], as [model] says of 'u', found "
+                                                          "float32 [2, 3]"));
+  write_file(folder / "first/v.npy", array_of("<f4", "(1,)", std::vector<float>{1}));
+  CHECK_THAT(refused({into}), Contains("has an array 'v', which model wave does not have"));
+  std::filesystem::remove(folder / "first/v.npy");
+  write_file(folder / "first/u.npy", array_of("<f8", "(2, 3)", std::vector<double>{1, 2, 3, 4, 1e300, 6}));
+  CHECK_THAT(refused({into}), Contains("wave.ini:12: [iterate] from: ") && Contains("row 1, column 1"));
+  write_file(folder / "first/u.npy", "no array");
+  CHECK_THAT(refused({into}), Contains("[iterate] from: cannot read array"));
+  std::filesystem::remove(folder / "first/u.npy");
+  CHECK_THAT(refused({into}), Contains("has no array 'u.npy', which model wave iterates"));
 }
 
 TEST_CASE("a run leaves the user's files in a folder that no run has held, and the other task's result", "[program]") {

@@ -172,7 +172,7 @@ TEST_CASE("mpi without mpirun is refused with the command to start the job", "[w
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
 }
 
-TEST_CASE("bench and plugins check refuse mpi, and name the command to use instead", "[worlds]") {
+TEST_CASE("bench and plugins check say how mpi is started", "[worlds]") {
   if (!has_mpirun()) {
     return;
   }
@@ -180,14 +180,43 @@ TEST_CASE("bench and plugins check refuse mpi, and name the command to use inste
   const Ended bench = run_program(job.path(), {"bench", "--transport", "mpi", "--ranks", "3"});
   CHECK(bench.code == 2);
   CHECK(bench.out.empty());
-  CHECK_THAT(bench.err, Contains("mpirun -n 3 shardrun JOB.ini --set job.transport=mpi --profile"));
-  const Ended started = run_script(job.path(), mpirun + " -n 2 \"$0\" bench --transport mpi");
-  CHECK(started.code == 2);
-  CHECK_THAT(started.err, Contains("--set job.transport=mpi --profile"));
+  CHECK_THAT(bench.err, Contains("put 'mpirun -n 3' or 'srun -n 3' before this command"));
   const Ended check = run_script(job.path(), "\"$0\" plugins check '" SHARDRUN_PLUGINS "/shardrun_transport_mpi.so'");
   CHECK(check.code == 2);
   CHECK_THAT(check.out, !Contains("FAILED"));
   CHECK_THAT(check.err, Contains("mpirun -n 2 shardrun JOB.ini --set job.transport=mpi"));
+}
+
+TEST_CASE("bench measures mpi between the ranks that mpirun started", "[worlds]") {
+  if (!has_mpirun()) {
+    return;
+  }
+  const TemporaryFolder folder;
+  const auto bench = [&](int ranks, const std::string& words) {
+    return run_script(folder.path(), "exec env " + mpirun + " -n " + std::to_string(ranks) + " \"$0\" bench " + words);
+  };
+  const Ended ended = bench(3, "--transport mpi --op all --sizes 4,20K --iters 3 --json");
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const json::object result = json::parse(ended.out).as_object();
+  CHECK(result.at("ranks") == 3);
+  CHECK(result.at("rows").as_array().size() > 2 * 12);
+  for (const json::value& row : result.at("rows").as_array()) {
+    CHECK(row.at("wrong") == 0);
+    CHECK(row.at("ranks") == 3);
+    CHECK(row.at("time_us").as_double() > 0);
+  }
+  CHECK(result.at("ceilings").at("socket").as_array().at(0).at("bandwidth").as_double() > 0);
+
+  const Ended table = bench(2, "--transport mpi --sizes 1K --iters 3");
+  CHECK(table.code == 0);
+  CHECK_THAT(table.out, Contains("2 ranks\n") && Contains("TCP, rank 0 to 1") && Contains("#wrong\nall_reduce "));
+  const Ended other = bench(2, "--transport mpi --ranks 3");
+  CHECK(other.code == 2);
+  CHECK_THAT(other.err, Contains("--ranks 3: mpirun started 2 processes"));
+  const Ended lost = bench(2, "--transport shm --sizes 1K");
+  CHECK(lost.code == 2);
+  CHECK_THAT(lost.err, Contains("bench: mpirun started this process as rank 0 of 2, but no transport"));
 }
 
 TEST_CASE("a rank killed under mpirun is named, and no process is left", "[worlds]") {

@@ -34,3 +34,11 @@ TEST_CASE("plugins check skips nccl, which does not move host memory, and says w
                            Contains("this machine has no CUDA device that this process may use") &&
                            EndsWith("\nnothing was checked\n") && !Contains("FAILED") && !Contains("problem"));
 }
+
+TEST_CASE("bench refuses nccl, which does not move host memory", "[nccl]") {
+  const JobFolder folder;
+  const Ended ended = run_program(folder.path(), {"bench", "--transport", "nccl"});
+  CHECK(ended.code == 2);
+  CHECK(ended.out.empty());
+  CHECK_THAT(ended.err, Contains("bench: transport nccl does not move host memory, which is all that bench measures"));
+}

@@ -86,6 +86,79 @@ TEST_CASE("big_sin is the sine of each element, and its gradient the cosine", "[
   }
 }
 
+TEST_CASE("an iterated model takes batches of data, on one rank and with the batch split", "[programs]") {
+  const TemporaryFolder folder;
+  const std::vector<float> x = read_npy(SHARDRUN_EXAMPLE_JOBS "/data/x.npy");
+  const std::vector<float> y = read_npy(SHARDRUN_EXAMPLE_JOBS "/data/y.npy");
+  const auto weights = [&](std::vector<std::string> settings) {
+    settings.emplace_back("job.output=out");
+    run_job(folder.path(), "run", example("lms"), settings);
+    return read_states(folder / "out/state.safetensors").at("weights");
+  };
+  // With all samples in each batch their order does not matter.
+  std::vector<double> expected(8);
+  for (int step = 0; step < 5; ++step) {
+    std::vector<double> moved = expected;
+    for (std::size_t sample = 0; sample < 256; ++sample) {
+      double error = y[sample];
+      for (std::size_t f = 0; f < 8; ++f) {
+        error -= x[sample * 8 + f] * expected[f];
+      }
+      for (std::size_t f = 0; f < 8; ++f) {
+        moved[f] += 0.05 / 256 * x[sample * 8 + f] * error;
+      }
+    }
+    expected = moved;
+  }
+  for (const char* ranks : {"1", "2", "3"}) {
+    const std::string mesh = std::string("mesh.data=") + ranks;
+    const std::vector<float> found =
+        weights({std::string("job.ranks=") + ranks, mesh, "data.batch=256", "iterate.steps=5"});
+    for (std::size_t f = 0; f < 8; ++f) {
+      CHECK(found[f] == Approx(expected[f]).epsilon(1e-5));
+    }
+  }
+  // Each step has the next samples, in a run that goes on from another, too.
+  const std::vector<float> whole = weights({"iterate.steps=20", "iterate.save_every=8"});
+  std::filesystem::copy(folder / "out/state-000008.safetensors", folder / "eight.safetensors");
+  CHECK(weights({"iterate.steps=12", "iterate.from=" + (folder / "eight.safetensors").string()}) == whole);
+  CHECK(weights({"iterate.steps=12"}) != whole);
+  // From a checkpoint a run goes on with the samples that follow.
+  weights({"checkpoint.every=4", "iterate.steps=8"});
+  const std::string manifest = read_file(folder / "out/checkpoints/step-000008/manifest.json");
+  CHECK(manifest.find("\"samples\":256") != std::string::npos);
+  run_program(folder.path(), with_settings({"run", example("lms"), "--resume"},
+                                           {"checkpoint.every=4", "iterate.steps=20", "job.output=out", "job.threads=1",
+                                            "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS}));
+  CHECK(read_states(folder / "out/state.safetensors").at("weights") == whole);
+  run_job(folder.path(), "verify", example("lms"));
+  const Ended check =
+      run_program(folder.path(), {"plugins", "check", SHARDRUN_EXAMPLE_PROGRAMS "/shardrun_model_lms.so"});
+  INFO(check.out);
+  CHECK(check.code == 0);
+  CHECK(check.out.find("  ok     the same results with every axis split") != std::string::npos);
+}
+
+TEST_CASE("data that an iterated model cannot take, or settings without effect, are refused", "[programs]") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& name, std::vector<std::string> settings) {
+    settings.emplace_back("plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS);
+    const Ended ended = run_program(folder.path(), with_settings({example(name)}, settings));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refused("lms", {"data.split=0.5"}), Contains("[data] split has no effect with [job] task = iterate"));
+  CHECK_THAT(refused("life", {"data.arrays=" SHARDRUN_EXAMPLE_JOBS "/data/x.npy," SHARDRUN_EXAMPLE_JOBS "/data/y.npy"}),
+             Contains("model life does not take arrays"));
+  CHECK_THAT(refused("life", {"data.batch=4"}), Contains("[data] names no data"));
+  write_file(folder / "none.ini", "[job]\ntask = iterate\n[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS
+                                  "\n[model]\nname = lms\n[iterate]\nsteps = 2\n");
+  const Ended without = run_program(folder.path(), {"none.ini"});
+  CHECK(without.code == 2);
+  CHECK_THAT(without.err, Contains("[data] is missing"));
+}
+
 TEST_CASE("102 points follow the serial loop on one to four ranks, and only edges are sent", "[programs]") {
   const TemporaryFolder folder;
   std::vector<float> u = simulate(folder.path(), "heat102", {}, 0).at("data");

@@ -58,11 +58,15 @@ TEST_CASE("every strategy agrees with the reference over every transport when tr
 }
 
 TEST_CASE("an iterated job has the cpu's states and lines on a device that runs a step behind the host", "[unmapped]") {
-  const auto run = [](const TemporaryFolder& folder, const std::string& device) {
+  const std::string of_model =
+      GENERATE("name = heat2d\nrows = 24\ncolumns = 16\nboundary = periodic\n[sharding]\nx = space\n",
+               "name = lms\n[data]\narrays = " SHARDRUN_EXAMPLE_JOBS "/data/x.npy, " SHARDRUN_EXAMPLE_JOBS
+               "/data/y.npy\n[sharding]\nbatch = space\n");
+  const auto run = [&](const TemporaryFolder& folder, const std::string& device) {
     write_file(folder / "job.ini",
                "[job]\ntask = iterate\nranks = 2\nstrategy = named\nthreads = 1\noutput = run\n"
-               "[model]\nname = heat2d\nrows = 24\ncolumns = 16\nboundary = periodic\n"
-               "[sharding]\nx = space\n[iterate]\nsteps = 25\nsave_every = 10\n");
+               "[plugins]\npath = " SHARDRUN_EXAMPLE_PROGRAMS "\n[iterate]\nsteps = 25\nsave_every = 10\n[model]\n" +
+                   of_model);
     const std::vector<std::string> words = with_settings({"run", "job.ini"}, {"job.device=" + device});
     const Ended ended = device == "cpu" ? run_program(folder.path(), words) : run_unmapped(folder.path(), words);
     INFO(ended.err);

@@ -44,9 +44,10 @@ int free_port() {
 
 /// A script that starts a rank by its variables, which are the same for all but RANK; leaves its process in rank-N.pid,
 /// what it writes in rank-N.out and rank-N.err, and its exit code in rank-N.code. `before`: words before the program.
-std::string start_rank(int rank, const std::string& settings, const std::string& before = "") {
+std::string start_rank(int rank, const std::string& settings, const std::string& before = "",
+                       const std::string& what = "job.ini") {
   const std::string name = "rank-" + std::to_string(rank);
-  return "( RANK=" + std::to_string(rank) + " " + before + " \"$0\" job.ini" + settings + " > " + name + ".out 2> " +
+  return "( RANK=" + std::to_string(rank) + " " + before + " \"$0\" " + what + settings + " > " + name + ".out 2> " +
          name + ".err & echo $! > " + name + ".pid; wait $!; echo $? > " + name + ".code ) &\n";
 }
 
@@ -89,6 +90,35 @@ TEST_CASE("ranks placed by environment variables learn over tcp what ranks over 
   CHECK(text_of(job, 1, "out").empty());
   CHECK_THAT(text_of(job, 0, "out"), Contains("finished after 30 steps"));
   check_losses(job, losses_over_shm(2));
+}
+
+TEST_CASE("bench measures any transport between ranks placed by environment variables", "[worlds]") {
+  const JobFolder job;
+  const std::string words = " --transport shm --op all_reduce --sizes 1K --iters 3";
+
+  static_cast<void>(run_script(job.path(), exported(loopback_world(2)) + start_rank(0, words, "", "bench") +
+                                               start_rank(1, words, "", "bench") + "wait\n"));
+
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(code_of(job, 0) == 0);
+  CHECK(code_of(job, 1) == 0);
+  CHECK_THAT(text_of(job, 0, "out"), Contains("TCP, rank 0 to 1") && Contains("#wrong\nall_reduce "));
+  CHECK(text_of(job, 1, "out").empty());
+}
+
+TEST_CASE("bench between such ranks stops on all when one is asked to", "[worlds]") {
+  const JobFolder job;
+  const std::string words = " --transport shm --op all --dtype all --sizes 4,1M --iters 2000";
+
+  // A file tells when rank 0 has printed a row, and no event does.
+  static_cast<void>(run_script(
+      job.path(),
+      exported(loopback_world(2)) + start_rank(0, words, "", "bench") + start_rank(1, words, "", "bench") +
+          "until grep -q '^send_recv' rank-0.out; do sleep 0.02; done\nkill -TERM $(cat rank-1.pid)\nwait\n"));
+
+  CHECK(code_of(job, 0) == 128 + SIGTERM);
+  CHECK(code_of(job, 1) == 128 + SIGTERM);
+  CHECK_THAT(text_of(job, 0, "err"), Contains("stopped before everything was measured"));
 }
 
 TEST_CASE("a rank whose data differs under the same name ends the job before it begins", "[worlds]") {

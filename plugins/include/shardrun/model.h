@@ -84,7 +84,7 @@ typedef struct sr_state_writer {
 /// A function of the model. The host knows these names:
 ///  - `loss`, repeated: calls set_losses. Its inputs are those of the data (SR_DATA_...). The host makes forward and
 ///    backward of each microbatch from it, and evaluation. Without it the model cannot be trained.
-///  - `iterate`, once: writes the next values of states, and outputs. Without it the model cannot be iterated.
+///  - `iterate`, once: writes the next values of states, and outputs. In a job with data it has the inputs of `loss`.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
 ///    that the op take_position knows. Without it nothing can be sampled.
 typedef struct sr_function {
@@ -320,7 +320,7 @@ typedef struct sr_model_op {
 /// where the job has to change; sr_error.setting then says which setting.
 typedef struct sr_model {
   uint32_t struct_size;
-  uint32_t data;    /* bits: the kinds of data (SR_DATA_...) that `loss` can be trained on; none: it takes no data */
+  uint32_t data;    /* bits: the kinds of data (SR_DATA_...) for `loss`, and for `iterate`; none: it takes no data */
   const char* help; /* one line: what it is */
   const sr_function* functions;
   uint32_t function_count;

@@ -185,10 +185,10 @@ TEST_CASE("options of a model that contradict each other are refused", "[models]
         "2: [model] loss = squared_error needs real-valued targets, and the second of [data] arrays holds integer "
         "labels: use loss "
         "= cross_entropy, or store floats");
-  CHECK(refusal("mlp", {{"hidden", "3"}}, {.vocab = 4}) == "2: model mlp is not trained on tokens");
+  CHECK(refusal("mlp", {{"hidden", "3"}}, {.vocab = 4}) == "2: model mlp does not take tokens");
   CHECK(refusal("gpt", {{"layers", "1"}, {"heads", "1"}, {"width", "2"}, {"context", "3"}},
                 {.features = 5, .outputs = 2}) ==
-        "2: model gpt is not trained on arrays of which the second holds real numbers");
+        "2: model gpt does not take arrays of which the second holds real numbers");
   CHECK(refusal("heat1d", {{"cells", "3"}}, {}) == "2: model heat1d is not trained: use [job] task = iterate");
   CHECK(error_of([] {
           static_cast<void>(workload::build_iteration(find_model("heat1d"),

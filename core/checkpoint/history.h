@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/tensor_source.h"
+
+namespace shardrun::checkpoint {
+
+/// A tensor that is open for reading.
+struct OpenTensor {
+  TensorInfo info;
+  std::filesystem::path path;                ///< for messages
+  std::vector<std::filesystem::path> files;  ///< that `read` reads
+  /// As TensorSource::read.
+  std::function<void(std::int64_t first, std::span<std::byte> to)> read;
+};
+
+/// One state or output of a run, as it was saved after one step or several: in state.safetensors and
+/// state-000100.safetensors, in the folder of outputs, and in checkpoints.
+class History {
+ public:
+  /// `given`: a run's folder, a folder of checkpoints, or a checkpoint. Throws Error{data} with the names that there
+  /// are if nothing there has this one.
+  History(const std::filesystem::path& given, std::string name);
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// In ascending order; at least one.
+  [[nodiscard]] std::vector<std::int64_t> steps() const;
+  /// Of a checkpoint it first compares the files that hold the tensor with the manifest's hashes. Throws Error{usage}
+  /// if the step was not saved, and Error{data} for damaged files.
+  [[nodiscard]] OpenTensor open(std::int64_t step) const;
+
+ private:
+  /// What of a folder holds the tensor.
+  enum class Kind : std::uint8_t { state, output, checkpoint };
+  struct Saved {
+    Kind kind = Kind::state;
+    std::filesystem::path path;
+  };
+
+  void add_states(const std::filesystem::path& run);
+  void add_outputs(const std::filesystem::path& run);
+  void add_checkpoints(const std::filesystem::path& given);
+  void add(Kind kind, const std::map<std::int64_t, std::filesystem::path>& saved);
+
+  std::string name_;
+  std::map<std::int64_t, Saved> saved_;
+  std::vector<std::string> others_;  ///< names of what else was saved
+};
+
+/// The elements as float64. REQUIRES: a type that tensors of jobs have.
+void read_numbers(const OpenTensor& tensor, std::int64_t first, std::span<double> to);
+
+}  // namespace shardrun::checkpoint
