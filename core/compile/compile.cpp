@@ -143,7 +143,7 @@ void add_graph(const job::Job& job, Compiled& compiled) {
 /// From the model to the partition.
 void build_model(const job::Job& job, Compiled& compiled) {
   add_graph(job, compiled);
-  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
+  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows, job.cluster);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);
