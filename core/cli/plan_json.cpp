@@ -68,7 +68,8 @@ boost::json::object json_of(const forecast::StepForecast& step) {
   return predicted;
 }
 
-boost::json::object json_of(const forecast::Timeline& timeline, const char* costs) {
+boost::json::object json_of(const forecast::Timeline& timeline, const char* costs,
+                            const std::optional<forecast::MostWorking>& most) {
   namespace json = boost::json;
   json::array stages;
   for (const std::vector<forecast::TimedAction>& stage : timeline.stages) {
@@ -77,7 +78,12 @@ boost::json::object json_of(const forecast::Timeline& timeline, const char* cost
       actions.push_back({{"action", to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
-  return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
+  json::object object = {
+      {"costs", costs}, {"end", timeline.end}, {"working", timeline.working()}, {"stages", std::move(stages)}};
+  if (most) {
+    object["most_working"] = most->share;
+  }
+  return object;
 }
 
 boost::json::object json_of(const forecast::RanksWithout& without) {
@@ -173,7 +179,8 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
     plan["after_step_every"] = hook->every;
   }
   if (forecast.timeline) {
-    plan["timeline"] = json_of(*forecast.timeline, costs_of(forecast));
+    plan["timeline"] =
+        json_of(*forecast.timeline, costs_of(forecast), forecast::most_working(compiled.partition.pipeline));
   }
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);

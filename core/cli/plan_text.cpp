@@ -247,17 +247,23 @@ std::string predicted_text(const forecast::Forecast& forecast) {
 }
 
 /// REQUIRES: a pipeline.
-std::string timeline_text(const forecast::Forecast& forecast, std::size_t width) {
+std::string timeline_text(const Planned& planned, std::size_t width) {
   constexpr std::size_t around = 30;  // columns of a row that are not the drawing
   constexpr std::size_t least_width = 40;
+  const forecast::Forecast& forecast = planned.forecast;
   const forecast::Timeline& timeline = *forecast.timeline;
   Extremes<double> bubble;
   for (const partition::StageId stage : timeline.stages.ids()) {
     bubble.add(timeline.bubble(stage));
   }
   const std::function<std::string(double)> percent = [](double share) { return fmt::format("{:.4g} %", 100 * share); };
-  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\ncosts: {}: {}\n",
-                     range<double>(bubble, percent), costs_of(forecast),
+  std::string working = fmt::format("stages work {} of the time", percent(timeline.working()));
+  if (const auto most = forecast::most_working(planned.compiled.partition.pipeline)) {
+    working += fmt::format("; if all took as long, they could work {}: {} ({})", percent(most->share), most->formula,
+                           most->source);
+  }
+  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\n{}\ncosts: {}: {}\n",
+                     range<double>(bubble, percent), working, costs_of(forecast),
                      forecast.step ? "an action takes what its instructions take; what is sent takes no time"
                                    : "each forward, and each part of backward, takes 1") +
          forecast::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
@@ -381,7 +387,7 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
     text += forecast.timeline ? stages_text(planned) : "";
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
-  text += forecast.timeline ? timeline_text(forecast, width) : "";
+  text += forecast.timeline ? timeline_text(planned, width) : "";
   return text + transients_text(planned.compiled);
 }
 
