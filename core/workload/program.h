@@ -65,9 +65,6 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// a graph that is not trained.
 [[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
 
-/// Losses that each sample has in a graph of build_training.
-[[nodiscard]] std::int64_t losses_per_sample(const graph::Graph& graph);
-
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
