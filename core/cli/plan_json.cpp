@@ -123,9 +123,15 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
   if (search) {
     json::array& tried = memory["tried"].emplace_array();
     for (const forecast::Alternative& alternative : search->tried) {
-      tried.push_back({{"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
-                       {"most", alternative.most},
-                       {"fits", alternative.fits}});
+      json::object& each = tried
+                               .emplace_back(json::object{
+                                   {"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
+                                   {"most", alternative.most},
+                                   {"fits", alternative.fits}})
+                               .as_object();
+      if (alternative.seconds > 0) {
+        each["step_s"] = alternative.seconds;
+      }
     }
   }
   return memory;

@@ -171,6 +171,31 @@ TEST_CASE("plan compares ranks with [cluster] memory, and names settings with wh
   CHECK_THAT(none.out, Contains("nothing that was tried makes it fit") && Contains("tried too, and not enough:\n"));
 }
 
+TEST_CASE("settings with which ranks fit have a predicted time, other meshes among them", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=3d",      "job.ranks=4",         "mesh.data=4",
+                                          "cluster.flops=1e9",    "cluster.memory=64KB", "cluster.memory_bandwidth=1e9",
+                                          "cluster.bandwidth=1e9"};
+  std::size_t meshes = 0;
+  const json::object plan = job.as_json(split);
+  for (const json::value& tried : plan.at("memory").at("tried").as_array()) {
+    std::vector<std::string> settings;
+    for (const json::value& setting : tried.at("settings").as_array()) {
+      settings.push_back(json::value_to<std::string>(setting));
+      CHECK_FALSE(settings.back().starts_with("strategy.schedule"));  // it changes nothing without stages
+    }
+    CHECK(tried.at("most").as_int64() < plan.at("memory").at("most").as_int64());
+    if (settings.front().starts_with("mesh.") && settings.size() == 2) {
+      const std::vector<std::string> given(split.begin(), split.begin() + 2);
+      const std::vector<std::string> rates(split.begin() + 3, split.end());
+      CHECK(job.as_json(both(both(given, settings), rates)).at("predicted").at("step_s") == tried.at("step_s"));
+      ++meshes;
+    }
+  }
+  CHECK(meshes >= 2);
+  CHECK_THAT(job.plan(split).out, Contains("[mesh] data = 2, [mesh] model = 2 ") && Contains(" a step\n"));
+}
+
 TEST_CASE("rates of [cluster] have no effect beside memory alone", "[plan]") {
   const Bare job;
   const auto refused = [&](const std::vector<std::string>& how) {
