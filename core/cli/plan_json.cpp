@@ -89,6 +89,7 @@ boost::json::object json_of(const forecast::Timeline& timeline, const char* cost
 boost::json::object json_of(const forecast::RanksWithout& without) {
   return {{"axis", without.axis},
           {"size", without.size},
+          {"share", without.share},
           {"ranks", boost::json::array(without.ranks.begin(), without.ranks.end())}};
 }
 
