@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/device/apart.h"
 #include "core/files/folder.h"
@@ -57,6 +58,13 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
+  if (compiled.engine == nullptr) {  // an engine's own computing is not known
+    for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
+      for (const partition::Instruction& at : compiled.programs.programs[program].instructions) {
+        flops_ += static_cast<double>(at.flops);
+      }
+    }
+  }
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
   }
@@ -163,6 +171,35 @@ void RankTask::resume(const runtime::Executor& executor) {
     now_at("loading the checkpoint", 0, "loading the checkpoint");
     load_resumed(job_, compiled_, executor, settings_.link);
   }
+}
+
+metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& measured) {
+  metrics::RankRates rates{.step = step + 1,
+                           .seconds = measured.duration,
+                           .communicating = measured.exposed + measured.hidden,
+                           .waiting = measured.exposed,
+                           .flops = flops_};
+  for (const auto& [axis, collectives] : measured.sent) {
+    for (const auto& [collective, bytes] : collectives) {
+      rates.bytes += static_cast<double>(bytes);
+    }
+  }
+  if (settings_.profile) {
+    constexpr std::int64_t usual_lines = 10;
+    const std::int64_t every = job_.task == job::Task::train && job_.train.log_every > 0
+                                   ? job_.train.log_every
+                                   : std::max<std::int64_t>(1, job::steps_of(job_) / usual_lines);
+    since_shown_.add(rates);
+    if (rates.step % every == 0 || rates.step == last_step_) {
+      settings_.display.rates(std::exchange(since_shown_, {}));
+    }
+  }
+  return rates;
+}
+
+std::optional<double> RankTask::utilisation(const metrics::RankRates& rates) const {
+  return rates.flops > 0 && job_.cluster.flops > 0 ? std::optional(rates.flops_per_s() / job_.cluster.flops)
+                                                   : std::nullopt;
 }
 
 Wish RankTask::agreed(int steps_to_come) { return settings_.link.agree_on_stop(own_due(steps_to_come).wish()); }
