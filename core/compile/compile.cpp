@@ -31,7 +31,8 @@ workload::OptimizerSettings optimizer_settings(const job::TrainSettings& train) 
           .epsilon = train.epsilon,
           .momentum = train.momentum,
           .weight_decay = train.weight_decay,
-          .clip = train.clip};
+          .clip = train.clip,
+          .moments = train.moments == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32};
 }
 
 graph::Remat remat_of(job::Remat remat) {
@@ -47,7 +48,33 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   if (train.precision == job::Precision::float32) {
     return std::nullopt;
   }
-  return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+  return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+}
+
+/// A bfloat16 number has 8 significant bits. A mean that decays by less is rounded back to what it was.
+void require_decaying_moments(const job::Job& job) {
+  constexpr double most = 1 - 1.0 / 256;
+  if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
+    return;
+  }
+  const bool is_adamw = job.train.optimizer == job::Optimizer::adamw;
+  if (!is_adamw && job.train.momentum == 0) {
+    throw Error(ErrorCode::job, fmt::format("{}: [train] moments = bfloat16 has no effect: optimizer = sgd keeps "
+                                            "moments only with momentum > 0; leave it out, or set momentum",
+                                            job.where("train", "moments")));
+  }
+  const std::vector<std::pair<const char*, double>> decays =
+      is_adamw ? std::vector<std::pair<const char*, double>>{{"beta1", job.train.beta1}, {"beta2", job.train.beta2}}
+               : std::vector<std::pair<const char*, double>>{{"momentum", job.train.momentum}};
+  for (const auto& [key, decay] : decays) {
+    if (decay > most) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: [train] moments = bfloat16 needs {} <= {:.3g}, and it is {}: a bfloat16 mean that "
+                              "decays by less than 1/256 is rounded back and never falls; lower {}, such as to 0.95, "
+                              "or set moments = float32",
+                              job.where("train", "moments"), key, most, decay, key));
+    }
+  }
 }
 
 /// Each call is planned on its own.
@@ -223,6 +250,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   };
   Compiled compiled;
   compiled.device = &find_device(job);
+  require_decaying_moments(job);
   const bool is_engine = !job.engine.name.empty();
   if (!is_engine) {
     compiled.model = open_model(job);

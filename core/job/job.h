@@ -22,7 +22,7 @@ enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
 enum class Remat { none, layer, selective };
 enum class Precision { float32, mixed };
-enum class Gradients { float32, bfloat16 };
+enum class RealType { float32, bfloat16 };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
 enum class OnNan { stop, warn };
@@ -83,7 +83,8 @@ struct TrainSettings {
   double clip{};  ///< largest norm of the gradient; 0: not clipped
   Remat remat{};  ///< what backward computes again
   Precision precision{};
-  Gradients gradients{};      ///< their element type, with mixed precision
+  RealType gradients{};       ///< their element type, with mixed precision
+  RealType moments{};         ///< element type of the optimizer's means
   Loss loss{};                ///< of an engine
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   OnNan on_nan{};             ///< what a validation loss that is not finite does

@@ -263,6 +263,16 @@ Section train_section() {
         .aliases = {"grad_dtype", "gradient_dtype", "reduce_dtype", "grad_reduce_dtype", "gradient_accumulation_dtype"},
         .choice_aliases = {{"fp32", "float32"}, {"f32", "float32"}, {"float", "float32"}, {"bf16", "bfloat16"}}},
        into(&Job::train, &TrainSettings::gradients)});
+  section.settings.push_back(
+      {{.name = "moments",
+        .type = choice,
+        .default_value = "float32",
+        .choices = {"float32", "bfloat16"},
+        .help = "The element type in which the optimizer keeps its means of gradients between steps. It computes in "
+                "float32. bfloat16 needs means that decay by at least 1/256 a step, such as beta2 = 0.95.",
+        .aliases = {"optimizer_dtype", "optim_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "moment_dtype", "mu_dtype"},
+        .choice_aliases = {{"fp32", "float32"}, {"f32", "float32"}, {"float", "float32"}, {"bf16", "bfloat16"}}},
+       into(&Job::train, &TrainSettings::moments)});
   section.settings.push_back({{.name = "eval_every",
                                .type = integer,
                                .default_value = "0",

@@ -18,9 +18,10 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double momentum = 0;      ///< of sgd
-  double weight_decay = 0;  ///< for matrices and embeddings
-  double clip = 0;          ///< largest global norm; 0: not clipped
+  double momentum = 0;                       ///< of sgd
+  double weight_decay = 0;                   ///< for matrices and embeddings
+  double clip = 0;                           ///< largest global norm; 0: not clipped
+  graph::DType moments = graph::DType::f32;  ///< type in which moments and velocities are kept
 };
 
 struct TrainingSettings {

@@ -69,7 +69,8 @@ TEST_CASE("a run that went on has the bits of one that was not interrupted", "[p
   const std::vector<Settings> kinds = {
       {"job.strategy=single"},
       {"job.strategy=dp", "job.ranks=2", "job.transport=shm"},
-      {"job.strategy=zero2", "job.ranks=2", "job.transport=tcp", "train.precision=mixed"},
+      {"job.strategy=zero2", "job.ranks=2", "job.transport=tcp", "train.precision=mixed", "train.moments=bfloat16",
+       "train.beta2=0.95"},
       {"job.strategy=pp", "job.ranks=2", "train.optimizer=sgd", "train.momentum=0.9", "checkpoint.async=false"},
   };
   for (const Settings& kind : kinds) {
@@ -104,7 +105,7 @@ TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[progra
       {"job.strategy=dp", "job.ranks=2"},
       {"job.strategy=tp", "job.ranks=2"},
       {"job.strategy=pp", "job.ranks=2"},
-      {"job.strategy=zero1", "job.ranks=2"},
+      {"job.strategy=zero1", "job.ranks=2", "train.moments=bfloat16", "train.beta2=0.95"},
       {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"},
       {"job.strategy=zero3", "job.ranks=4"},
       {"job.strategy=3d", "mesh.data=2", "mesh.model=2", "mesh.pipe=2", "job.ranks=8", "strategy.zero=1"},

@@ -203,6 +203,21 @@ TEST_CASE("settings with which ranks fit have a predicted time, other meshes amo
   CHECK_THAT(job.plan(split).out, Contains("[mesh] data = 2, [mesh] model = 2 ") && Contains(" a step\n"));
 }
 
+TEST_CASE("bfloat16 moments that would not decay are refused", "[plan]") {
+  const Bare job;
+  const auto refused = [&](const std::vector<std::string>& how) {
+    const Ended ended = job.plan(both({"train.moments=bfloat16"}, how));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({}), Contains("moments = bfloat16 needs beta2 <= 0.996, and it is 0.999: ") &&
+                              Contains("lower beta2, such as to 0.95, or set moments = float32"));
+  CHECK_THAT(refused({"train.beta2=0.95", "train.beta1=0.9999"}), Contains("needs beta1 <= 0.996, and it is 0.9999"));
+  CHECK_THAT(refused({"train.optimizer=sgd", "train.momentum=0.999"}), Contains("needs momentum <= 0.996"));
+  CHECK_THAT(refused({"train.optimizer=sgd"}), Contains("has no effect: optimizer = sgd keeps moments only with"));
+  CHECK(job.plan({"train.moments=bfloat16", "train.beta2=0.95"}).code == 0);
+}
+
 TEST_CASE("rates of [cluster] have no effect beside memory alone", "[plan]") {
   const Bare job;
   const auto refused = [&](const std::vector<std::string>& how) {
