@@ -38,6 +38,7 @@ workload::OptimizerSettings optimizer_settings(const job::TrainSettings& train) 
 graph::Remat remat_of(job::Remat remat) {
   switch (remat) {
     case job::Remat::none: return graph::Remat::none;
+    case job::Remat::gathers: return graph::Remat::gathers;
     case job::Remat::layer: return graph::Remat::layer;
     case job::Remat::selective: return graph::Remat::selective;
   }

@@ -199,7 +199,8 @@ class Search {
 
 std::vector<Settings> other_remat(const job::Job& job) {
   switch (job.train.remat) {
-    case job::Remat::none: return {{"train.remat=selective"}, {"train.remat=layer"}};
+    case job::Remat::none: return {{"train.remat=gathers"}, {"train.remat=selective"}, {"train.remat=layer"}};
+    case job::Remat::gathers: return {{"train.remat=selective"}, {"train.remat=layer"}};
     case job::Remat::selective: return {{"train.remat=layer"}};
     case job::Remat::layer: break;
   }

@@ -20,7 +20,7 @@ enum class Tokenizer { character, byte };
 enum class TokenType { uint16, uint32 };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
-enum class Remat { none, layer, selective };
+enum class Remat { none, layer, selective, gathers };
 enum class Precision { float32, mixed };
 enum class RealType { float32, bfloat16 };
 enum class Malformed { stop, skip };

@@ -204,10 +204,11 @@ Section train_section() {
       {{.name = "remat",
         .type = choice,
         .default_value = "none",
-        .choices = {"none", "layer", "selective"},
+        .choices = {"none", "layer", "selective", "gathers"},
         .help = "What backward computes again, to save its memory until then. none: nothing; layer: everything in a "
                 "layer except its inputs; selective: cheap results only, such as normalisations and activation "
-                "functions. The numbers stay the same.",
+                "functions; gathers: nothing, but ranks gather again what they have gathered of activations, as "
+                "with sequence = true, and keep their parts. The numbers stay the same.",
         .aliases = {"gradient_checkpointing", "activation_checkpointing", "activation_checkpoint",
                     "checkpoint_activations", "recompute", "recompute_granularity", "recompute_activations",
                     "use_recompute", "rematerialization", "ac_mode"},

@@ -61,3 +61,35 @@ TEST_CASE("split parameters are gathered on every stage of a pipeline", "[strate
   each.options.set("unit", "tensor");
   check_agrees(full_gpt(), each);
 }
+
+TEST_CASE("what backward gathers again is not kept, and nothing is computed again", "[strategies]") {
+  const std::vector<Choice> choices = {
+      {"tp", ranks(2), {{"sequence", true}}},
+      {"3d", {{"data", 2}, {"model", 2}, {"pipe", 2}}, {{"sequence", true}, {"zero", std::int64_t{3}}}}};
+  check_all_agree({gpt_case("gpt, gathered again", {.bias = "true", .dropout = "0.2", .remat = graph::Remat::gathers})},
+                  choices);
+  struct Use {
+    std::uint64_t activations = 0;
+    std::int64_t flops = 0;
+    std::int64_t gathers = 0;
+  };
+  const auto use_of = [&](graph::Remat remat) {
+    const ModelCase model = gpt_case("gpt", {.layers = "4", .remat = remat}).model;
+    const partition::Programs programs = programs_by(model, split_by(model, choices[0]), 0);
+    Use use{.activations = programs.memory.activations};
+    for (const std::size_t program : programs.find_calls("micro", model.microbatch_rows)) {
+      for (const partition::Instruction& at : programs.programs[program].instructions) {
+        use.flops += at.flops;
+      }
+      for (const partition::Transfer& transfer : programs.programs[program].transfers) {
+        use.gathers += transfer.collective == partition::Collective::all_gather ? 1 : 0;
+      }
+    }
+    return use;
+  };
+  const Use kept = use_of(graph::Remat::none);
+  const Use gathered = use_of(graph::Remat::gathers);
+  CHECK(gathered.activations < kept.activations);
+  CHECK(gathered.flops == kept.flops);
+  CHECK(gathered.gathers >= kept.gathers + 2 * 4);  // before attention and mlp of each layer
+}
