@@ -306,13 +306,17 @@ std::string title_text(const Planned& planned) {
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// How transfers along each mesh axis reach the memory of a device that the host cannot address.
-std::string transports_text(const compile::Compiled& compiled) {
+/// What `transport = auto` stands for, and how transfers reach the memory of a device that the host cannot address.
+std::string transports_text(const Planned& planned) {
+  const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
-  for (const AxisTransport& axis :
-       compiled.device->is_addressable() ? std::vector<AxisTransport>() : transports_of(compiled)) {
-    text += fmt::format("mesh axis {}: transport {}, {}\n", axis.axis, axis.transport,
-                        axis.is_direct ? "from device to device" : "through pinned memory of the host");
+  for (const AxisTransport& axis : is_addressable&& planned.job.transport != job::automatic
+                                       ? std::vector<AxisTransport>()
+                                       : transports_of(planned.compiled)) {
+    text += fmt::format("mesh axis {}: transport {}{}\n", axis.axis, axis.transport,
+                        is_addressable   ? ""
+                        : axis.is_direct ? ", from device to device"
+                                         : ", through pinned memory of the host");
   }
   return text;
 }
@@ -323,7 +327,7 @@ std::string head_text(const Planned& planned) {
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
-  text += transports_text(compiled);
+  text += transports_text(planned);
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);

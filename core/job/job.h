@@ -47,6 +47,9 @@ struct Sharding {
   std::string value;
 };
 
+/// The name that leaves the choice of a transport to the host.
+inline constexpr const char* automatic = "auto";
+
 /// A model, engine, strategy or transport, with the options that it declared.
 struct Chosen {
   std::string name;
@@ -138,11 +141,12 @@ struct ClusterAxis {
 
 /// The machine that 'shardrun plan' assumes for ranks. Rates that are not given are 0.
 struct ClusterSettings {
-  std::int64_t memory{};      ///< bytes, of a rank
-  double flops{};             ///< a second, of a rank
-  double memory_bandwidth{};  ///< bytes a second
-  double bandwidth{};         ///< bytes that a rank sends a second, over axes that `axes` does not name
-  double latency{};           ///< seconds a message
+  std::int64_t memory{};             ///< bytes, of a rank
+  double flops{};                    ///< a second, of a rank
+  double memory_bandwidth{};         ///< bytes a second
+  double bandwidth{};                ///< bytes that a rank sends a second, over axes that `axes` does not name
+  double latency{};                  ///< seconds a message
+  std::int64_t ranks_per_machine{};  ///< 0: all ranks
   std::filesystem::path measured;
   std::vector<ClusterAxis> axes;
 };
@@ -187,6 +191,8 @@ struct Job {
   std::int64_t trace_steps{};
 
   std::vector<AxisTransport> axis_transports;
+  /// Ranks from i · machine_ranks on, and as many, share a machine. A fact about a run, not a setting; 0: as [cluster].
+  std::int64_t machine_ranks = 0;
   std::vector<Chosen> transports;  ///< those in use, each once; none with one rank
 
   std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
@@ -235,6 +241,9 @@ struct SchemaProviders {
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
   std::function<std::vector<std::string>(const Job& job)> engine_names;
+
+  /// The transports that `transport = auto` chooses from.
+  std::function<std::vector<std::string>(const Job& job)> automatic_transports;
 
   /// The value of `[job] ranks = auto` without [mesh].
   std::function<std::int64_t(const Job& job)> automatic_ranks;

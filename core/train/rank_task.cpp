@@ -31,6 +31,20 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
   return text;
 }
 
+/// " over NAME along data, NAME along model": what a job's `transport = auto` stands for.
+std::string transports_text(const job::Job& job, const compile::Compiled& compiled) {
+  const runtime::TransportSet& set = compiled.transports;
+  const IdVector<mesh::AxisId, mesh::Axis>& axes = compiled.partition.placements.mesh.axes;
+  std::string text;
+  for (const mesh::AxisId axis : job.transport == job::automatic ? axes.ids() : IdRange<mesh::AxisId>({}, {})) {
+    if (axes[axis].size > 1) {
+      text += fmt::format("{} {} along {}", text.empty() ? " over" : ",",
+                          set.transports[set.of_axis[axis]].manifest().name, axes[axis].name);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 void rethrow_with_step(const Error& error, std::int64_t step) {
@@ -91,16 +105,17 @@ void RankTask::prepare(runtime::Executor& executor) {
   }
   if (executor.device().has_units()) {
     std::string transports;
-    for (const job::Chosen& each : job_.transports) {
-      transports += (transports.empty() ? "; transport " : " and ") + each.name;
+    for (const plugins::Transport& each : compiled_.transports.transports) {
+      transports += (transports.empty() ? "; transport " : " and ") + each.manifest().name;
     }
     record_.say(fmt::format("device {}: products by {}{}", record_.summary.ranks[0].device,
                             executor.device().facts().bf16_products, transports));
   }
   const std::string ranks = compiled_.partition.placements.mesh.ranks() == 1
                                 ? ""
-                                : fmt::format("{} ranks{}, each: ", compiled_.partition.placements.mesh.ranks(),
-                                              compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name);
+                                : fmt::format("{} ranks{}{}, each: ", compiled_.partition.placements.mesh.ranks(),
+                                              compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name,
+                                              transports_text(job_, compiled_));
   if (compiled_.engine != nullptr) {
     return record_.say(fmt::format("engine {}: {}, {}arena {} beside what the engine allocates", job_.engine.name,
                                    counted(record_.summary.parameters, "parameter"), ranks,

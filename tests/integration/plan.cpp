@@ -203,6 +203,28 @@ TEST_CASE("settings with which ranks fit have a predicted time, other meshes amo
   CHECK_THAT(job.plan(split).out, Contains("[mesh] data = 2, [mesh] model = 2 ") && Contains(" a step\n"));
 }
 
+TEST_CASE("transport = auto is shared memory within a machine, and the network's transport between machines",
+          "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=3d", "job.ranks=8", "mesh.data=4", "mesh.model=2",
+                                          "job.transport=auto"};
+  const auto chosen = [&](const std::vector<std::string>& how) {
+    const json::object transports = job.as_json(both(split, how)).at("transports").as_object();
+    return json::value_to<std::string>(transports.at("data").at("transport")) + " " +
+           json::value_to<std::string>(transports.at("model").at("transport"));
+  };
+  CHECK(chosen({}) == "shm shm");
+  CHECK(chosen({"cluster.ranks_per_machine=4"}) == "tcp shm");
+  CHECK(chosen({"cluster.ranks_per_machine=3"}) == "tcp tcp");
+  CHECK(chosen({"cluster.ranks_per_machine=4", "transport.model=gloo"}) == "tcp gloo");
+  CHECK(chosen({"cluster.ranks_per_machine=4", "transport.tcp.protect=none"}) == "tcp shm");
+  CHECK_THAT(job.plan(both(split, {"cluster.ranks_per_machine=4"})).out,
+             Contains("mesh axis data: transport tcp\nmesh axis model: transport shm\n"));
+  const Ended refused = job.plan(both(split, {"transport.gloo.trusted=true"}));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("[transport.gloo] has no effect"));
+}
+
 TEST_CASE("bfloat16 moments that would not decay are refused", "[plan]") {
   const Bare job;
   const auto refused = [&](const std::vector<std::string>& how) {
