@@ -182,6 +182,9 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
                        {"machines", planned.machines()},
                        {"ranks", std::move(ranks)},
                        {"transports", std::move(transports)}};
+  if (const std::vector<std::int64_t>& order = compiled.partition.placements.mesh.order; !order.empty()) {
+    plan["order"] = json::array(order.begin(), order.end());
+  }
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;
   }

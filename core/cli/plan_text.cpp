@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -300,6 +301,14 @@ std::string title_text(const Planned& planned) {
     if (axis.size > 1) {
       mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " × ", axis.name, axis.size);
     }
+  }
+  const std::vector<std::int64_t>& order = compiled.partition.placements.mesh.order;
+  constexpr std::size_t most_shown = 16;
+  if (!order.empty()) {
+    mesh += fmt::format(
+        ", order {}{}",
+        fmt::join(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), most_shown)), " "),
+        order.size() > most_shown ? " …" : "");
   }
   return fmt::format("model {}, strategy {}, {}{}, {} each\n", planned.job.model.name, planned.job.strategy.name,
                      counted(planned.job.ranks, "rank"), planned.job.ranks == 1 ? "" : " (" + mesh + ")",

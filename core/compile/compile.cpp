@@ -175,6 +175,7 @@ void build_model(const job::Job& job, Compiled& compiled) {
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);
+  compiled.plan.order = job.mesh_order;
   compiled.hooks = strategy.hooks(request, compiled.plan);
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = split(job, compiled);
@@ -231,6 +232,34 @@ partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compi
   };
 }
 
+/// Ranks that exchange most are neighbours: the more rank 0 sends along an axis in a step, the faster its coordinate
+/// changes with the rank. Axes that send the same keep their order.
+std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  const partition::Programs programs = programs_of_rank(job, compiled, 0);
+  IdVector<mesh::AxisId, std::uint64_t> sent(mesh.axes.size(), 0);
+  for (const std::size_t program : programs_of_step(compiled, programs)) {
+    for (const partition::Transfer& transfer : programs.programs[program].transfers) {
+      sent[transfer.axis] +=
+          partition::sent_bytes(transfer, mesh::coordinates_of(mesh, 0)[transfer.axis], mesh.size(transfer.axis));
+    }
+  }
+  const auto ids = mesh.axes.ids();
+  std::vector<mesh::AxisId> axes(ids.begin(), ids.end());
+  std::ranges::stable_sort(axes, {}, [&](mesh::AxisId axis) { return sent[axis]; });
+  std::vector<std::int64_t> order(static_cast<std::size_t>(mesh.ranks()));
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    mesh::Coordinates at(mesh.axes.size(), 0);
+    std::int64_t rest = rank;
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      at[*axis] = rest % mesh.size(*axis);
+      rest /= mesh.size(*axis);
+    }
+    order[static_cast<std::size_t>(mesh::rank_at(mesh, at))] = rank;
+  }
+  return std::ranges::is_sorted(order) ? std::vector<std::int64_t>() : order;
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
@@ -279,6 +308,11 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   require_kernels(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  if (job.is_order_chosen) {
+    compiled.plan.order = order_by_traffic(job, compiled);
+    compiled.partition = split(job, compiled);
+    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
 }

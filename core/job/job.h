@@ -195,7 +195,10 @@ struct Job {
   std::int64_t machine_ranks = 0;
   std::vector<Chosen> transports;  ///< those in use, each once; none with one rank
 
-  std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
+  /// [mesh] order: the rank at each place of the mesh. Empty: the place's number, or as `is_order_chosen` says.
+  std::vector<std::int64_t> mesh_order;
+  bool is_order_chosen = false;  ///< order = topology: by what ranks send along each axis
+  std::vector<MeshAxis> mesh;    ///< empty when there is no [mesh]; otherwise the product is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen engine;                     ///< in place of model and strategy; without a name: none

@@ -139,6 +139,38 @@ TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[progra
   }
 }
 
+TEST_CASE("orders of ranks give the same losses, and a checkpoint moves between them", "[program]") {
+  const JobFolder job;
+  const Settings common = {"job.strategy=3d", "job.ranks=4",   "mesh.data=2",        "mesh.model=2",
+                           "strategy.zero=1", "train.steps=6", "checkpoint.every=4", "train.eval_every=100"};
+  const auto losses = [&](const std::string& output) {
+    std::vector<double> found;
+    for (const json::object& line : read_json_lines(job.path() / output / "metrics.jsonl")) {
+      found.push_back(line.at("loss").to_number<double>());
+    }
+    return found;
+  };
+  const Ended usual = job.run(joined(common, {"job.output=usual"}));
+  INFO(usual.err);
+  REQUIRE(usual.code == 0);
+  const std::vector<double> expected = losses("usual");
+  REQUIRE(expected.size() == 6);
+  for (const std::string order : {"0, 2, 1, 3", "3, 1, 0, 2"}) {
+    INFO(order);
+    std::filesystem::remove_all(job.path() / "other");
+    const Ended other = job.run(joined(common, {"job.output=other", "mesh.order=" + order}));
+    INFO(other.err);
+    REQUIRE(other.code == 0);
+    CHECK(losses("other") == expected);
+    resumed(job, joined(common, {"job.output=moved", "checkpoint.every=0", "mesh.order=1, 0, 3, 2"}),
+            "other/checkpoints/step-000004");
+    CHECK(losses("moved") == std::vector<double>(expected.begin() + 4, expected.end()));
+    std::filesystem::remove_all(job.path() / "moved");
+  }
+  CHECK_THAT(read_file(job.path() / "other/checkpoints/step-000004/manifest.json"),
+             Contains("data 2, model 2, order 3 1 0 2"));
+}
+
 TEST_CASE("a run with another batch size resumes at the first unseen sample", "[program]") {
   const JobFolder job;
   const Settings still = {"train.learning_rate=1e-30", "train.weight_decay=0", "train.schedule=constant",

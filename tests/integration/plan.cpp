@@ -225,6 +225,28 @@ TEST_CASE("transport = auto is shared memory within a machine, and the network's
   CHECK_THAT(refused.err, Contains("[transport.gloo] has no effect"));
 }
 
+TEST_CASE("an order of ranks is checked, and order = topology makes neighbours of those that exchange most", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=named", "job.ranks=6",        "mesh.model=3",
+                                          "mesh.data=2",        "sharding.mlp=model", "sharding.vocab=model"};
+  const auto refused = [&](const std::string& order) {
+    const Ended ended = job.plan(both(split, {"mesh.order=" + order}));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  for (const char* order : {"0, 1, 2, 3, 4", "0, 1, 2, 3, 4, 4", "0, 1, 2, 3, 4, 6", "0, 1, 2, 3, 4, 5, 6"}) {
+    CHECK_THAT(refused(order), Contains("mesh.order: [mesh] order: expected each rank from 0 to 5 once"));
+  }
+  CHECK_THAT(refused("0, 1, x"), Contains("order"));
+  const json::object written = job.as_json(both(split, {"mesh.order=5, 4, 3, 2, 1, 0"}));
+  CHECK(written.at("order") == json::parse("[5, 4, 3, 2, 1, 0]"));
+  CHECK_THAT(job.plan(both(split, {"mesh.order=5, 4, 3, 2, 1, 0"})).out,
+             Contains("(model 3 × data 2, order 5 4 3 2 1 0)"));
+  // Along model ranks exchange activations, along data nothing.
+  CHECK(job.as_json(both(split, {"mesh.order=topology"})).at("order") == json::parse("[0, 3, 1, 4, 2, 5]"));
+  CHECK_FALSE(job.as_json(both(split, {})).contains("order"));
+}
+
 TEST_CASE("bfloat16 moments that would not decay are refused", "[plan]") {
   const Bare job;
   const auto refused = [&](const std::vector<std::string>& how) {

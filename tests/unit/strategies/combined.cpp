@@ -1,4 +1,7 @@
+#include <algorithm>
+
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/unit/strategies/agreement.h"
 
 using namespace shardrun;
@@ -92,4 +95,20 @@ TEST_CASE("what backward gathers again is not kept, and nothing is computed agai
   CHECK(gathered.activations < kept.activations);
   CHECK(gathered.flops == kept.flops);
   CHECK(gathered.gathers >= kept.gathers + 2 * 4);  // before attention and mlp of each layer
+}
+
+TEST_CASE("every order of 2 x 2 ranks agrees with the reference", "[strategies]") {
+  std::vector<std::int64_t> order = {0, 1, 2, 3};
+  std::size_t number = 0;
+  do {
+    const bool has_stages = ++number % 2 == 0;
+    Choice choice =
+        has_stages ? combined({{"data", 2}, {"pipe", 2}}, 1, "1f1b") : combined({{"data", 2}, {"model", 2}}, 3, "1f1b");
+    choice.order = order;
+    check_agrees(mlp_of_numbers(), choice);
+    if (number % depth<std::size_t>(4, 8, 12) == 0 || number % 7 == 0) {
+      check_agrees(plain_gpt(), choice);
+    }
+  } while (std::ranges::next_permutation(order).found);
+  CHECK(number == 24);
 }
