@@ -176,7 +176,8 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
                     .host = "node7",
                     .started = "2026-11-22T14:15:03.000Z",
                     .ended = "2026-11-22T14:16:08.250Z"};
-  summary.ranks.push_back({.device = "cpu",
+  summary.ranks.push_back({.host = "node1",
+                           .device = "cpu",
                            .planned_bytes = 210,
                            .peak_bytes = 200,
                            .private_bytes = 40,
@@ -215,6 +216,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "ended": "2026-11-22T14:16:08.250Z",
   "ranks": [
     {
+      "host": "node1",
       "device": "cpu",
       "planned_bytes": 210,
       "peak_bytes": 200,
