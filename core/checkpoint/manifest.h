@@ -72,7 +72,7 @@ struct Manifest {
   RunIdentity run;
   // Not compared: how the run was split.
   std::string strategy;
-  std::string mesh;  ///< "data 2, model 4"
+  std::string mesh;  ///< "data 2, model 2, order 0 2 1 3"; without an order that of the ranks
   std::string precision;
   std::string job;  ///< the job file
   std::vector<StoredFile> files;

@@ -151,7 +151,7 @@ int plan(std::span<const std::string> words) {
                   .beginning = run::beginning_of(job, compiled),
                   .ranks_here = ranks_here(job, *compiled.device)};
   planned.idle = forecast::idle_ranks(job, compiled, planned.forecast);
-  planned.without = forecast::ranks_without(compiled, planned.idle);
+  planned.without = forecast::ranks_without(compiled, planned.forecast, planned.idle);
   planned.fit = forecast::memory_fit(job, *compiled.device, planned.forecast);
   if (parsed.has("json")) {
     print_json(planned);

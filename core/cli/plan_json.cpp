@@ -68,7 +68,8 @@ boost::json::object json_of(const forecast::StepForecast& step) {
   return predicted;
 }
 
-boost::json::object json_of(const forecast::Timeline& timeline, const char* costs) {
+boost::json::object json_of(const forecast::Timeline& timeline, const char* costs,
+                            const std::optional<forecast::MostWorking>& most) {
   namespace json = boost::json;
   json::array stages;
   for (const std::vector<forecast::TimedAction>& stage : timeline.stages) {
@@ -77,12 +78,18 @@ boost::json::object json_of(const forecast::Timeline& timeline, const char* cost
       actions.push_back({{"action", to_string(each.action)}, {"begin", each.begin}, {"end", each.end}});
     }
   }
-  return {{"costs", costs}, {"end", timeline.end}, {"stages", std::move(stages)}};
+  json::object object = {
+      {"costs", costs}, {"end", timeline.end}, {"working", timeline.working()}, {"stages", std::move(stages)}};
+  if (most) {
+    object["most_working"] = most->share;
+  }
+  return object;
 }
 
 boost::json::object json_of(const forecast::RanksWithout& without) {
   return {{"axis", without.axis},
           {"size", without.size},
+          {"share", without.share},
           {"ranks", boost::json::array(without.ranks.begin(), without.ranks.end())}};
 }
 
@@ -117,9 +124,15 @@ boost::json::object json_of(const forecast::MemoryFit& fit, const std::optional<
   if (search) {
     json::array& tried = memory["tried"].emplace_array();
     for (const forecast::Alternative& alternative : search->tried) {
-      tried.push_back({{"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
-                       {"most", alternative.most},
-                       {"fits", alternative.fits}});
+      json::object& each = tried
+                               .emplace_back(json::object{
+                                   {"settings", json::array(alternative.settings.begin(), alternative.settings.end())},
+                                   {"most", alternative.most},
+                                   {"fits", alternative.fits}})
+                               .as_object();
+      if (alternative.seconds > 0) {
+        each["step_s"] = alternative.seconds;
+      }
     }
   }
   return memory;
@@ -169,11 +182,15 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
                        {"machines", planned.machines()},
                        {"ranks", std::move(ranks)},
                        {"transports", std::move(transports)}};
+  if (const std::vector<std::int64_t>& order = compiled.partition.placements.mesh.order; !order.empty()) {
+    plan["order"] = json::array(order.begin(), order.end());
+  }
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;
   }
   if (forecast.timeline) {
-    plan["timeline"] = json_of(*forecast.timeline, costs_of(forecast));
+    plan["timeline"] =
+        json_of(*forecast.timeline, costs_of(forecast), forecast::most_working(compiled.partition.pipeline));
   }
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -243,17 +244,23 @@ std::string predicted_text(const forecast::Forecast& forecast) {
 }
 
 /// REQUIRES: a pipeline.
-std::string timeline_text(const forecast::Forecast& forecast, std::size_t width) {
+std::string timeline_text(const Planned& planned, std::size_t width) {
   constexpr std::size_t around = 30;  // columns of a row that are not the drawing
   constexpr std::size_t least_width = 40;
+  const forecast::Forecast& forecast = planned.forecast;
   const forecast::Timeline& timeline = *forecast.timeline;
   Extremes<double> bubble;
   for (const partition::StageId stage : timeline.stages.ids()) {
     bubble.add(timeline.bubble(stage));
   }
   const std::function<std::string(double)> percent = [](double share) { return fmt::format("{:.4g} %", 100 * share); };
-  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\ncosts: {}: {}\n",
-                     range<double>(bubble, percent), costs_of(forecast),
+  std::string working = fmt::format("stages work {} of the time", percent(timeline.working()));
+  if (const auto most = forecast::most_working(planned.compiled.partition.pipeline)) {
+    working += fmt::format("; if all took as long, they could work {}: {} ({})", percent(most->share), most->formula,
+                           most->source);
+  }
+  return fmt::format("\ntimeline of a step before the update: bubble {} of working time\n{}\ncosts: {}: {}\n",
+                     range<double>(bubble, percent), working, costs_of(forecast),
                      forecast.step ? "an action takes what its instructions take; what is sent takes no time"
                                    : "each forward, and each part of backward, takes 1") +
          forecast::draw(timeline, std::max(width, around + least_width) - around, most_stage_rows);
@@ -291,18 +298,30 @@ std::string title_text(const Planned& planned) {
       mesh += fmt::format("{}{} {}", mesh.empty() ? "" : " × ", axis.name, axis.size);
     }
   }
+  const std::vector<std::int64_t>& order = compiled.partition.placements.mesh.order;
+  constexpr std::size_t most_shown = 16;
+  if (!order.empty()) {
+    mesh += fmt::format(
+        ", order {}{}",
+        fmt::join(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), most_shown)), " "),
+        order.size() > most_shown ? " …" : "");
+  }
   return fmt::format("model {}, strategy {}, {}{}, {} each\n", planned.job.model.name, planned.job.strategy.name,
                      counted(planned.job.ranks, "rank"), planned.job.ranks == 1 ? "" : " (" + mesh + ")",
                      counted(compiled.programs.threads, "thread"));
 }
 
-/// How transfers along each mesh axis reach the memory of a device that the host cannot address.
-std::string transports_text(const compile::Compiled& compiled) {
+/// What `transport = auto` stands for, and how transfers reach the memory of a device that the host cannot address.
+std::string transports_text(const Planned& planned) {
+  const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
-  for (const AxisTransport& axis :
-       compiled.device->is_addressable() ? std::vector<AxisTransport>() : transports_of(compiled)) {
-    text += fmt::format("mesh axis {}: transport {}, {}\n", axis.axis, axis.transport,
-                        axis.is_direct ? "from device to device" : "through pinned memory of the host");
+  for (const AxisTransport& axis : is_addressable&& planned.job.transport != job::automatic
+                                       ? std::vector<AxisTransport>()
+                                       : transports_of(planned.compiled)) {
+    text += fmt::format("mesh axis {}: transport {}{}\n", axis.axis, axis.transport,
+                        is_addressable   ? ""
+                        : axis.is_direct ? ", from device to device"
+                                         : ", through pinned memory of the host");
   }
   return text;
 }
@@ -313,7 +332,7 @@ std::string head_text(const Planned& planned) {
   std::string text =
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
-  text += transports_text(compiled);
+  text += transports_text(planned);
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
@@ -381,7 +400,7 @@ std::string plan_text(const Planned& planned, std::size_t width, bool every_rank
     text += forecast.timeline ? stages_text(planned) : "";
     text += "'--ranks 0,5,8-11' shows all that is known of some ranks, '--all' of every rank\n";
   }
-  text += forecast.timeline ? timeline_text(forecast, width) : "";
+  text += forecast.timeline ? timeline_text(planned, width) : "";
   return text + transients_text(planned.compiled);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "core/base/error.h"
@@ -25,13 +26,22 @@ class Tensors {
     for (const graph::CutPoint& point : compiled_.graph.cut_points) {
       names.push_back(point.name);
     }
+    for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
+      for_each_port(function, [&](const graph::Port& port, const char*) {
+        if (std::ranges::find(names, port.name) == names.end()) {
+          names.push_back(port.name);
+        }
+      });
+    }
     return names;
   }
 
   [[nodiscard]] PlacedTensor find(const std::string& name) const {
     const graph::StateId state = compiled_.graph.find_state(name);
     if (!state.exists()) {
-      return of_cut_point(name);
+      const auto& points = compiled_.graph.cut_points;
+      return std::ranges::find(points, name, &graph::CutPoint::name) != points.end() ? of_cut_point(name)
+                                                                                     : of_port(name);
     }
     PlacedTensor tensor = of_state(state);
     tensor.stages = compiled_.partition.stages.states.held[state];
@@ -79,6 +89,45 @@ class Tensors {
     }
   }
 
+  template <typename Act>
+  static void for_each_port(const partition::SplitFunction& function, const Act& act) {
+    for (const partition::SplitInput& input : function.inputs) {
+      act(input, "input");
+    }
+    for (const graph::Port& output : function.outputs) {
+      act(output, "output");
+    }
+  }
+
+  static std::string function_text(const partition::SplitFunction& function) {
+    return function.rows == 0 ? function.name : fmt::format("{} of {} rows", function.name, function.rows);
+  }
+
+  /// An input or output of the first function that has one of this name.
+  [[nodiscard]] PlacedTensor of_port(const std::string& name) const {
+    const partition::Pipeline& pipeline = compiled_.partition.pipeline;
+    std::optional<PlacedTensor> tensor;
+    for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
+      for_each_port(function, [&](const graph::Port& port, const char* what) {
+        if (tensor || port.name != name) {
+          return;
+        }
+        const partition::SplitValue& value = function.values[port.value];
+        tensor = PlacedTensor{
+            .name = name, .kind = fmt::format("{} of {}", what, function_text(function)), .type = value.type};
+        tensor->roles.push_back({"placed", value.placement});
+        tensor->stages.assign(pipeline.stages(), false);
+        for (const partition::SplitNode& node : function.nodes) {
+          if (std::ranges::find(node.inputs, port.value) != node.inputs.end() ||
+              std::ranges::find(node.outputs, port.value) != node.outputs.end()) {
+            tensor->stages[pipeline.exists() ? pipeline.stage_of(node.layer) : partition::StageId(0)] = true;
+          }
+        }
+      });
+    }
+    return std::move(tensor).value();
+  }
+
   /// Its first role is its placement by the plan, or else as it is computed.
   [[nodiscard]] PlacedTensor of_cut_point(const std::string& name) const {
     for (const partition::SplitFunction& function : compiled_.partition.sharded.functions) {
@@ -89,11 +138,7 @@ class Tensors {
         if (value.name != name) {
           continue;
         }
-        PlacedTensor tensor{.name = name,
-                            .kind = function.rows == 0
-                                        ? "cut point in " + function.name
-                                        : fmt::format("cut point in {} of {} rows", function.name, function.rows),
-                            .type = value.type};
+        PlacedTensor tensor{.name = name, .kind = "cut point in " + function_text(function), .type = value.type};
         const auto planned = compiled_.partition.placements.cut_points.find(name);
         if (planned != compiled_.partition.placements.cut_points.end()) {
           tensor.roles.push_back({"placed", planned->second});
@@ -117,10 +162,12 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
                [&](const std::string& name) { return name == wanted || sdk::glob_matches(wanted, name); });
   if (found.empty()) {
-    throw Error(ErrorCode::usage,
-                fmt::format("show-sharding: the job has no state or cut point '{}'{}; show-sharding JOB.ini '*' shows "
-                            "all, and a glob some",
-                            wanted, did_you_mean(wanted, names)));
+    throw Error(
+        ErrorCode::usage,
+        fmt::format(
+            "show-sharding: the job has no state, cut point, input or output '{}'{}; show-sharding JOB.ini '*' shows "
+            "all, and a glob some",
+            wanted, did_you_mean(wanted, names)));
   }
   return found;
 }

@@ -40,7 +40,7 @@ int show_sharding(std::span<const std::string> words) {
 const RegisterCommand show_sharding_command(
     {.name = "show-sharding",
      .arguments = "JOB.ini TENSOR",
-     .help = "who has which part of a parameter, gradient, moment, field or cut point; globs",
+     .help = "who has which part of a parameter, gradient, moment, field, cut point, input or output; globs",
      .run = show_sharding});
 
 }  // namespace

@@ -33,12 +33,14 @@ workload::OptimizerSettings optimizer_settings(const job::TrainSettings& train) 
           .epsilon = train.epsilon,
           .momentum = train.momentum,
           .weight_decay = train.weight_decay,
-          .clip = train.clip};
+          .clip = train.clip,
+          .moments = train.moments == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32};
 }
 
 graph::Remat remat_of(job::Remat remat) {
   switch (remat) {
     case job::Remat::none: return graph::Remat::none;
+    case job::Remat::gathers: return graph::Remat::gathers;
     case job::Remat::layer: return graph::Remat::layer;
     case job::Remat::selective: return graph::Remat::selective;
   }
@@ -49,7 +51,33 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   if (train.precision == job::Precision::float32) {
     return std::nullopt;
   }
-  return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+  return train.gradients == job::RealType::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
+}
+
+/// A bfloat16 number has 8 significant bits. A mean that decays by less is rounded back to what it was.
+void require_decaying_moments(const job::Job& job) {
+  constexpr double most = 1 - 1.0 / 256;
+  if (job.task != job::Task::train || job.train.moments == job::RealType::float32) {
+    return;
+  }
+  const bool is_adamw = job.train.optimizer == job::Optimizer::adamw;
+  if (!is_adamw && job.train.momentum == 0) {
+    throw Error(ErrorCode::job, fmt::format("{}: [train] moments = bfloat16 has no effect: optimizer = sgd keeps "
+                                            "moments only with momentum > 0; leave it out, or set momentum",
+                                            job.where("train", "moments")));
+  }
+  const std::vector<std::pair<const char*, double>> decays =
+      is_adamw ? std::vector<std::pair<const char*, double>>{{"beta1", job.train.beta1}, {"beta2", job.train.beta2}}
+               : std::vector<std::pair<const char*, double>>{{"momentum", job.train.momentum}};
+  for (const auto& [key, decay] : decays) {
+    if (decay > most) {
+      throw Error(ErrorCode::job,
+                  fmt::format("{}: [train] moments = bfloat16 needs {} <= {:.3g}, and it is {}: a bfloat16 mean that "
+                              "decays by less than 1/256 is rounded back and never falls; lower {}, such as to 0.95, "
+                              "or set moments = float32",
+                              job.where("train", "moments"), key, most, decay, key));
+    }
+  }
 }
 
 /// Each call is planned on its own.
@@ -146,10 +174,11 @@ void add_graph(const job::Job& job, Compiled& compiled) {
 /// From the model to the partition.
 void build_model(const job::Job& job, Compiled& compiled) {
   add_graph(job, compiled);
-  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows);
+  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows, job.cluster);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);
+  compiled.plan.order = job.mesh_order;
   compiled.hooks = strategy.hooks(request, compiled.plan);
   partition::add_hook_states(compiled.graph, compiled.plan);
   compiled.partition = split(job, compiled);
@@ -207,6 +236,34 @@ partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compi
   };
 }
 
+/// Ranks that exchange most are neighbours: the more rank 0 sends along an axis in a step, the faster its coordinate
+/// changes with the rank. Axes that send the same keep their order.
+std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled) {
+  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
+  const partition::Programs programs = programs_of_rank(job, compiled, 0);
+  IdVector<mesh::AxisId, std::uint64_t> sent(mesh.axes.size(), 0);
+  for (const std::size_t program : programs_of_step(compiled, programs)) {
+    for (const partition::Transfer& transfer : programs.programs[program].transfers) {
+      sent[transfer.axis] +=
+          partition::sent_bytes(transfer, mesh::coordinates_of(mesh, 0)[transfer.axis], mesh.size(transfer.axis));
+    }
+  }
+  const auto ids = mesh.axes.ids();
+  std::vector<mesh::AxisId> axes(ids.begin(), ids.end());
+  std::ranges::stable_sort(axes, {}, [&](mesh::AxisId axis) { return sent[axis]; });
+  std::vector<std::int64_t> order(static_cast<std::size_t>(mesh.ranks()));
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    mesh::Coordinates at(mesh.axes.size(), 0);
+    std::int64_t rest = rank;
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      at[*axis] = rest % mesh.size(*axis);
+      rest /= mesh.size(*axis);
+    }
+    order[static_cast<std::size_t>(mesh::rank_at(mesh, at))] = rank;
+  }
+  return std::ranges::is_sorted(order) ? std::vector<std::int64_t>() : order;
+}
+
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }
@@ -227,6 +284,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   };
   Compiled compiled;
   compiled.device = &find_device(job);
+  require_decaying_moments(job);
   const bool is_engine = !job.engine.name.empty();
   if (!is_engine) {
     compiled.model = open_model(job);
@@ -255,6 +313,11 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   require_kernels(job, compiled);
   check_cluster(job, compiled.partition.placements.mesh);
   compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  if (job.is_order_chosen) {
+    compiled.plan.order = order_by_traffic(job, compiled);
+    compiled.partition = split(job, compiled);
+    compiled.transports = load_transports(job, compiled.partition.placements.mesh, *compiled.device);
+  }
   compiled.programs = programs_of_rank(job, compiled, rank);
   return compiled;
 }

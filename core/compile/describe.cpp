@@ -23,6 +23,21 @@ void add_axes(std::map<std::string, std::int64_t>& axes, const graph::TensorType
   }
 }
 
+/// The time of its FLOPs or of its operands' bytes, whichever is longer; 0 if the cluster has no rates.
+double seconds_of(const graph::Function& function, const graph::Node& node, const job::ClusterSettings& cluster) {
+  if (cluster.flops == 0) {
+    return 0;
+  }
+  std::uint64_t bytes = 0;
+  for (const std::vector<graph::ValueId>& operands : {node.inputs, node.outputs}) {
+    for (const graph::ValueId id : operands) {
+      bytes += bytes_of(function.values[id].type);
+    }
+  }
+  return std::max(static_cast<double>(graph::flops(function, node)) / cluster.flops,
+                  static_cast<double>(bytes) / cluster.memory_bandwidth);
+}
+
 void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
   switch (phase) {
     case graph::Phase::forward: layer.forward_flops += flops; break;
@@ -33,7 +48,8 @@ void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
 }
 
 /// The layers between what is before the first and what is behind the last.
-std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows,
+                                    const job::ClusterSettings& cluster) {
   std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);
   layers.front().name = "before";
   layers.back().name = "behind";
@@ -48,8 +64,9 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
       continue;
     }
     for (const graph::Node& node : function->nodes) {
-      add_cost(layers[static_cast<std::size_t>(node.layer + 1)], node.phase,
-               static_cast<std::uint64_t>(graph::flops(*function, node)));
+      sdk::Layer& layer = layers[static_cast<std::size_t>(node.layer + 1)];
+      add_cost(layer, node.phase, static_cast<std::uint64_t>(graph::flops(*function, node)));
+      layer.seconds += seconds_of(*function, node, cluster);
       for (const graph::ValueId id : node.inputs) {
         const graph::StateId state = function->values[id].state;
         if (state.exists()) {
@@ -91,7 +108,8 @@ std::vector<sdk::CutPoint> cut_points(const graph::Graph& graph) {
 
 }  // namespace
 
-StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
+StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows,
+                         const job::ClusterSettings& cluster) {
   StrategyRequest request;
   sdk::Graph& described = request.graph;
   std::map<std::string, std::int64_t> axes;
@@ -122,7 +140,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
     described.axes.push_back({name, size});
   }
   described.cut_points = cut_points(graph);
-  std::vector<sdk::Layer> layers = layer_costs(graph, microbatch_rows);
+  std::vector<sdk::Layer> layers = layer_costs(graph, microbatch_rows, cluster);
   described.before = std::move(layers.front());
   described.behind = std::move(layers.back());
   described.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));

@@ -4,13 +4,15 @@
 #include <vector>
 
 #include "core/graph/graph.h"
+#include "core/job/job.h"
 #include "plugins/loader/strategy.h"
 
 namespace shardrun::compile {
 
 /// What a strategy is told of a graph: parameters, axes, cut points, and the cost of each layer in one optimizer step
-/// of `microbatch_rows`.
+/// of `microbatch_rows`. With the rates of `cluster` that includes its time (the roofline).
 [[nodiscard]] plugins::StrategyRequest describe(const graph::Graph& graph,
-                                                const std::vector<std::int64_t>& microbatch_rows);
+                                                const std::vector<std::int64_t>& microbatch_rows,
+                                                const job::ClusterSettings& cluster = {});
 
 }  // namespace shardrun::compile

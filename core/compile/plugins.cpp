@@ -91,6 +91,18 @@ void configure(const job::Job& job, plugins::Transport& transport) {
   }
 }
 
+std::vector<std::string> automatic_transports(const job::Job& job) {
+  const plugins::Directories directories = directories_of(job.plugins.path);
+  std::vector<std::string> names = plugins::plugin_names(directories, plugins::PluginKind::transport);
+  std::erase_if(names, [&](const std::string& name) {
+    const plugins::Transport transport = plugins::Transport::load(directories, name);
+    // One around another has the flags of that.
+    return !transport.props().has(SR_TRANSPORT_AUTOMATIC) ||
+           std::ranges::any_of(transport.options(), &OptionSpec::names_transport);
+  });
+  return names;
+}
+
 }  // namespace
 
 std::string place_of_transport(const job::Job& job, const std::string& name) {
@@ -133,6 +145,7 @@ job::SchemaProviders schema_providers() {
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::engine);
           },
+      .automatic_transports = automatic_transports,
       .automatic_ranks = ranks_of_machine,
   };
 }
@@ -227,6 +240,64 @@ void require_memory(const job::Job& job, const device::Device& device, const plu
 
 }  // namespace
 
+namespace {
+
+/// Whether all groups along the axis are within a machine.
+bool is_within_machines(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis) {
+  const std::int64_t shared = job.machine_ranks > 0               ? job.machine_ranks
+                              : job.cluster.ranks_per_machine > 0 ? job.cluster.ranks_per_machine
+                                                                  : job.ranks;
+  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const std::vector<std::int64_t> group = mesh::line_through(mesh, axis, rank);
+    if (std::ranges::any_of(group, [&](std::int64_t other) { return other / shared != rank / shared; })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// What `transport = auto` stands for along an axis. Throws Error{job} if no transport suits it.
+std::string choose_transport(const job::Job& job, const mesh::Mesh& mesh, mesh::AxisId axis,
+                             const device::Device& device) {
+  const plugins::Directories directories = directories_of(job.plugins.path);
+  const bool is_within = is_within_machines(job, mesh, axis);
+  std::string chosen;
+  int best = 0;
+  for (const std::string& name : automatic_transports(job)) {
+    const sdk::Props props = plugins::Transport::load(directories, name).props();
+    const bool is_of_machine = props.has(SR_TRANSPORT_SAME_HOST);
+    const bool moves_device = runtime::moves_memory_of(device, props);
+    const int suits = (is_of_machine && !is_within) || (!moves_device && !props.moves(SR_MEMORY_HOST)) ? 0
+                      : moves_device && !device.is_addressable()                                       ? 3
+                      : is_of_machine                                                                  ? 2
+                                                                                                       : 1;
+    if (suits <= best) {
+      continue;
+    }
+    try {
+      static_cast<void>(load_transport(job, name));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
+        throw;
+      }
+      continue;  // a library that it needs is not here
+    }
+    chosen = name;
+    best = suits;
+  }
+  if (chosen.empty()) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [job] transport = auto: no transport that was found moves this job's tensors along mesh "
+                    "axis {}, whose ranks are on {}: name one ('shardrun plugins' lists them)",
+                    job.where("job", "transport"), mesh.axes[axis].name,
+                    is_within ? "one machine" : "several machines"));
+  }
+  return chosen;
+}
+
+}  // namespace
+
 runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mesh, const device::Device& device) {
   for (const job::AxisTransport& each : job.axis_transports) {
     require_axis(mesh, each.axis, job.where("transport", each.axis));
@@ -243,7 +314,8 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     set.device_memory = runtime::kinds_of(*apart).memory;
   }
   std::vector<std::string> names;
-  for (const mesh::Axis& axis : mesh.axes) {
+  for (const mesh::AxisId id : mesh.axes.ids()) {
+    const mesh::Axis& axis = mesh.axes[id];
     if (axis.size == 1) {
       set.of_axis.push_back(0);
       set.moves_device_memory.push_back(false);
@@ -253,6 +325,7 @@ runtime::TransportSet load_transports(const job::Job& job, const mesh::Mesh& mes
     for (const job::AxisTransport& each : job.axis_transports) {
       name = each.axis == axis.name ? each.transport : name;
     }
+    name = name == job::automatic ? choose_transport(job, mesh, id, device) : name;
     const auto known = std::find(names.begin(), names.end(), name);
     set.of_axis.push_back(static_cast<std::size_t>(known - names.begin()));
     if (known == names.end()) {

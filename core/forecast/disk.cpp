@@ -24,8 +24,8 @@ namespace shardrun::forecast {
 namespace {
 
 // Observed sizes of the files of runs, in bytes.
-constexpr std::uint64_t line_of_training = 240;
-constexpr std::uint64_t line_of_iterating = 45;
+constexpr std::uint64_t line_of_training = 360;
+constexpr std::uint64_t line_of_iterating = 110;
 constexpr std::uint64_t event_of_trace = 300;
 constexpr std::uint64_t token_of_sample = 4;
 

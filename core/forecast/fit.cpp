@@ -22,6 +22,7 @@ constexpr std::size_t enough_fitting = 3;
 constexpr std::size_t most_plans = 20;
 constexpr std::size_t most_plans_of_options = 6;
 constexpr std::size_t most_plans_of_microbatches = 3;
+constexpr std::size_t most_plans_of_meshes = 6;
 
 std::size_t idle_count(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   const std::optional<IdleRanks> idle = idle_ranks(job, compiled, forecast);
@@ -99,18 +100,22 @@ MemoryFit compare(const std::vector<Shared>& memories, const std::vector<std::ui
   return worst;
 }
 
+/// What is set together.
+using Settings = std::vector<std::string>;
+
 class Search {
  public:
-  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle)
-      : job_(job), dataset_(std::move(dataset)), idle_(idle) {}
+  /// `most`: what the job needs of the fullest memory.
+  Search(const job::Job& job, std::shared_ptr<data::Dataset> dataset, std::size_t idle, std::uint64_t most)
+      : job_(job), dataset_(std::move(dataset)), idle_(idle), most_(most) {}
 
   /// Settings are tried one after the other, up to the first that makes the later ones needless.
   enum class Until { fits, fits_or_refused, all };
-  void try_each(const std::vector<std::string>& settings, Until until) {
+  void try_each(const std::vector<Settings>& kind, Until until) {
     std::optional<Alternative> best;
-    for (const std::string& setting : settings) {
-      const std::optional<Alternative> planned = plan({setting});
-      best = planned && (!best || planned->most < best->most) ? planned : best;
+    for (const Settings& settings : kind) {
+      const std::optional<Alternative> planned = plan(settings);
+      best = planned && planned->most < (best ? best->most : most_) ? planned : best;
       const bool fits = best && best->fits;
       if ((until != Until::all && fits) || (until == Until::fits_or_refused && !planned)) {
         break;
@@ -121,14 +126,15 @@ class Search {
     }
   }
 
-  /// Combines the best setting of each kind, the ones that save most first, one more at a time.
+  /// Combines the best settings of each kind, the ones that save most first, one more at a time.
   void try_together() {
     std::ranges::stable_sort(best_, {}, &Alternative::most);
-    std::vector<std::string> settings;
+    Settings settings;
     for (const Alternative& each : best_) {
-      settings.push_back(each.settings.front());
-      if (settings.size() > 1 && found_none() && !plan(settings)) {
-        settings.pop_back();  // it does not combine with the others
+      const std::size_t before = settings.size();
+      settings.insert(settings.end(), each.settings.begin(), each.settings.end());
+      if (before > 0 && found_none() && !plan(settings)) {
+        settings.resize(before);  // they do not combine with the others
       }
     }
   }
@@ -139,21 +145,41 @@ class Search {
   FitSearch take() && { return std::move(result_); }
 
  private:
-  std::optional<Alternative> plan(const std::vector<std::string>& settings) {
-    if (result_.tried.size() == most_plans) {
+  /// Nothing if the settings are refused.
+  std::optional<Alternative> plan(const Settings& settings) {
+    if (plans_ == most_plans) {
       return std::nullopt;
     }
+    ++plans_;
+    std::optional<Alternative> planned;
+    if (job_.cluster.flops > 0) {
+      planned = plan(settings, true);
+    }
+    // [cluster] may say nothing of an axis that these settings bring.
+    planned = planned ? planned : plan(settings, false);
+    if (planned && planned->most < most_) {
+      result_.tried.push_back(*planned);
+    }
+    return planned;
+  }
+
+  std::optional<Alternative> plan(const Settings& settings, bool with_time) {
     try {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
-      other.cluster = {};  // the time of a step is not asked for
+      if (!with_time) {
+        other.cluster = {};
+      }
       const compile::Compiled compiled = compile::compile(other, 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);
       if (idle_count(other, compiled, forecast) > idle_) {
         return std::nullopt;
       }
       const MemoryFit fit = memory_fit(job_, *compiled.device, forecast).value();
-      return result_.tried.emplace_back(Alternative{.settings = settings, .most = fit.most, .fits = fit.fits()});
+      return Alternative{.settings = settings,
+                         .most = fit.most,
+                         .fits = fit.fits(),
+                         .seconds = forecast.step ? forecast.step->prediction.seconds : 0};
     } catch (const Error& error) {
       if (error.code() != ErrorCode::job && error.code() != ErrorCode::plugin) {
         throw;
@@ -165,25 +191,28 @@ class Search {
   const job::Job& job_;
   std::shared_ptr<data::Dataset> dataset_;  ///< the same for all settings that are tried
   std::size_t idle_;
+  std::uint64_t most_;
+  std::size_t plans_ = 0;
   FitSearch result_;
   std::vector<Alternative> best_;  ///< per kind of setting
 };
 
-std::vector<std::string> other_remat(const job::Job& job) {
+std::vector<Settings> other_remat(const job::Job& job) {
   switch (job.train.remat) {
-    case job::Remat::none: return {"train.remat=selective", "train.remat=layer"};
-    case job::Remat::selective: return {"train.remat=layer"};
+    case job::Remat::none: return {{"train.remat=gathers"}, {"train.remat=selective"}, {"train.remat=layer"}};
+    case job::Remat::gathers: return {{"train.remat=selective"}, {"train.remat=layer"}};
+    case job::Remat::selective: return {{"train.remat=layer"}};
     case job::Remat::layer: break;
   }
   return {};
 }
 
 /// Doubles the number each time.
-std::vector<std::string> more_microbatches(const job::Job& job) {
-  std::vector<std::string> settings;
+std::vector<Settings> more_microbatches(const job::Job& job) {
+  std::vector<Settings> settings;
   for (std::int64_t count = job.data.microbatches * 2;
        count <= job.data.batch && settings.size() < most_plans_of_microbatches; count *= 2) {
-    settings.push_back(fmt::format("data.microbatches={}", count));
+    settings.push_back({fmt::format("data.microbatches={}", count)});
   }
   return settings;
 }
@@ -206,8 +235,8 @@ std::vector<std::string> values_of(const OptionSpec& option) {
 }
 
 /// A list for each option of the strategy: its values except the job's.
-std::vector<std::vector<std::string>> other_options(const job::Job& job) {
-  std::vector<std::vector<std::string>> all;
+std::vector<std::vector<Settings>> other_options(const job::Job& job) {
+  std::vector<std::vector<Settings>> all;
   std::size_t plans = 0;
   const auto options = compile::schema_providers().strategy_options(job.strategy.name, job);
   for (const OptionSpec& option : options.value_or(std::vector<OptionSpec>{})) {
@@ -215,10 +244,10 @@ std::vector<std::vector<std::string>> other_options(const job::Job& job) {
     if (present == job.strategy.options.entries().end()) {
       continue;
     }
-    std::vector<std::string> settings;
+    std::vector<Settings> settings;
     for (const std::string& value : values_of(option)) {
       if (value != to_text(option, present->value) && plans < most_plans_of_options) {
-        settings.push_back(fmt::format("strategy.{}={}", option.name, value));
+        settings.push_back({fmt::format("strategy.{}={}", option.name, value)});
         ++plans;
       }
     }
@@ -227,14 +256,40 @@ std::vector<std::vector<std::string>> other_options(const job::Job& job) {
   return all;
 }
 
-std::vector<std::string> other_strategies(const job::Job& job) {
-  std::vector<std::string> settings;
+/// Moves the smallest factor of an axis's size to another axis.
+std::vector<Settings> other_meshes(const job::Job& job, const mesh::Mesh& mesh) {
+  std::vector<Settings> all;
+  for (const mesh::AxisId from : mesh.axes.ids()) {
+    std::int64_t factor = 2;
+    while (mesh.size(from) % factor != 0 && factor < mesh.size(from)) {
+      ++factor;
+    }
+    for (const mesh::AxisId to : mesh.axes.ids()) {
+      if (from == to || mesh.size(from) == 1 || all.size() == most_plans_of_meshes) {
+        continue;
+      }
+      Settings settings;
+      for (const mesh::AxisId axis : mesh.axes.ids()) {
+        const std::int64_t size = axis == from ? mesh.size(axis) / factor : mesh.size(axis) * (axis == to ? factor : 1);
+        const bool is_given = std::ranges::find(job.mesh, mesh.axes[axis].name, &job::MeshAxis::name) != job.mesh.end();
+        if (is_given ? size != mesh.size(axis) : size > 1) {
+          settings.push_back(fmt::format("mesh.{}={}", mesh.axes[axis].name, size));
+        }
+      }
+      all.push_back(std::move(settings));
+    }
+  }
+  return all;
+}
+
+std::vector<Settings> other_strategies(const job::Job& job) {
+  std::vector<Settings> settings;
   if (job.ranks == 1 || job.is_given("strategy", "") || !job.sharding.empty() || !job.mesh.empty()) {
     return settings;  // one rank has nothing to split; the sections are written for this strategy
   }
   for (const std::string& name : compile::schema_providers().strategy_names(job)) {
     if (name != job.strategy.name) {
-      settings.push_back("job.strategy=" + name);
+      settings.push_back({"job.strategy=" + name});
     }
   }
   return settings;
@@ -251,7 +306,8 @@ std::string in_job_file(const std::string& setting) {
 std::string text_of(const Alternative& alternative) {
   std::vector<std::string> settings;
   std::ranges::transform(alternative.settings, std::back_inserter(settings), in_job_file);
-  return fmt::format("  {:<60} {}\n", fmt::format("{}", fmt::join(settings, ", ")), human_bytes(alternative.most));
+  return fmt::format("  {:<60} {}{}\n", fmt::format("{}", fmt::join(settings, ", ")), human_bytes(alternative.most),
+                     alternative.seconds > 0 ? ", " + human_time(alternative.seconds) + " a step" : "");
 }
 
 }  // namespace
@@ -290,17 +346,19 @@ MemoryFit fit_of_units(const job::Job& job, const device::Device& device, const 
 }
 
 FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
-  Search search(job, compiled.dataset, idle_count(job, compiled, forecast));
+  Search search(job, compiled.dataset, idle_count(job, compiled, forecast),
+                memory_fit(job, *compiled.device, forecast).value().most);
   if (job.task == job::Task::train) {
     search.try_each(other_remat(job), Search::Until::fits);
     // If so many leave ranks idle, more do too.
     search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
   }
-  for (const std::vector<std::string>& values : other_options(job)) {
+  for (const std::vector<Settings>& values : other_options(job)) {
     if (!search.has_enough()) {
       search.try_each(values, Search::Until::fits);
     }
   }
+  search.try_each(other_meshes(job, compiled.partition.placements.mesh), Search::Until::all);
   if (!search.has_enough()) {
     search.try_each(other_strategies(job), Search::Until::all);
   }
@@ -343,7 +401,9 @@ std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t avai
 std::string to_string(const FitSearch& search) {
   std::string fits;
   std::string others;
-  for (const Alternative& alternative : search.tried) {
+  std::vector<Alternative> by_time = search.tried;
+  std::ranges::stable_sort(by_time, {}, &Alternative::seconds);
+  for (const Alternative& alternative : by_time) {
     (alternative.fits ? fits : others) += text_of(alternative);
   }
   std::string text = fits.empty() ? "nothing that was tried makes it fit; use more ranks, or a smaller model\n"

@@ -37,18 +37,20 @@ struct Alternative {
   std::vector<std::string> settings;  ///< "train.remat=layer", as in --set
   std::uint64_t most = 0;
   bool fits = false;
+  double seconds = 0;  ///< predicted, of a step; 0: unknown
 };
 
 /// The plans of the search for settings with which every rank fits.
 struct FitSearch {
-  std::vector<Alternative> tried;  ///< in the order tried
+  std::vector<Alternative> tried;  ///< those that need less than the job, in the order tried
 
   [[nodiscard]] std::vector<Alternative> fitting() const;
 };
 
-/// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other
-/// strategies with the same ranks; and if none of them fits, several together. At most 20 plans, each about as long as
-/// the job's own. Skips settings that are refused, and those that leave more ranks idle than the job does.
+/// Plans the job with other settings: remat, more microbatches, other values of the strategy's options, other sizes of
+/// the mesh's axes, other strategies with the same ranks; and if none of them fits, several together. At most 20 plans,
+/// each about as long as the job's own. Skips settings that are refused, and those that leave more ranks idle than the
+/// job does.
 /// REQUIRES: memory_fit() compares the job.
 [[nodiscard]] FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast);
 
@@ -58,7 +60,8 @@ struct FitSearch {
 /// is 0 if unknown.
 [[nodiscard]] std::vector<std::string> memory_notices(const MemoryFit& fit, std::uint64_t available,
                                                       std::int64_t ranks_here);
-/// Lines: settings with which the job fits, in the form of a job file, and settings that were tried without success.
+/// Lines: settings with which the job fits, in the form of a job file, the fastest first, and settings that were tried
+/// without success.
 [[nodiscard]] std::string to_string(const FitSearch& search);
 
 }  // namespace shardrun::forecast

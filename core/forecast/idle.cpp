@@ -85,6 +85,21 @@ std::size_t explained(const ShortDimension& dimension, const std::vector<std::in
   }));
 }
 
+/// The least that any of these ranks does of the work of the busiest rank of its stage.
+double least_work_share(const Forecast& forecast, const std::vector<std::int64_t>& ranks) {
+  std::map<partition::StageId, double> most;
+  for (const RankForecast& alike : forecast.ranks) {
+    most[alike.stage] = std::max(most[alike.stage], alike.work);
+  }
+  double least = 1;
+  for (const RankForecast& alike : forecast.ranks) {
+    const bool is_one =
+        std::ranges::any_of(alike.members, [&](std::int64_t rank) { return std::ranges::binary_search(ranks, rank); });
+    least = is_one && most[alike.stage] > 0 ? std::min(least, alike.work / most[alike.stage]) : least;
+  }
+  return least;
+}
+
 /// The settings that give fewer ranks along one or several mesh axes.
 std::string fewer_ranks(const job::Job& job, const mesh::Mesh& mesh, const Axes& axes, std::int64_t size) {
   const std::int64_t ranks = mesh.ranks() / parts_of(mesh, axes) * size;
@@ -181,7 +196,8 @@ std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled
   return idle;
 }
 
-std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const std::optional<IdleRanks>& idle) {
+std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const Forecast& forecast,
+                                        const std::optional<IdleRanks>& idle) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::vector<RanksWithout> all;
   for (const ShortDimension& dimension : short_dimensions(compiled)) {
@@ -199,6 +215,7 @@ std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const
         found.ranks.push_back(rank);
       }
     }
+    found.share = least_work_share(forecast, found.ranks);
     if (!found.ranks.empty()) {
       all.push_back(std::move(found));
     }
@@ -208,9 +225,11 @@ std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const
 
 std::string to_string(const RanksWithout& without) {
   const bool is_one = without.ranks.size() == 1;
-  return fmt::format("{} {} {} no {}: a dimension of {} is split over {}", is_one ? "rank" : "ranks",
-                     mesh::ranks_text(without.ranks), is_one ? "has" : "have", without.axis, without.size,
-                     without.split_over);
+  return fmt::format(
+      "{} {} {} no {} and {} idle where others compute with them, with {:.3g} % of the busiest rank's FLOPs in forward "
+      "and backward: a dimension of {} is split over {}",
+      is_one ? "rank" : "ranks", mesh::ranks_text(without.ranks), is_one ? "has" : "have", without.axis,
+      is_one ? "is" : "are", 100 * without.share, without.size, without.split_over);
 }
 
 std::string to_string(const IdleRanks& idle) {

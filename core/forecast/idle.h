@@ -25,16 +25,18 @@ struct IdleRanks {
 [[nodiscard]] std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled,
                                                   const Forecast& forecast);
 
-/// Ranks that have work and yet no index of a dimension that is split among them, such as attention heads.
+/// Ranks that have work and yet no index of a dimension that is split among them, such as attention heads. They are
+/// idle while others compute with it.
 struct RanksWithout {
   std::string axis;                 ///< of the graph: "heads"
   std::vector<std::int64_t> ranks;  ///< ascending
   std::int64_t size = 0;            ///< of the dimension
   std::string split_over;           ///< "4 ranks along model"
+  double share = 1;                 ///< the least of them does of the work of the busiest rank of its stage
 };
 
 /// Sorted by axis. Ranks that are `idle` as a whole are left out, and so are rows of microbatches.
-[[nodiscard]] std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled,
+[[nodiscard]] std::vector<RanksWithout> ranks_without(const compile::Compiled& compiled, const Forecast& forecast,
                                                       const std::optional<IdleRanks>& idle);
 
 /// One line without its line break.

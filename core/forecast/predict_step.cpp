@@ -123,10 +123,9 @@ StepForecast StepPredictor::forecast() const {
     if (job_.task == job::Task::train) {
       forecast.samples_per_s = static_cast<double>(job_.data.batch) / seconds;
     }
-    if (job_.task == job::Task::train && job_.data.arrays.empty() && compiled_.model.predict) {
-      // A model that predicts tokens has a loss per token, even without data.
-      forecast.tokens_per_s =
-          forecast.samples_per_s * static_cast<double>(workload::losses_per_sample(compiled_.graph));
+    if (job_.task == job::Task::train && job_.data.arrays.empty() && compiled_.model.takes_tokens &&
+        job_.model.options.has("context")) {
+      forecast.tokens_per_s = forecast.samples_per_s * static_cast<double>(job_.model.options.integer("context"));
     }
   }
   if (job_.cluster.flops > 0) {

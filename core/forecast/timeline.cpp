@@ -1,5 +1,7 @@
 #include "core/forecast/timeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -68,14 +70,52 @@ class Simulation {
   std::map<std::tuple<Action::Kind, std::uint32_t, std::uint32_t>, double> done_;
 };
 
+double busy_time(const std::vector<TimedAction>& actions) noexcept {
+  double busy = 0;
+  for (const TimedAction& action : actions) {
+    busy += action.end - action.begin;
+  }
+  return busy;
+}
+
 }  // namespace
 
 double Timeline::bubble(partition::StageId stage) const noexcept {
-  double busy = 0;
-  for (const TimedAction& action : stages[stage]) {
-    busy += action.end - action.begin;
-  }
+  const double busy = busy_time(stages[stage]);
   return busy > 0 ? (end - busy) / busy : 0;
+}
+
+double Timeline::working() const noexcept {
+  double busy = 0;
+  for (const std::vector<TimedAction>& actions : stages) {
+    busy += busy_time(actions);
+  }
+  return end > 0 ? busy / (end * static_cast<double>(stages.size())) : 0;
+}
+
+std::optional<MostWorking> most_working(const partition::Pipeline& pipeline) {
+  const std::size_t stages = pipeline.stages();
+  for (std::size_t c = 0; c < pipeline.chunks.size(); ++c) {
+    if (pipeline.chunks[c].stage != c % stages) {
+      return std::nullopt;
+    }
+  }
+  if (pipeline.chunks.size() % stages != 0) {
+    return std::nullopt;
+  }
+  const std::vector<Action>& actions = pipeline.actions.front();
+  const std::size_t chunks = pipeline.chunks.size() / stages;
+  const auto count = [&](Action::Kind kind) {
+    return static_cast<std::size_t>(std::ranges::count(actions, kind, &Action::kind));
+  };
+  const bool in_parts = count(Action::Kind::backward) == 0;
+  const std::string work = fmt::format("{}{}m", in_parts ? "3 " : "", chunks > 1 ? "v " : "");
+  const auto units = static_cast<double>(count(Action::Kind::forward) * (in_parts ? 3 : 1));
+  return MostWorking{
+      .share = units / (units + static_cast<double>(stages - 1)),
+      .formula = fmt::format("{} / ({} + s - 1), m = {}, s = {}{}", work, work, count(Action::Kind::forward) / chunks,
+                             stages, chunks > 1 ? fmt::format(", v = {}", chunks) : ""),
+      .source = in_parts ? "arXiv:2401.10241, section 2.3" : "arXiv:2104.04473, section 2.2"};
 }
 
 double unit_cost(const Action& action) noexcept { return action.kind == Action::Kind::backward ? 2 : 1; }

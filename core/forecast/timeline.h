@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,19 @@ struct Timeline {
 
   /// Idle time of a stage over its working time; 0 if it has no work.
   [[nodiscard]] double bubble(partition::StageId stage) const noexcept;
+  /// The share of the time that stages work, on average.
+  [[nodiscard]] double working() const noexcept;
 };
+
+/// The largest share of the time that stages can work, if all chunks take as long.
+struct MostWorking {
+  double share = 0;
+  std::string formula;  ///< "m / (m + s - 1), m = 8, s = 4"
+  std::string source;   ///< "arXiv:2104.04473, section 2.2"
+};
+
+/// The closed form of the papers. Nothing if chunk c is not on stage c mod s, or stages have different numbers of them.
+[[nodiscard]] std::optional<MostWorking> most_working(const partition::Pipeline& pipeline);
 
 /// The cost of an action.
 using ActionCost = std::function<double(const plan::Action& action)>;

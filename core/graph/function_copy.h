@@ -14,6 +14,7 @@ class FunctionCopy {
     made_.name = function.name;
     made_.role = function.role;
     made_.rows = function.rows;
+    made_.gathers_again = function.gathers_again;
   }
 
   /// The number in the copy of a value of the original, once it is copied.

@@ -111,6 +111,7 @@ struct Function {
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::vector<StateWrite> writes;
+  bool gathers_again = false;  ///< backward gathers again what ranks have gathered of forward's results
 };
 
 /// A value that a strategy may place by name: `layer.3/residual`.

@@ -11,8 +11,8 @@ namespace shardrun::graph {
 /// - Gradients of parameters have the type `gradients`: f32 or bf16.
 /// - Each parameter P gets a state `master/P`: float32, kind optimizer, with the first values of P before rounding. The
 ///   function of role `once` reads and writes it in place of P, and writes P as its cast.
-/// Optimizer states and metrics stay float32. REQUIRES: the graph's real tensors are f32; only the function of role
-/// `once` writes parameters.
+/// Optimizer states and metrics keep their types. REQUIRES: the graph's other real tensors are f32; only the function
+/// of role `once` writes parameters.
 void mix_precision(Graph& graph, DType gradients);
 
 }  // namespace shardrun::graph

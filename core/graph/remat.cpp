@@ -47,7 +47,7 @@ IdVector<ValueId, bool> choose_kept(const Function& function, Remat remat, std::
     available[v] = available[v] || function.values[v].state.exists();
   }
   for (const Node& node : function.nodes) {
-    if (remat == Remat::none || node.layer < 0 || node.layer >= layers || is_backward(node)) {
+    if (remat == Remat::none || remat == Remat::gathers || node.layer < 0 || node.layer >= layers || is_backward(node)) {
       continue;
     }
     const bool follows = std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return available[id]; });
@@ -109,7 +109,9 @@ class Rematerialization {
 }  // namespace
 
 Function rematerialize(const Function& function, Remat remat, std::int32_t layers) {
-  return Rematerialization(function, choose_kept(function, remat, layers)).run();
+  Function made = Rematerialization(function, choose_kept(function, remat, layers)).run();
+  made.gathers_again = remat == Remat::gathers;
+  return made;
 }
 
 }  // namespace shardrun::graph

@@ -9,6 +9,7 @@ namespace shardrun::graph {
 /// Which results of repeated layers backward computes again, so that they are not kept from forward to backward.
 enum class Remat : std::uint8_t {
   none,
+  gathers,    ///< nothing, but ranks gather again what they gathered in forward, and keep their parts
   layer,      ///< all that no other layer reads (Chen et al. 2016, arXiv:1604.06174, section 3)
   selective,  ///< results of cheap ops, computed from kept values (Korthikanti et al. 2022, arXiv:2205.05198)
 };

@@ -109,11 +109,17 @@ void read_strategy(Reading& reading) {
 
 void read_transports(Reading& reading) {
   const Job& job = reading.job;
+  const auto add = [&](const std::string& name, const std::string& where) {
+    for (const std::string& each :
+         name == automatic ? reading.providers->automatic_transports(job) : std::vector<std::string>{name}) {
+      add_transport(reading, each, where);
+    }
+  };
   if (job.ranks > 1 || job.is_given("job", "transport")) {
-    add_transport(reading, job.transport, job.where("job", "transport"));
+    add(job.transport, job.where("job", "transport"));
   }
   for (const AxisTransport& axis : job.axis_transports) {
-    add_transport(reading, axis.transport, job.where("transport", axis.axis));
+    add(axis.transport, job.where("transport", axis.axis));
   }
   for (const RawSection& section : reading.raw.sections) {
     if (!section.name.starts_with(transport_prefix)) {

@@ -20,9 +20,9 @@ enum class Tokenizer { character, byte };
 enum class TokenType { uint16, uint32 };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
-enum class Remat { none, layer, selective };
+enum class Remat { none, layer, selective, gathers };
 enum class Precision { float32, mixed };
-enum class Gradients { float32, bfloat16 };
+enum class RealType { float32, bfloat16 };
 enum class Malformed { stop, skip };
 enum class SaveFailure { warn, stop };
 enum class OnNan { stop, warn };
@@ -46,6 +46,9 @@ struct Sharding {
   std::string key;
   std::string value;
 };
+
+/// The name that leaves the choice of a transport to the host.
+inline constexpr const char* automatic = "auto";
 
 /// A model, engine, strategy or transport, with the options that it declared.
 struct Chosen {
@@ -83,7 +86,8 @@ struct TrainSettings {
   double clip{};  ///< largest norm of the gradient; 0: not clipped
   Remat remat{};  ///< what backward computes again
   Precision precision{};
-  Gradients gradients{};      ///< their element type, with mixed precision
+  RealType gradients{};       ///< their element type, with mixed precision
+  RealType moments{};         ///< element type of the optimizer's means
   Loss loss{};                ///< of an engine
   std::int64_t eval_every{};  ///< steps; 0: only at the end
   OnNan on_nan{};             ///< what a validation loss that is not finite does
@@ -138,11 +142,12 @@ struct ClusterAxis {
 
 /// The machine that 'shardrun plan' assumes for ranks. Rates that are not given are 0.
 struct ClusterSettings {
-  std::int64_t memory{};      ///< bytes, of a rank
-  double flops{};             ///< a second, of a rank
-  double memory_bandwidth{};  ///< bytes a second
-  double bandwidth{};         ///< bytes that a rank sends a second, over axes that `axes` does not name
-  double latency{};           ///< seconds a message
+  std::int64_t memory{};             ///< bytes, of a rank
+  double flops{};                    ///< a second, of a rank
+  double memory_bandwidth{};         ///< bytes a second
+  double bandwidth{};                ///< bytes that a rank sends a second, over axes that `axes` does not name
+  double latency{};                  ///< seconds a message
+  std::int64_t ranks_per_machine{};  ///< 0: all ranks
   std::filesystem::path measured;
   std::vector<ClusterAxis> axes;
 };
@@ -187,9 +192,14 @@ struct Job {
   std::int64_t trace_steps{};
 
   std::vector<AxisTransport> axis_transports;
+  /// Ranks from i · machine_ranks on, and as many, share a machine. A fact about a run, not a setting; 0: as [cluster].
+  std::int64_t machine_ranks = 0;
   std::vector<Chosen> transports;  ///< those in use, each once; none with one rank
 
-  std::vector<MeshAxis> mesh;  ///< empty when there is no [mesh]; otherwise the product is `ranks`
+  /// [mesh] order: the rank at each place of the mesh. Empty: the place's number, or as `is_order_chosen` says.
+  std::vector<std::int64_t> mesh_order;
+  bool is_order_chosen = false;  ///< order = topology: by what ranks send along each axis
+  std::vector<MeshAxis> mesh;    ///< empty when there is no [mesh]; otherwise the product is `ranks`
   std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen engine;                     ///< in place of model and strategy; without a name: none
@@ -240,6 +250,9 @@ struct SchemaProviders {
 
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view engine, const Job& job)> engine_options;
   std::function<std::vector<std::string>(const Job& job)> engine_names;
+
+  /// The transports that `transport = auto` chooses from.
+  std::function<std::vector<std::string>(const Job& job)> automatic_transports;
 
   /// The value of `[job] ranks = auto` without [mesh].
   std::function<std::int64_t(const Job& job)> automatic_ranks;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/text.h"
 #include "core/job/declared_sections.h"
 #include "core/job/hints.h"
@@ -21,6 +22,36 @@ namespace {
 // Sections whose keys are names, made up by the job file or known to the strategy. Each function throws Error{job} if
 // the section is there but empty, or if a line is malformed.
 
+/// Whether it is a permutation is checked when the number of ranks is known.
+void read_order(const RawSetting& setting, Job& job) {
+  const SettingPlace place = {setting.where, setting_name("mesh", setting.key)};
+  job.is_order_chosen = setting.value == "topology";
+  if (!job.is_order_chosen) {
+    const OptionSpec numbers = {.name = setting.key, .type = OptionType::text_list};
+    const OptionValue ranks = convert(numbers, setting.value, place, {});
+    for (const std::string& text : std::get<std::vector<std::string>>(ranks)) {
+      const OptionSpec rank = {.name = setting.key, .type = OptionType::integer, .minimum = 0};
+      job.mesh_order.push_back(std::get<std::int64_t>(convert(rank, text, place, {})));
+    }
+  }
+  job.given.push_back({"mesh", setting.key, setting.value, setting.where});
+}
+
+void check_rank_order(const Job& job) {
+  std::vector<std::int64_t> sorted = job.mesh_order;
+  std::ranges::sort(sorted);
+  bool is_permutation = sorted.empty() || static_cast<std::int64_t>(sorted.size()) == job.ranks;
+  for (std::size_t i = 0; is_permutation && i < sorted.size(); ++i) {
+    is_permutation = sorted[i] == static_cast<std::int64_t>(i);
+  }
+  if (!is_permutation) {
+    refuse_at(job.where("mesh", "order"),
+              fmt::format("[mesh] order: expected each rank from 0 to {} once, the rank at each place of the mesh, of "
+                          "which the last axis changes fastest; found {}; or write topology",
+                          job.ranks - 1, counted(static_cast<std::int64_t>(sorted.size()), "number")));
+  }
+}
+
 void read_mesh(const RawJob& raw, Job& job) {
   const RawSection* const given = raw.find("mesh");
   if (given == nullptr) {
@@ -31,6 +62,10 @@ void read_mesh(const RawJob& raw, Job& job) {
   }
   job.given.push_back({"mesh", "", "", given->where});
   for (const RawSetting& setting : given->settings) {
+    if (setting.key == "order") {
+      read_order(setting, job);
+      continue;
+    }
     if (!is_name(setting.key)) {
       refuse_at(setting.where, fmt::format("'{}' cannot name a mesh axis; a name is made of a-z, 0-9 and _, and begins "
                                            "with a letter",
@@ -257,6 +292,7 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
   read_cluster_axes(reading);
   choose_output(raw, job);
   check_mesh(job);
+  check_rank_order(job);
   check_rules(job, reading.settings);
   choose_checks(reading);
   read_sharding(raw, job);

@@ -18,7 +18,9 @@ Section mesh_section() {
       .help =
           "The ranks as a grid: axis = size, in order from the slowest to the fastest changing. Axis names consist of "
           "a-z, 0-9 and _, and begin with a letter. Sizes are at least 1; their product is [job] ranks. A strategy "
-          "with one axis needs no [mesh].",
+          "with one axis needs no [mesh]. order = 0, 2, 1, 3 says which rank is at each place of the grid, of which "
+          "the "
+          "last axis of the strategy changes fastest; order = topology makes neighbours of ranks that exchange most.",
       .kind = SectionKind::mesh,
       .aliases = {"parallel", "parallelism", "parallel_dims", "device_mesh", "grid", "topology"},
       .key_aliases = {"tensor_model_parallel_size", "tensor_parallel_size", "tensor_parallel_degree",
@@ -244,6 +246,14 @@ Section cluster_section() {
                         "take the time that they took there.",
                 .optional = true},
                into(&Job::cluster, &ClusterSettings::measured)},
+              {{.name = "ranks_per_machine",
+                .type = integer,
+                .minimum = 1,
+                .help = "How many ranks share a machine, from rank 0 on; by it plan chooses what transport = auto "
+                        "stands for. A run goes by where its ranks are.",
+                .optional = true,
+                .aliases = {"gpus_per_node", "ranks_per_node", "nproc_per_node", "devices_per_host"}},
+               into(&Job::cluster, &ClusterSettings::ranks_per_machine)},
           },
       .of_axis = {bandwidth_spec("Bytes that a rank sends in a second over this axis."),
                   latency_spec("Replaces the latency of [cluster].")},
@@ -337,7 +347,7 @@ const Rules& rules() {
       .exclusive = {{"data", {"text", "tokens", "arrays"}},
                     {"data", {"split", "validation_text", "validation_tokens", "validation_arrays"}},
                     {"cluster", {"flops", "measured"}}},
-      .content = {{"cluster", {"flops", "measured", "memory"}}},
+      .content = {{"cluster", {"flops", "measured", "memory", "ranks_per_machine"}}},
       .need = {{{"job", "time_limit"}, {{"checkpoint", ""}}},
                {{"job", "restarts"}, {{"checkpoint", ""}}},
                {{"cluster", "flops"}, {{"cluster", "memory_bandwidth"}}},

@@ -70,7 +70,9 @@ Section job_section() {
               {{.name = "transport",
                 .type = text,
                 .default_value = SHARDRUN_DEFAULT_TRANSPORT,
-                .help = "The plugin that moves data between ranks; [transport] may name others for some mesh axes.",
+                .help =
+                    "The plugin that moves data between ranks; [transport] may name others for some mesh axes. auto: "
+                    "for each axis what suits where its ranks are, and the device.",
                 .aliases = {"backend", "dist_backend", "distributed_backend", "process_group_backend", "comm_backend",
                             "communication_backend"}},
                into(&Job::transport)},

@@ -204,10 +204,11 @@ Section train_section() {
       {{.name = "remat",
         .type = choice,
         .default_value = "none",
-        .choices = {"none", "layer", "selective"},
+        .choices = {"none", "layer", "selective", "gathers"},
         .help = "What backward computes again, to save its memory until then. none: nothing; layer: everything in a "
                 "layer except its inputs; selective: cheap results only, such as normalisations and activation "
-                "functions. The numbers stay the same.",
+                "functions; gathers: nothing, but ranks gather again what they have gathered of activations, as "
+                "with sequence = true, and keep their parts. The numbers stay the same.",
         .aliases = {"gradient_checkpointing", "activation_checkpointing", "activation_checkpoint",
                     "checkpoint_activations", "recompute", "recompute_granularity", "recompute_activations",
                     "use_recompute", "rematerialization", "ac_mode"},
@@ -263,6 +264,16 @@ Section train_section() {
         .aliases = {"grad_dtype", "gradient_dtype", "reduce_dtype", "grad_reduce_dtype", "gradient_accumulation_dtype"},
         .choice_aliases = {{"fp32", "float32"}, {"f32", "float32"}, {"float", "float32"}, {"bf16", "bfloat16"}}},
        into(&Job::train, &TrainSettings::gradients)});
+  section.settings.push_back(
+      {{.name = "moments",
+        .type = choice,
+        .default_value = "float32",
+        .choices = {"float32", "bfloat16"},
+        .help = "The element type in which the optimizer keeps its means of gradients between steps. It computes in "
+                "float32. bfloat16 needs means that decay by at least 1/256 a step, such as beta2 = 0.95.",
+        .aliases = {"optimizer_dtype", "optim_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "moment_dtype", "mu_dtype"},
+        .choice_aliases = {{"fp32", "float32"}, {"f32", "float32"}, {"float", "float32"}, {"bf16", "bfloat16"}}},
+       into(&Job::train, &TrainSettings::moments)});
   section.settings.push_back({{.name = "eval_every",
                                .type = integer,
                                .default_value = "0",

@@ -19,9 +19,11 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// The ranks as a grid. The coordinate along the last axis changes fastest with the rank.
+/// The ranks as a grid of places. The coordinate along the last axis changes fastest with the place.
 struct Mesh {
   IdVector<AxisId, Axis> axes;
+  std::vector<std::int64_t> order{};   ///< the rank at each place; empty: the place's number
+  std::vector<std::int64_t> places{};  ///< the place of each rank; empty likewise
 
   bool operator==(const Mesh&) const = default;
 
@@ -29,6 +31,8 @@ struct Mesh {
   [[nodiscard]] std::int64_t size(AxisId axis) const { return axes[axis].size; }
   /// The default id if there is none.
   [[nodiscard]] AxisId find(std::string_view name) const noexcept;
+  /// REQUIRES: a permutation of the ranks, or empty.
+  void set_order(std::vector<std::int64_t> rank_at_place);
 };
 
 /// A rank's place: one number an axis.

@@ -74,7 +74,7 @@ void JsonlWriter::write(std::span<const JsonField> fields) {
 }
 
 void JsonlWriter::write(const StepRecord& record) {
-  std::array<JsonField, 10> fields;
+  std::array<JsonField, 13> fields;
   std::size_t count = 0;
   fields[count++] = {"step", record.step};
   fields[count++] = {"loss", record.loss};
@@ -88,6 +88,13 @@ void JsonlWriter::write(const StepRecord& record) {
   fields[count++] = {"comm_s", record.comm_s};
   fields[count++] = {"comm_exposed_s", record.comm_exposed_s};
   fields[count++] = {"comm_hidden_s", record.comm_hidden_s};
+  fields[count++] = {"bandwidth", record.bandwidth};
+  if (record.flops_per_s) {
+    fields[count++] = {"flops_per_s", *record.flops_per_s};
+  }
+  if (record.utilisation) {
+    fields[count++] = {"utilisation", *record.utilisation};
+  }
   write(std::span(fields).first(count));
 }
 

@@ -29,6 +29,9 @@ struct StepRecord {
   double comm_s = 0;  ///< the sum of the next two
   double comm_exposed_s = 0;
   double comm_hidden_s = 0;
+  double bandwidth = 0;               ///< bytes that the rank sent in a second of comm_s
+  std::optional<double> flops_per_s;  ///< of the rank; absent if unknown
+  std::optional<double> utilisation;  ///< flops_per_s over [cluster] flops; absent without these
 };
 
 /// Appends records to a file, one JSON object a line. Each line is one write: a reader never sees a part of one, and

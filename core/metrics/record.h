@@ -10,6 +10,7 @@
 #include "core/base/stop.h"
 #include "core/metrics/jsonl.h"
 #include "core/metrics/log.h"
+#include "core/metrics/rates.h"
 #include "core/metrics/run_folder.h"
 #include "core/metrics/summary.h"
 #include "core/screen/progress.h"
@@ -31,6 +32,8 @@ class Display {
   /// Sets the current activity, as screen::Progress::now_at.
   virtual void now_at(std::string_view what, std::int64_t done, std::int64_t total) = 0;
   void now_at(std::string_view what) { now_at(what, 0, 0); }
+  /// Reports what this rank did in some steps. Every rank reports the same steps.
+  virtual void rates(const RankRates& rates) = 0;
   /// Prints a line above the progress line.
   virtual void line(std::string_view text) = 0;
   /// Keeps the progress line on the screen.

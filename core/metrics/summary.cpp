@@ -29,7 +29,8 @@ object json_of(const RankSummary& rank) {
       by_collective[collective] = bytes;
     }
   }
-  object json{{"device", rank.device},
+  object json{{"host", rank.host},
+              {"device", rank.device},
               {"planned_bytes", rank.planned_bytes},
               {"peak_bytes", rank.peak_bytes},
               {"private_bytes", rank.private_bytes},
@@ -162,7 +163,9 @@ RankSummary rank_of(const object& json) {
   const object& categories = json.at("categories").as_object();
   const auto bytes = [](const object& from, const char* name) { return from.at(name).to_number<std::uint64_t>(); };
   const value* const device = json.if_contains("device");  // older versions wrote none
-  RankSummary rank{.device = device == nullptr ? "" : std::string(device->as_string()),
+  const value* const host = json.if_contains("host");      // likewise
+  RankSummary rank{.host = host == nullptr ? "" : std::string(host->as_string()),
+                   .device = device == nullptr ? "" : std::string(device->as_string()),
                    .planned_bytes = bytes(json, "planned_bytes"),
                    .peak_bytes = bytes(json, "peak_bytes"),
                    .private_bytes = bytes(json, "private_bytes"),

@@ -21,6 +21,7 @@ struct MemoryCategories {
 };
 
 struct RankSummary {
+  std::string host;    ///< the name of its machine
   std::string device;  ///< "cuda:0 (NVIDIA H200, compute capability 9.0)"
   std::uint64_t planned_bytes = 0;
   std::uint64_t peak_bytes = 0;           ///< measured, not planned

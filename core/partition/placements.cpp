@@ -233,6 +233,7 @@ Placements place(const graph::Graph& graph, const plan::Plan& plan) {
   for (const plan::MeshAxis& axis : plan.mesh) {
     placements.mesh.axes.push_back({axis.name, axis.size});
   }
+  placements.mesh.set_order(plan.order);
   const std::string& pipe = plan.pipeline.mesh_axis;
   placements.stages = !pipe.empty() && placements.mesh.size(placements.mesh.find(pipe)) > 1;
   for (const plan::AxisPlacement& axis : plan.axes) {

@@ -12,7 +12,8 @@ using graph::Phase;
 using graph::ValueId;
 using mesh::Placement;
 
-SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& placements) : placements_(placements) {
+SplitBuilder::SplitBuilder(const graph::Function& function, const Placements& placements)
+    : placements_(placements), gathers_again_(function.gathers_again) {
   out_.name = function.name;
   out_.role = function.role;
   out_.rows = function.rows;
@@ -50,7 +51,8 @@ void SplitBuilder::add_node(Node node, std::optional<Transition> transition) {
 
 ValueId SplitBuilder::reshard(ValueId from, Placement to) {
   to.varying = placement(from).varying;
-  const auto known = resharded_.find({from, to});
+  const bool again = gathers_again(from, to);
+  const auto known = resharded_.find({from, to, again});
   if (known != resharded_.end()) {
     return known->second;
   }
@@ -63,8 +65,18 @@ ValueId SplitBuilder::reshard(ValueId from, Placement to) {
                 fmt::format("function {}: {} cannot go from {} to {}", out_.name, out_.values[from].name,
                             to_string(placement(from), placements_.mesh), to_string(to, placements_.mesh)));
   }
-  resharded_.emplace(std::pair{from, to}, at);
+  resharded_.emplace(std::tuple{from, to, again}, at);
   return at;
+}
+
+bool SplitBuilder::gathers_again(ValueId from, const Placement& to) const {
+  const graph::NodeId producer = out_.values[from].producer;
+  if (!gathers_again_ || phase_ == Phase::forward || !producer.exists() ||
+      out_.nodes[producer].phase != Phase::forward) {
+    return false;
+  }
+  const std::optional<Transition> first = next_transition(placement(from), to);
+  return first && first->kind == Transition::Kind::all_gather;
 }
 
 ValueId SplitBuilder::gather(ValueId state, const Gather& gather, const Placement& use) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "core/graph/graph.h"
@@ -33,7 +34,7 @@ class SplitBuilder {
   void add_node(graph::Node node, std::optional<Transition> transition);
 
   /// Returns the value in another placement; it varies over the same axes. Reuses an earlier reshard of the same value
-  /// to the same placement.
+  /// to the same placement; in backward one of forward only if the function does not gather again.
   graph::ValueId reshard(graph::ValueId from, mesh::Placement to);
 
   /// Returns a state's value, gathered for the current stretch. A stretch is a run of nodes of one layer in one
@@ -49,6 +50,8 @@ class SplitBuilder {
 
   graph::ValueId add_transition(graph::ValueId from, const Transition& step);
   [[nodiscard]] graph::Phase phase_of(graph::ValueId from) const;
+  /// Whether a node of backward gathers, for itself and others of backward, a result of forward.
+  [[nodiscard]] bool gathers_again(graph::ValueId from, const mesh::Placement& to) const;
 
   const Placements& placements_;
   SplitFunction out_;
@@ -57,7 +60,9 @@ class SplitBuilder {
   std::int32_t stretch_ = 0;
   /// The current stretch: whether it is backward, and its layer.
   std::pair<bool, std::int32_t> stretch_of_ = {false, -1};
-  std::map<std::pair<graph::ValueId, mesh::Placement>, graph::ValueId> resharded_;
+  bool gathers_again_ = false;
+  /// By value, placement, and whether backward gathers again.
+  std::map<std::tuple<graph::ValueId, mesh::Placement, bool>, graph::ValueId> resharded_;
   std::map<graph::ValueId, Gathered> gathered_;  ///< by the state's value
   /// Number of each gather, by unit and stretch.
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> gathers_;

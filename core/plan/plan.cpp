@@ -1,6 +1,7 @@
 #include "core/plan/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -60,6 +61,9 @@ std::string to_string(const Plan& plan) {
   std::string text = fmt::format("strategy {}: {} ranks\n", plan.strategy, plan.ranks());
   for (const MeshAxis& axis : plan.mesh) {
     text += fmt::format("mesh axis {} {}\n", axis.name, axis.size);
+  }
+  if (!plan.order.empty()) {
+    text += fmt::format("order {}\n", fmt::join(plan.order, " "));
   }
   for (const AxisPlacement& axis : plan.axes) {
     text += fmt::format("axis {} -> {}\n", axis.axis, join(axis.mesh_axes));

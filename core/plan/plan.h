@@ -108,6 +108,8 @@ struct Plan {
   std::vector<Hook> hooks{};  ///< at most one of each kind
   std::vector<VaryingTensor> varying{};
   std::vector<std::string> notices{};  ///< for a person
+  /// The job's, not the strategy's: the rank at each place of the mesh; empty: the place's number.
+  std::vector<std::int64_t> order{};
 
   bool operator==(const Plan&) const = default;
 

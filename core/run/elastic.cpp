@@ -38,6 +38,7 @@ job::Job with_fitting_ranks(const job::Job& job, std::int64_t most) {
   for (std::int64_t ranks = std::max(least, std::min(most, compile::ranks_of_machine(job))); ranks >= least; --ranks) {
     try {
       job::Job other = ranks == job.ranks ? job : with_ranks(job, ranks);
+      other.machine_ranks = ranks;
       static_cast<void>(require_runnable(other, compile::compile(other), ranks, ranks));
       return other;
     } catch (const Error& error) {

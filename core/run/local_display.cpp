@@ -10,6 +10,7 @@ namespace shardrun::run {
 
 LocalDisplay::LocalDisplay(const job::Job& job, const RunSettings& settings)
     : settings_(settings),
+      rank_flops_(job.cluster.flops),
       screen_(settings.progress.write),
       progress_(screen::through(screen_, settings.progress), checkpoint::last_step(job),
                 job.task == job::Task::train ? job.train.log_every : 0, train::rate_unit(job)),
@@ -39,6 +40,10 @@ void LocalDisplay::now_at(std::string_view what, std::int64_t done, std::int64_t
 void LocalDisplay::hand_over() {
   progress_.leave();
   static_cast<void>(screen_.finish());
+}
+
+void LocalDisplay::rates(const metrics::RankRates& rates) {
+  progress_.print(metrics::rates_line({rates}, rank_flops_));
 }
 
 void LocalDisplay::finish() {

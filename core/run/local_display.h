@@ -31,12 +31,14 @@ class LocalDisplay final : public metrics::Display {
   void update(const screen::ProgressUpdate& update) override { progress_.update(update); }
   void now_at(std::string_view what, std::int64_t done, std::int64_t total) override;
   void line(std::string_view text) override { progress_.print(text); }
+  void rates(const metrics::RankRates& rates) override;
   void finish() override;
   void result(std::string_view text) override;
   void results_are(Results) override {}
 
  private:
   const RunSettings& settings_;
+  const double rank_flops_;  ///< [cluster] flops
   std::atomic<bool> is_at_steps_ = false;
   screen::Screen screen_;
   screen::Progress progress_;

@@ -21,7 +21,9 @@ void append(std::vector<std::string> lines, std::vector<std::string>& to) {
 }  // namespace
 
 Prepared prepare(const job::Job& job, const Preparing& preparing) {
-  Prepared prepared = {.compiled = compile::compile(job, preparing.rank, preparing.now_at), .notices = {}};
+  job::Job placed = job;
+  placed.machine_ranks = std::max<std::int64_t>(preparing.ranks_here, 1);  // not known: none shares one
+  Prepared prepared = {.compiled = compile::compile(placed, preparing.rank, preparing.now_at), .notices = {}};
   if (preparing.writes) {
     begin_from(open_resumed(job, prepared.notices), prepared.compiled);
   }

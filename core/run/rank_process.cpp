@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/base/philox.h"
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
@@ -92,8 +93,30 @@ namespace {
 /// Cores are shared only by the ranks of this machine, which may be some of the job's.
 job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   job::Job placed = job;
+  placed.machine_ranks = context.is_hosted ? std::max(1, context.local_world_size) : job.ranks;
   placed.threads = context.is_hosted ? compile::threads_of(job, context.local_world_size) : job.threads;
   return placed;
+}
+
+/// `transport = auto` was chosen for machines of as many ranks as this one, one after the other.
+void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint32_t>& machines) {
+  const auto shared = static_cast<std::size_t>(job.machine_ranks);
+  if (job.transport != job::automatic || shared <= 1) {
+    return;
+  }
+  for (std::size_t rank = 0; rank < machines.size(); ++rank) {
+    const std::size_t first = rank - rank % shared;
+    const auto count = static_cast<std::size_t>(std::ranges::count(machines, machines[first]));
+    if (machines[rank] != machines[first] || (count != shared && first + shared <= machines.size())) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [job] transport = auto takes ranks {} to {} for those of one machine, because this "
+                      "one has {}, and rank {} is elsewhere, or its machine has {}: start as many ranks on each "
+                      "machine, neighbours together, or name the transports",
+                      job.where("job", "transport"), first, first + shared - 1, counted(job.machine_ranks, "rank"),
+                      rank, count));
+    }
+  }
 }
 
 /// A rank that was started here gets it with the job. Otherwise the first rank decides, because clocks differ.
@@ -284,6 +307,7 @@ class RankProcess {
       inputs_.on_join();
     }
     placed_.emplace(placed_here(job_, rank_->context()));
+    require_machines_as_chosen(*placed_, rank_->context().machines);
     placed_->output = output_of_all(job_, *rank_, inputs_.output);
     folder_.emplace(open_folder(*placed_, *rank_, inputs_.folder));
     placed_->output = folder_->root();

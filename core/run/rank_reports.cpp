@@ -24,6 +24,7 @@ constexpr const char* finish_message = "finish";
 constexpr const char* activity_message = "activity";
 constexpr const char* result_message = "result";
 constexpr const char* saved_message = "saved";
+constexpr const char* rates_message = "rates";
 
 std::string to_text(const screen::ProgressUpdate& update) {
   const double none = std::nan("");
@@ -61,6 +62,7 @@ class RemoteDisplay final : public metrics::Display {
     link_.message(activity_message, fmt::format("{} {} {}", done, total, what));
   }
   void line(std::string_view text) override { link_.message(line_message, text); }
+  void rates(const metrics::RankRates& rates) override { link_.message(rates_message, to_text(rates)); }
   void finish() override { link_.message(finish_message, ""); }
   void results_are(Results results) override {
     link_.message(saved_message, std::to_string(static_cast<int>(results)));
@@ -131,6 +133,8 @@ void RankReports::take(const launch::RankMessage& message) {
   } else if (message.kind == saved_message) {
     saved_ =
         message.bytes == std::to_string(static_cast<int>(Results::saved)) ? Results::saved : Results::being_written;
+  } else if (message.kind == rates_message) {
+    show_rates(message.rank, metrics::rates_of(message.bytes));
   } else if (message.kind == result_message) {
     results_ += message.bytes;
   } else if (message.kind == summary_message) {
@@ -162,6 +166,20 @@ void RankReports::show_activity(std::string_view text) {
     has_begun_ = true;
   }
   progress_.now_at(text, numbers[0], numbers[1]);
+}
+
+void RankReports::show_rates(int rank, const metrics::RankRates& rates) {
+  std::map<int, metrics::RankRates>& of_step = rates_[rates.step];
+  of_step[rank] = rates;
+  if (of_step.size() < static_cast<std::size_t>(job_.ranks)) {
+    return;
+  }
+  std::vector<metrics::RankRates> all;
+  for (const auto& [each, its_rates] : of_step) {
+    all.push_back(its_rates);
+  }
+  progress_.print(metrics::rates_line(all, job_.cluster.flops));
+  rates_.erase(rates.step);
 }
 
 void RankReports::note(const screen::ProgressUpdate& update) {

@@ -59,6 +59,8 @@ class RankReports {
   /// Writes to a rank's log. If that fails, the person is told.
   void log(std::size_t rank, std::string_view line);
   void show_activity(std::string_view text);
+  /// Shows those of a step once all ranks have reported theirs.
+  void show_rates(int rank, const metrics::RankRates& rates);
   /// Fills in what the first rank would have reported at its end.
   void fill(metrics::Summary& summary) const;
 
@@ -74,7 +76,8 @@ class RankReports {
   std::int64_t unshown_ = 0;  ///< lines of ranks since the last one shown
   std::vector<std::unique_ptr<metrics::Log>> logs_;
   std::map<int, metrics::Summary> summaries_;  ///< the last from each rank: first the planned values, then the results
-  screen::ProgressUpdate last_;                ///< with the latest validation loss
+  std::map<std::int64_t, std::map<int, metrics::RankRates>> rates_;  ///< by step and rank
+  screen::ProgressUpdate last_;                                      ///< with the latest validation loss
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 

@@ -155,7 +155,7 @@ std::vector<std::string> notices_of(const job::Job& job, const compile::Compiled
   if (idle) {
     notices.push_back(to_string(*idle));
   }
-  for (const forecast::RanksWithout& without : forecast::ranks_without(compiled, idle)) {
+  for (const forecast::RanksWithout& without : forecast::ranks_without(compiled, forecast, idle)) {
     notices.push_back(to_string(without));
   }
   if (job.cluster.memory > 0) {  // what the units of this machine have was required

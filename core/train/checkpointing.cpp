@@ -1,6 +1,7 @@
 #include "core/train/checkpointing.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -74,7 +75,7 @@ std::string mesh_text(const mesh::Mesh& mesh) {
   for (const mesh::Axis& axis : mesh.axes) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
   }
-  return text;
+  return mesh.order.empty() ? text : fmt::format("{}, order {}", text, fmt::join(mesh.order, " "));
 }
 
 }  // namespace

@@ -154,7 +154,15 @@ class IterateTask : private RankTask {
   }
 
   void record_step(const runtime::Executor& executor, std::int64_t step, const StepMeasure& measured) {
-    record_.write(std::vector<metrics::JsonField>{{"step", step + 1}, {"step_s", measured.duration}});
+    const metrics::RankRates rates = rates_of(step, measured);
+    std::vector<metrics::JsonField> fields = {{"step", step + 1},
+                                              {"step_s", measured.duration},
+                                              {"bandwidth", rates.bandwidth()},
+                                              {"flops_per_s", rates.flops_per_s()}};
+    if (const std::optional<double> share = utilisation(rates)) {
+      fields.push_back({"utilisation", *share});
+    }
+    record_.write(fields);
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;
     if (saves(step)) {

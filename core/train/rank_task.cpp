@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/base/human.h"
 #include "core/device/apart.h"
@@ -25,6 +26,20 @@ std::string profile_table(const std::vector<runtime::OpTime>& times) {
       text += fmt::format("{:<10} {:<28} {:>9} {:>10.3f} {:>6.1f}% {:>9.1f}\n", time.function, time.op, time.calls,
                           time.seconds, 100 * time.seconds / std::max(total, 1e-12),
                           static_cast<double>(time.flops) / std::max(time.seconds, 1e-12) / 1e9);
+    }
+  }
+  return text;
+}
+
+/// " over NAME along data, NAME along model": what a job's `transport = auto` stands for.
+std::string transports_text(const job::Job& job, const compile::Compiled& compiled) {
+  const runtime::TransportSet& set = compiled.transports;
+  const IdVector<mesh::AxisId, mesh::Axis>& axes = compiled.partition.placements.mesh.axes;
+  std::string text;
+  for (const mesh::AxisId axis : job.transport == job::automatic ? axes.ids() : IdRange<mesh::AxisId>({}, {})) {
+    if (axes[axis].size > 1) {
+      text += fmt::format("{} {} along {}", text.empty() ? " over" : ",",
+                          set.transports[set.of_axis[axis]].manifest().name, axes[axis].name);
     }
   }
   return text;
@@ -58,6 +73,13 @@ RankTask::RankTask(const job::Job& job, compile::Compiled& compiled, const StepS
   record_.summary.loss = first_.loss;
   record_.summary.val_loss = first_.val_loss;
   last_step_ = compiled.saved_state.steps + job::steps_of(job);
+  if (compiled.engine == nullptr) {  // an engine's own computing is not known
+    for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
+      for (const partition::Instruction& at : compiled.programs.programs[program].instructions) {
+        flops_ += static_cast<double>(at.flops);
+      }
+    }
+  }
   if (job.trace == job::Trace::steps) {
     tracer_.emplace(job, compiled);
   }
@@ -84,16 +106,17 @@ void RankTask::prepare(runtime::Executor& executor) {
   }
   if (executor.device().has_units()) {
     std::string transports;
-    for (const job::Chosen& each : job_.transports) {
-      transports += (transports.empty() ? "; transport " : " and ") + each.name;
+    for (const plugins::Transport& each : compiled_.transports.transports) {
+      transports += (transports.empty() ? "; transport " : " and ") + each.manifest().name;
     }
     record_.say(fmt::format("device {}: products by {}{}", record_.summary.ranks[0].device,
                             executor.device().facts().bf16_products, transports));
   }
   const std::string ranks = compiled_.partition.placements.mesh.ranks() == 1
                                 ? ""
-                                : fmt::format("{} ranks{}, each: ", compiled_.partition.placements.mesh.ranks(),
-                                              compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name);
+                                : fmt::format("{} ranks{}{}, each: ", compiled_.partition.placements.mesh.ranks(),
+                                              compiled_.engine != nullptr ? "" : " by strategy " + job_.strategy.name,
+                                              transports_text(job_, compiled_));
   if (compiled_.engine != nullptr) {
     return record_.say(fmt::format("engine {}: {}, {}arena {} beside what the engine allocates", job_.engine.name,
                                    counted(record_.summary.parameters, "parameter"), ranks,
@@ -164,6 +187,35 @@ void RankTask::resume(const runtime::Executor& executor) {
     now_at("loading the checkpoint", 0, "loading the checkpoint");
     load_resumed(job_, compiled_, executor, settings_.link);
   }
+}
+
+metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& measured) {
+  metrics::RankRates rates{.step = step + 1,
+                           .seconds = measured.duration,
+                           .communicating = measured.exposed + measured.hidden,
+                           .waiting = measured.exposed,
+                           .flops = flops_};
+  for (const auto& [axis, collectives] : measured.sent) {
+    for (const auto& [collective, bytes] : collectives) {
+      rates.bytes += static_cast<double>(bytes);
+    }
+  }
+  if (settings_.profile) {
+    constexpr std::int64_t usual_lines = 10;
+    const std::int64_t every = job_.task == job::Task::train && job_.train.log_every > 0
+                                   ? job_.train.log_every
+                                   : std::max<std::int64_t>(1, job::steps_of(job_) / usual_lines);
+    since_shown_.add(rates);
+    if (rates.step % every == 0 || rates.step == last_step_) {
+      settings_.display.rates(std::exchange(since_shown_, {}));
+    }
+  }
+  return rates;
+}
+
+std::optional<double> RankTask::utilisation(const metrics::RankRates& rates) const {
+  return rates.flops > 0 && job_.cluster.flops > 0 ? std::optional(rates.flops_per_s() / job_.cluster.flops)
+                                                   : std::nullopt;
 }
 
 Wish RankTask::agreed(int steps_to_come) { return settings_.link.agree_on_stop(own_due(steps_to_come).wish()); }

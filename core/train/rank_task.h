@@ -64,6 +64,11 @@ class RankTask {
   /// Gives the states the values of the checkpoint that the run goes on from, if any.
   void resume(const runtime::Executor& executor);
 
+  /// What this rank did in a step, counted from 0. With --profile all ranks show it now and then.
+  metrics::RankRates rates_of(std::int64_t step, const StepMeasure& measured);
+  /// flops_per_s over [cluster] flops; nothing if either is unknown.
+  [[nodiscard]] std::optional<double> utilisation(const metrics::RankRates& rates) const;
+
   /// The signal that asked to stop, on every rank at the same step; 0: none.
   [[nodiscard]] int stopped() { return agreed().signal; }
   /// Called after the step with this number, counted from 0: saves a checkpoint if one is due. `heard`: the signal that
@@ -134,6 +139,8 @@ class RankTask {
 
   runtime::Executor* executor_ = nullptr;  ///< since prepare()
   std::deque<UnderWay> under_way_;
+  double flops_ = 0;                ///< of this rank in a step; 0: unknown
+  metrics::RankRates since_shown_;  ///< of the steps since rates were shown
   std::optional<Tracer> tracer_;
   std::optional<Replicas> replicas_;            ///< with several ranks
   std::optional<Checkpointing> checkpointing_;  ///< with [checkpoint]

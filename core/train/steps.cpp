@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/train/rank_task.h"
 
 namespace shardrun::train {
@@ -13,7 +14,8 @@ metrics::Summary planned_summary(const compile::Compiled& compiled) {
   summary.data_bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes();
   const partition::MemoryUse& memory = compiled.programs.memory;
   const std::string unit = compiled.device->has_units() ? compiled.device->facts().unit : "";
-  summary.ranks = {{.device = fmt::format("{}{}{}", compiled.device->name(), unit.empty() ? "" : ":", unit),
+  summary.ranks = {{.host = host_name(),
+                    .device = fmt::format("{}{}{}", compiled.device->name(), unit.empty() ? "" : ":", unit),
                     .planned_bytes = memory.peak,
                     .categories = {memory.parameters, memory.gradients, memory.optimizer, memory.activations,
                                    memory.communication, memory.scratch}}};

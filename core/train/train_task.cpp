@@ -136,6 +136,7 @@ class TrainTask : private RankTask {
                    const StepMeasure& measured) {
     const double tokens = static_cast<double>(job_.data.batch * compiled_.dataset->tokens_per_sample());
     const double rate = tokens / measured.duration;
+    const metrics::RankRates rates = rates_of(step, measured);
     record_.write({.step = step + 1,
                    .loss = result.loss,
                    .val_loss = validation,
@@ -145,7 +146,10 @@ class TrainTask : private RankTask {
                    .step_s = measured.duration,
                    .comm_s = measured.exposed + measured.hidden,
                    .comm_exposed_s = measured.exposed,
-                   .comm_hidden_s = measured.hidden});
+                   .comm_hidden_s = measured.hidden,
+                   .bandwidth = rates.bandwidth(),
+                   .flops_per_s = rates.flops > 0 ? std::optional(rates.flops_per_s()) : std::nullopt,
+                   .utilisation = utilisation(rates)});
     // From here on the step counts. An earlier failure, in the validation too, leaves the step before as the last.
     record_.count_step(measured.duration);
     record_.summary.ranks[0].sent_bytes = measured.sent;

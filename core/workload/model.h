@@ -42,7 +42,8 @@ struct Model {
   std::string name;
   std::string help;
   std::vector<OptionSpec> options;
-  bool takes_data = true;  ///< whether it can take data; then training needs some
+  bool takes_data = true;     ///< whether it can take data; then training needs some
+  bool takes_tokens = false;  ///< whether it can be trained on tokens; it then has the option `context`
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;

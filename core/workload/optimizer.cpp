@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
 namespace shardrun::workload {
 namespace {
@@ -14,10 +15,12 @@ using graph::StateKind;
 using graph::StateWrite;
 using graph::ValueId;
 
-StateId moment(Graph& graph, StateId parameter, const char* what) {
+StateId moment(Graph& graph, StateId parameter, const char* what, graph::DType dtype) {
   const graph::State& owner = graph.states[parameter];
+  graph::TensorType type = owner.type;
+  type.dtype = dtype;
   return graph.add_state({.name = fmt::format("{}/{}", what, owner.name),
-                          .type = owner.type,
+                          .type = std::move(type),
                           .kind = StateKind::optimizer,
                           .layer = owner.layer,
                           .of_parameter = parameter});
@@ -41,13 +44,13 @@ void add_step(FunctionBuilder& builder, const OptimizerSettings& optimizer, Stat
   std::vector<StateId> states = {parameter};
   graph::Attributes attributes;
   if (optimizer.kind == OptimizerSettings::Kind::adamw) {
-    states.push_back(moment(graph, parameter, "first_moment"));
-    states.push_back(moment(graph, parameter, "second_moment"));
+    states.push_back(moment(graph, parameter, "first_moment", optimizer.moments));
+    states.push_back(moment(graph, parameter, "second_moment", optimizer.moments));
     attributes = {
         {"beta1", optimizer.beta1}, {"beta2", optimizer.beta2}, {"epsilon", optimizer.epsilon}, {"decay", decay}};
   } else {
     if (optimizer.momentum > 0) {
-      states.push_back(moment(graph, parameter, "velocity"));
+      states.push_back(moment(graph, parameter, "velocity", optimizer.moments));
     }
     attributes = {{"momentum", optimizer.momentum}, {"decay", decay}};
   }

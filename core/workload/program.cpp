@@ -184,15 +184,6 @@ std::string untrained_notice(const Graph& graph) {
              : fmt::format("parameters without a gradient keep their first values: {}", fmt::join(untrained, ", "));
 }
 
-std::int64_t losses_per_sample(const Graph& graph) {
-  const auto micro =
-      std::ranges::find_if(graph.functions, [](const auto& each) { return each.role == graph::Role::repeated; });
-  const StateId loss = graph.find_state("loss");
-  const auto write = std::ranges::find(micro->writes, loss, &StateWrite::state);
-  const graph::Node& sum = micro->nodes[micro->values[write->value].producer];
-  return graph::element_count(micro->values[sum.inputs.front()].type) / micro->rows;
-}
-
 Graph build_prediction(const Model& model, const ModelSettings& model_settings) {
   if (!model.predict) {
     refuse(model_settings, "model", "name",

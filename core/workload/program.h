@@ -18,9 +18,10 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double momentum = 0;      ///< of sgd
-  double weight_decay = 0;  ///< for matrices and embeddings
-  double clip = 0;          ///< largest global norm; 0: not clipped
+  double momentum = 0;                       ///< of sgd
+  double weight_decay = 0;                   ///< for matrices and embeddings
+  double clip = 0;                           ///< largest global norm; 0: not clipped
+  graph::DType moments = graph::DType::f32;  ///< type in which moments and velocities are kept
 };
 
 struct TrainingSettings {
@@ -64,9 +65,6 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// A line that names the parameters without a gradient, which keep their first values. Empty if there are none, and for
 /// a graph that is not trained.
 [[nodiscard]] std::string untrained_notice(const graph::Graph& graph);
-
-/// Losses that each sample has in a graph of build_training.
-[[nodiscard]] std::int64_t losses_per_sample(const graph::Graph& graph);
 
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);

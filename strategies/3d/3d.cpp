@@ -55,10 +55,17 @@ class ThreeD {
     check_pipeline_options(job);
     if (sizes.at("pipe") > 1 || job.options.contents("schedule")) {
       place_pipeline(job, graph, "pipe", sizes.at("pipe"), plan);
-    } else if (job.options.text("schedule") != "1f1b" && !has_mesh_axis(job, "pipe")) {
-      // With pipe = 1 any schedule is allowed, so that one job file works for meshes of all sizes.
-      throw InvalidJob("schedule = " + job.options.text("schedule") +
-                       " has no effect without stages, of which [mesh] pipe is the number: leave it out, or write one");
+    } else if (has_mesh_axis(job, "pipe")) {
+      // Any schedule is allowed, so that one job file works for meshes of all sizes.
+      static_cast<void>(wanted_chunks(job, graph, 1, 1));
+    } else {
+      for (const auto& [option, usual] : {std::pair("schedule", "1f1b"), std::pair("layers", "")}) {
+        if (job.options.text(option) != usual) {
+          throw InvalidJob(
+              std::string(option) + " = " + job.options.text(option) +
+              " has no effect without stages, of which [mesh] pipe is the number: leave it out, or write one");
+        }
+      }
     }
   }
 

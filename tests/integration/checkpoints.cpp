@@ -69,7 +69,8 @@ TEST_CASE("a run that went on has the bits of one that was not interrupted", "[p
   const std::vector<Settings> kinds = {
       {"job.strategy=single"},
       {"job.strategy=dp", "job.ranks=2", "job.transport=shm"},
-      {"job.strategy=zero2", "job.ranks=2", "job.transport=tcp", "train.precision=mixed"},
+      {"job.strategy=zero2", "job.ranks=2", "job.transport=tcp", "train.precision=mixed", "train.moments=bfloat16",
+       "train.beta2=0.95"},
       {"job.strategy=pp", "job.ranks=2", "train.optimizer=sgd", "train.momentum=0.9", "checkpoint.async=false"},
   };
   for (const Settings& kind : kinds) {
@@ -104,7 +105,7 @@ TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[progra
       {"job.strategy=dp", "job.ranks=2"},
       {"job.strategy=tp", "job.ranks=2"},
       {"job.strategy=pp", "job.ranks=2"},
-      {"job.strategy=zero1", "job.ranks=2"},
+      {"job.strategy=zero1", "job.ranks=2", "train.moments=bfloat16", "train.beta2=0.95"},
       {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"},
       {"job.strategy=zero3", "job.ranks=4"},
       {"job.strategy=3d", "mesh.data=2", "mesh.model=2", "mesh.pipe=2", "job.ranks=8", "strategy.zero=1"},
@@ -136,6 +137,38 @@ TEST_CASE("a run resumes in any layout from a checkpoint of any other", "[progra
       check(loss_as(layouts[to]), layouts[to]);
     }
   }
+}
+
+TEST_CASE("orders of ranks give the same losses, and a checkpoint moves between them", "[program]") {
+  const JobFolder job;
+  const Settings common = {"job.strategy=3d", "job.ranks=4",   "mesh.data=2",        "mesh.model=2",
+                           "strategy.zero=1", "train.steps=6", "checkpoint.every=4", "train.eval_every=100"};
+  const auto losses = [&](const std::string& output) {
+    std::vector<double> found;
+    for (const json::object& line : read_json_lines(job.path() / output / "metrics.jsonl")) {
+      found.push_back(line.at("loss").to_number<double>());
+    }
+    return found;
+  };
+  const Ended usual = job.run(joined(common, {"job.output=usual"}));
+  INFO(usual.err);
+  REQUIRE(usual.code == 0);
+  const std::vector<double> expected = losses("usual");
+  REQUIRE(expected.size() == 6);
+  for (const std::string order : {"0, 2, 1, 3", "3, 1, 0, 2"}) {
+    INFO(order);
+    std::filesystem::remove_all(job.path() / "other");
+    const Ended other = job.run(joined(common, {"job.output=other", "mesh.order=" + order}));
+    INFO(other.err);
+    REQUIRE(other.code == 0);
+    CHECK(losses("other") == expected);
+    resumed(job, joined(common, {"job.output=moved", "checkpoint.every=0", "mesh.order=1, 0, 3, 2"}),
+            "other/checkpoints/step-000004");
+    CHECK(losses("moved") == std::vector<double>(expected.begin() + 4, expected.end()));
+    std::filesystem::remove_all(job.path() / "moved");
+  }
+  CHECK_THAT(read_file(job.path() / "other/checkpoints/step-000004/manifest.json"),
+             Contains("data 2, model 2, order 3 1 0 2"));
 }
 
 TEST_CASE("a run with another batch size resumes at the first unseen sample", "[program]") {

@@ -301,8 +301,11 @@ TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains a
   const boost::json::object plan =
       plan_of(folder.path(), "llama",
               {corpus, "model.layers=32", "model.heads=32", "model.kv_heads=8", "model.width=4096",
-               "model.head_dim=128", "model.hidden=14336", "model.vocab=128256"});
+               "model.head_dim=128", "model.hidden=14336", "model.vocab=128256", "cluster.flops=1e14",
+               "cluster.memory_bandwidth=1e12", "cluster.bandwidth=1e11"});
   CHECK(plan.at("parameters").to_number<std::int64_t>() == 8030261248);  // of Llama 3 8B
+  const boost::json::object& predicted = plan.at("predicted").as_object();
+  CHECK(predicted.at("tokens_per_s").as_double() == Approx(64 * predicted.at("samples_per_s").as_double()));
 
   const std::vector<std::string> small = {corpus, "job.output=out", "train.steps=10", "model.context=24"};
   std::vector<double> alone;

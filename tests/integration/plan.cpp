@@ -103,9 +103,16 @@ TEST_CASE("plan and run report ranks without heads", "[plan]") {
   const std::vector<std::string> tp = {"job.strategy=tp", "job.ranks=3", "model.heads=2"};
   const json::object plan = job.as_json(tp);
   CHECK_FALSE(plan.contains("idle"));
-  CHECK(plan.at("without") == json::parse(R"([{"axis": "heads", "size": 2, "ranks": [2]}])"));
-  const std::string line = "rank 2 has no heads: a dimension of 2 is split over 3 ranks along model\n";
-  CHECK_THAT(job.plan(tp).out, Contains("\n" + line));
+  json::object without = plan.at("without").as_array().at(0).as_object();
+  const double share = without.at("share").as_double();
+  CHECK(share > 0.1);
+  CHECK(share < 0.9);
+  without.erase("share");
+  CHECK(without == json::parse(R"({"axis": "heads", "size": 2, "ranks": [2]})"));
+  CHECK_THAT(job.plan(tp).out,
+             Contains("\nrank 2 has no heads and is idle where others compute with them, with ") &&
+                 Contains(" % of the busiest rank's FLOPs in forward and backward: a dimension of 2 is split over 3 "
+                          "ranks along model\n"));
   CHECK_THAT(job.plan({"job.strategy=tp", "job.ranks=2", "model.heads=2"}).out, !Contains("has no heads"));
 }
 
@@ -169,6 +176,90 @@ TEST_CASE("plan compares ranks with [cluster] memory, and names settings with wh
                            Contains("it fits with one of these") && Contains("  [train] remat = "));
   const Ended none = job.plan(both(dp, {"cluster.memory=64KiB"}));
   CHECK_THAT(none.out, Contains("nothing that was tried makes it fit") && Contains("tried too, and not enough:\n"));
+}
+
+TEST_CASE("settings with which ranks fit have a predicted time, other meshes among them", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=3d",      "job.ranks=4",         "mesh.data=4",
+                                          "cluster.flops=1e9",    "cluster.memory=64KB", "cluster.memory_bandwidth=1e9",
+                                          "cluster.bandwidth=1e9"};
+  std::size_t meshes = 0;
+  const json::object plan = job.as_json(split);
+  for (const json::value& tried : plan.at("memory").at("tried").as_array()) {
+    std::vector<std::string> settings;
+    for (const json::value& setting : tried.at("settings").as_array()) {
+      settings.push_back(json::value_to<std::string>(setting));
+      CHECK_FALSE(settings.back().starts_with("strategy.schedule"));  // it changes nothing without stages
+    }
+    CHECK(tried.at("most").as_int64() < plan.at("memory").at("most").as_int64());
+    if (settings.front().starts_with("mesh.") && settings.size() == 2) {
+      const std::vector<std::string> given(split.begin(), split.begin() + 2);
+      const std::vector<std::string> rates(split.begin() + 3, split.end());
+      CHECK(job.as_json(both(both(given, settings), rates)).at("predicted").at("step_s") == tried.at("step_s"));
+      ++meshes;
+    }
+  }
+  CHECK(meshes >= 2);
+  CHECK_THAT(job.plan(split).out, Contains("[mesh] data = 2, [mesh] model = 2 ") && Contains(" a step\n"));
+}
+
+TEST_CASE("transport = auto is shared memory within a machine, and the network's transport between machines",
+          "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=3d", "job.ranks=8", "mesh.data=4", "mesh.model=2",
+                                          "job.transport=auto"};
+  const auto chosen = [&](const std::vector<std::string>& how) {
+    const json::object transports = job.as_json(both(split, how)).at("transports").as_object();
+    return json::value_to<std::string>(transports.at("data").at("transport")) + " " +
+           json::value_to<std::string>(transports.at("model").at("transport"));
+  };
+  CHECK(chosen({}) == "shm shm");
+  CHECK(chosen({"cluster.ranks_per_machine=4"}) == "tcp shm");
+  CHECK(chosen({"cluster.ranks_per_machine=3"}) == "tcp tcp");
+  CHECK(chosen({"cluster.ranks_per_machine=4", "transport.model=gloo"}) == "tcp gloo");
+  CHECK(chosen({"cluster.ranks_per_machine=4", "transport.tcp.protect=none"}) == "tcp shm");
+  CHECK_THAT(job.plan(both(split, {"cluster.ranks_per_machine=4"})).out,
+             Contains("mesh axis data: transport tcp\nmesh axis model: transport shm\n"));
+  const Ended refused = job.plan(both(split, {"transport.gloo.trusted=true"}));
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("[transport.gloo] has no effect"));
+}
+
+TEST_CASE("an order of ranks is checked, and order = topology makes neighbours of those that exchange most", "[plan]") {
+  const Bare job;
+  const std::vector<std::string> split = {"job.strategy=named", "job.ranks=6",        "mesh.model=3",
+                                          "mesh.data=2",        "sharding.mlp=model", "sharding.vocab=model"};
+  const auto refused = [&](const std::string& order) {
+    const Ended ended = job.plan(both(split, {"mesh.order=" + order}));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  for (const char* order : {"0, 1, 2, 3, 4", "0, 1, 2, 3, 4, 4", "0, 1, 2, 3, 4, 6", "0, 1, 2, 3, 4, 5, 6"}) {
+    CHECK_THAT(refused(order), Contains("mesh.order: [mesh] order: expected each rank from 0 to 5 once"));
+  }
+  CHECK_THAT(refused("0, 1, x"), Contains("order"));
+  const json::object written = job.as_json(both(split, {"mesh.order=5, 4, 3, 2, 1, 0"}));
+  CHECK(written.at("order") == json::parse("[5, 4, 3, 2, 1, 0]"));
+  CHECK_THAT(job.plan(both(split, {"mesh.order=5, 4, 3, 2, 1, 0"})).out,
+             Contains("(model 3 × data 2, order 5 4 3 2 1 0)"));
+  // Along model ranks exchange activations, along data nothing.
+  CHECK(job.as_json(both(split, {"mesh.order=topology"})).at("order") == json::parse("[0, 3, 1, 4, 2, 5]"));
+  CHECK_FALSE(job.as_json(both(split, {})).contains("order"));
+}
+
+TEST_CASE("bfloat16 moments that would not decay are refused", "[plan]") {
+  const Bare job;
+  const auto refused = [&](const std::vector<std::string>& how) {
+    const Ended ended = job.plan(both({"train.moments=bfloat16"}, how));
+    CHECK(ended.code == 2);
+    return ended.err;
+  };
+  CHECK_THAT(refused({}), Contains("moments = bfloat16 needs beta2 <= 0.996, and it is 0.999: ") &&
+                              Contains("lower beta2, such as to 0.95, or set moments = float32"));
+  CHECK_THAT(refused({"train.beta2=0.95", "train.beta1=0.9999"}), Contains("needs beta1 <= 0.996, and it is 0.9999"));
+  CHECK_THAT(refused({"train.optimizer=sgd", "train.momentum=0.999"}), Contains("needs momentum <= 0.996"));
+  CHECK_THAT(refused({"train.optimizer=sgd"}), Contains("has no effect: optimizer = sgd keeps moments only with"));
+  CHECK(job.plan({"train.moments=bfloat16", "train.beta2=0.95"}).code == 0);
 }
 
 TEST_CASE("rates of [cluster] have no effect beside memory alone", "[plan]") {

@@ -142,6 +142,17 @@ TEST_CASE("in a pipeline only the stages that use a tensor have parts of it", "[
   CHECK_THAT(show(job, "final_norm/gain", how).out, Contains("stage     1 of 2\n"));
 }
 
+TEST_CASE("inputs and outputs are shown where they are read and made", "[program]") {
+  const JobFolder job;
+  const json::object inputs = tensors(job, "inputs", {"job.strategy=dp", "job.ranks=3"}).at(0).as_object();
+  CHECK_THAT(json::value_to<std::string>(inputs.at("kind")), StartsWith("input of micro"));
+  CHECK_THAT(show(job, "inputs", {"job.strategy=dp", "job.ranks=3"}).out, Contains("placement [data | -]"));
+  const std::vector<std::string> pp = {"job.strategy=pp", "job.ranks=2"};
+  CHECK_THAT(show(job, "inputs", pp).out, Contains("stage     0 of 2\n"));
+  CHECK_THAT(show(job, "targets", pp).out, Contains("stage     1 of 2\n"));
+  CHECK_THAT(show(job, "logits", {"train.sample=1"}).out, Contains("output of predict"));
+}
+
 TEST_CASE("an unknown tensor is refused with the nearest name", "[program]") {
   const JobFolder job;
   const auto refused = [&](const std::string& tensor) {
@@ -151,9 +162,10 @@ TEST_CASE("an unknown tensor is refused with the nearest name", "[program]") {
     return ended.err;
   };
   CHECK(refused("layer.0/mlp/up/wieghts") ==
-        "shardrun: show-sharding: the job has no state or cut point 'layer.0/mlp/up/wieghts' (did you mean "
+        "shardrun: show-sharding: the job has no state, cut point, input or output 'layer.0/mlp/up/wieghts' (did you "
+        "mean "
         "'layer.0/mlp/up/weights'?); show-sharding JOB.ini '*' shows all, and a glob some\n");
-  CHECK_THAT(refused("nothing*"), Contains("no state or cut point 'nothing*'"));
+  CHECK_THAT(refused("nothing*"), Contains("no state, cut point, input or output 'nothing*'"));
   const Ended missing = run_program(job.path(), {"show-sharding", "job.ini"});
   CHECK(missing.code == 2);
   CHECK_THAT(missing.err, Contains("expected JOB.ini TENSOR"));

@@ -66,8 +66,9 @@ TEST_CASE("a run leaves metrics, summary, log, sample and weights", "[program]")
 
   const std::vector<json::object> metrics = job.metrics();
   REQUIRE(metrics.size() == 30);
-  const std::set<std::string> fields = {"step",   "loss",   "grad_norm",      "lr",           "tokens_per_s",
-                                        "step_s", "comm_s", "comm_exposed_s", "comm_hidden_s"};
+  const std::set<std::string> fields = {"step",          "loss",      "grad_norm",  "lr",
+                                        "tokens_per_s",  "step_s",    "comm_s",     "comm_exposed_s",
+                                        "comm_hidden_s", "bandwidth", "flops_per_s"};
   for (std::size_t i = 0; i < metrics.size(); ++i) {
     std::set<std::string> expected = fields;
     if ((i + 1) % 10 == 0) {
@@ -431,6 +432,28 @@ TEST_CASE("--profile shows where the time went", "[program]") {
   REQUIRE(ended.code == 0);
   CHECK(ended.out.find("function   op ") != std::string::npos);
   CHECK(ended.out.find("matmul_gradient_weights") != std::string::npos);
+  CHECK(ended.out.find("step 30: rank 0 sends 0 B/s, computes ") != std::string::npos);
+}
+
+TEST_CASE("--profile shows what each rank sends and computes while the run goes on", "[program]") {
+  const JobFolder job;
+  const Ended ended =
+      run_program(job.path(), {"job.ini", "--profile", "--set", "job.ranks=2", "--set", "job.strategy=dp", "--set",
+                               "train.log_every=15", "--set", "cluster.flops=1e9", "--set",
+                               "cluster.memory_bandwidth=1e9", "--set", "cluster.bandwidth=1e9"});
+  INFO(ended.out << ended.err);
+  REQUIRE(ended.code == 0);
+  for (const char* step : {"step 15: rank 0 sends ", "step 30: rank 0 sends "}) {
+    const std::size_t at = ended.out.find(step);
+    REQUIRE(at != std::string::npos);
+    const std::string line = ended.out.substr(at, ended.out.find('\n', at) - at);
+    CHECK(line.find("; rank 1 sends ") != std::string::npos);
+    CHECK(line.find(" of [cluster] flops), waits ") != std::string::npos);
+  }
+  for (const json::object& step : job.metrics()) {
+    CHECK(number(step, "bandwidth") > 0);
+    CHECK(number(step, "utilisation") == Approx(number(step, "flops_per_s") / 1e9));
+  }
 }
 
 TEST_CASE("generate makes text from a run, the same for a seed", "[program]") {

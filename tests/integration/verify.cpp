@@ -128,7 +128,7 @@ TEST_CASE("jobs of real ranks in mixed precision agree with the reference", "[ve
       {"job.strategy=dp", "job.ranks=3", "train.gradients=bfloat16"},
       {"job.strategy=tp", "job.ranks=4", "strategy.sequence=true", "train.gradients=bfloat16"},
       {"job.strategy=tp", "job.ranks=2", "train.remat=layer"},
-      {"job.strategy=zero1", "job.ranks=2"},
+      {"job.strategy=zero1", "job.ranks=2", "train.moments=bfloat16", "train.beta2=0.95"},
       {"job.strategy=zero2", "job.ranks=3", "train.gradients=bfloat16"},
       {"job.strategy=zero3", "job.ranks=4", "train.remat=selective"},
       {"job.strategy=hsdp", "job.ranks=4"},

@@ -121,6 +121,29 @@ TEST_CASE("bench between such ranks stops on all when one is asked to", "[worlds
   CHECK_THAT(text_of(job, 0, "err"), Contains("stopped before everything was measured"));
 }
 
+TEST_CASE("ranks that meet on one machine choose shared memory", "[worlds]") {
+  const JobFolder job;
+  const std::string settings = with_sets("", dp("auto", 2));
+  const Ended ended = run_script(
+      job.path(), exported(loopback_world(2)) + start_rank(0, settings) + start_rank(1, settings) + "wait\n");
+  INFO(text_of(job, 0, "err") << text_of(job, 1, "err"));
+  CHECK(ended.code == 0);
+  CHECK(code_of(job, 0) == 0);
+  CHECK_THAT(text_of(job, 0, "out"), Contains("2 ranks by strategy dp over shm along data"));
+
+  const JobFolder apart;  // a launcher says that two machines have a rank each, and one has both
+  auto world = loopback_world(4);
+  world.insert({{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}});
+  const std::string of_four = with_sets("", dp("auto", 4));
+  std::string script = exported(world);
+  for (int rank = 0; rank < 4; ++rank) {
+    script += start_rank(rank, of_four);
+  }
+  static_cast<void>(run_script(apart.path(), script + "wait\n"));
+  CHECK(code_of(apart, 0) != 0);
+  CHECK_THAT(text_of(apart, 0, "err"), Contains("transport = auto takes ranks 0 to 1 for those of one machine"));
+}
+
 TEST_CASE("a rank whose data differs under the same name ends the job before it begins", "[worlds]") {
   const JobFolder job;
   const std::string settings = with_sets("", dp("tcp", 2, {"data.text=/proc/self/fd/9"}));
@@ -221,11 +244,14 @@ TEST_CASE("ranks on two hosts train together over tcp, and over gloo where their
   run(over_tcp, dp("tcp", 2));
   const JobFolder over_gloo;
   run(over_gloo, dp("gloo", 2, {"transport.gloo.trusted=true"}));
+  const JobFolder over_chosen;
+  run(over_chosen, dp("auto", 2));
   const JobFolder refused;
   run(refused, dp("gloo", 2));
 
   static_cast<void>(std::system(remove.c_str()));
-  for (const JobFolder* const job : {&over_tcp, &over_gloo}) {
+  CHECK_THAT(text_of(over_chosen, 0, "out"), Contains("2 ranks by strategy dp over tcp along data"));
+  for (const JobFolder* const job : {&over_tcp, &over_gloo, &over_chosen}) {
     INFO(text_of(*job, 0, "err") << text_of(*job, 1, "err"));
     CHECK(code_of(*job, 0) == 0);
     CHECK(code_of(*job, 1) == 0);

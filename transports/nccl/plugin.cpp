@@ -90,7 +90,9 @@ class NcclTransport {
   }
 
   sdk::Props props() const {
-    return {.memory_kinds = std::uint32_t{1} << SR_MEMORY_CUDA, .queue_kinds = std::uint32_t{1} << SR_QUEUE_CUDA};
+    return {.flags = SR_TRANSPORT_AUTOMATIC,
+            .memory_kinds = std::uint32_t{1} << SR_MEMORY_CUDA,
+            .queue_kinds = std::uint32_t{1} << SR_QUEUE_CUDA};
   }
 
   std::optional<sdk::OpInfo> query(const sdk::OpSpec& op, std::uint32_t group_size) const {

@@ -13,7 +13,7 @@ using namespace shardrun::sdk;
 /// /proc. It has no names, so a process that dies leaves nothing behind.
 class SharedMemory {
  public:
-  static Props props() { return {.flags = SR_TRANSPORT_SAME_HOST}; }
+  static Props props() { return {.flags = SR_TRANSPORT_SAME_HOST | SR_TRANSPORT_AUTOMATIC}; }
 
   static std::optional<OpInfo> query(const OpSpec& op, std::uint32_t) {
     const OpcodeTraits& traits = *find_opcode(op.opcode);

@@ -20,6 +20,7 @@ namespace shardrun::tcp_transport {
 class Mesh {
  public:
   [[nodiscard]] static std::vector<sdk::Option> options();
+  [[nodiscard]] static sdk::Props props() { return {.flags = SR_TRANSPORT_AUTOMATIC}; }
 
   /// Connects the members. A listener on this machine's address is open meanwhile. Groups with the same id and members
   /// differ in `config.job`. Throws TransportError.

@@ -6,7 +6,7 @@
 namespace shardrun::graph {
 namespace {
 
-/// The states, then the gradient, then the scale.
+/// The states, then the gradient, then the scale. Each state keeps its type.
 ShardingRule update_rule(const Operands& inputs, std::size_t states) {
   const std::string dimensions = fmt::format("a*{}", rank(inputs, 0));
   std::string text = dimensions;
@@ -16,7 +16,11 @@ ShardingRule update_rule(const Operands& inputs, std::size_t states) {
     results += "," + dimensions;
   }
   const char* const scale = inputs.size() > states + 1 ? ",." : "";
-  return parse_rule(fmt::format("{},{}{} -> {}", text, dimensions, scale, results));
+  ShardingRule rule = parse_rule(fmt::format("{},{}{} -> {}", text, dimensions, scale, results));
+  for (std::size_t i = 0; i < states; ++i) {
+    rule.dtypes.emplace_back(inputs[i].dtype);
+  }
+  return rule;
 }
 
 ShardingRule adamw_rule(const Attributes&, const Operands& inputs) { return update_rule(inputs, 3); }

@@ -203,7 +203,7 @@ class Generator {
       what("train.warmup", std::to_string(random_.number(0, steps)));
     }
     if (random_.chance(35)) {
-      how("train.remat", random_.one_of<std::string>({"layer", "selective"}));
+      how("train.remat", random_.one_of<std::string>({"layer", "selective", "gathers"}));
     }
   }
 

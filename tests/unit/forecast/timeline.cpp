@@ -53,6 +53,16 @@ bool every_bubble_is(const Pipeline& pipeline, double expected) {
   return all;
 }
 
+/// The closed form, and whether the timeline says the same.
+std::string most_working(const Pipeline& pipeline) {
+  const auto most = forecast::most_working(pipeline);
+  if (!most) {
+    return "unknown";
+  }
+  const double working = forecast::timeline_of(pipeline, forecast::unit_cost).working();
+  return most->formula + (working == Approx(most->share) ? "" : " is not what they work");
+}
+
 }  // namespace
 
 TEST_CASE("bubbles of 4 stages and 8 microbatches equal the papers'", "[timeline]") {
@@ -60,6 +70,25 @@ TEST_CASE("bubbles of 4 stages and 8 microbatches equal the papers'", "[timeline
   CHECK(every_bubble_is(alternating(1), 3.0 / 8));
   CHECK(every_bubble_is(alternating(2), 3.0 / 16));
   CHECK(every_bubble_is(zero_bubble(), 1.0 / 8));
+}
+
+TEST_CASE("stages of equal cost work as much as the papers' closed forms say", "[timeline]") {
+  CHECK(most_working(gpipe()) == "m / (m + s - 1), m = 8, s = 4");
+  CHECK(most_working(alternating(1)) == "m / (m + s - 1), m = 8, s = 4");
+  CHECK(most_working(alternating(2)) == "v m / (v m + s - 1), m = 8, s = 4, v = 2");
+  CHECK(most_working(zero_bubble()) == "3 m / (3 m + s - 1), m = 8, s = 4");
+  CHECK(forecast::most_working(gpipe())->share == Approx(8.0 / 11));
+  CHECK(forecast::most_working(zero_bubble())->share == Approx(24.0 / 27));
+  Pipeline folded = alternating(2);
+  std::swap(folded.chunks[4].stage, folded.chunks[7].stage);
+  CHECK(most_working(folded) == "unknown");
+}
+
+TEST_CASE("a stage that waits longer works a smaller share of the time", "[timeline]") {
+  const Timeline timeline =
+      forecast::timeline_of(gpipe(), [](const plan::Action& action) { return action.chunk == 0 ? 2.0 : 1.0; });
+  CHECK(timeline.end == 38);
+  CHECK(timeline.working() == Approx((2 + 1 + 1 + 1) * 16.0 / (4 * 38)));
 }
 
 TEST_CASE("a stage of 1F1B keeps at most as many microbatches as there are stages", "[timeline]") {

@@ -37,6 +37,20 @@ TEST_CASE("a group has the ranks that differ along its axis alone, in order", "[
   CHECK(mesh::line_through(mesh_2_3_2, mesh_2_3_2.find("pipe"), 8) == std::vector<std::int64_t>{8, 9});
 }
 
+TEST_CASE("an order says which rank is at each place", "[mesh]") {
+  Mesh mesh{{{"data", 2}, {"model", 2}}};
+  mesh.set_order({3, 0, 2, 1});
+  CHECK(mesh::coordinates_of(mesh, 3) == Coordinates{0, 0});
+  CHECK(mesh::coordinates_of(mesh, 0) == Coordinates{0, 1});
+  CHECK(mesh::coordinates_of(mesh, 2) == Coordinates{1, 0});
+  CHECK(mesh::coordinates_of(mesh, 1) == Coordinates{1, 1});
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    CHECK(mesh::rank_at(mesh, mesh::coordinates_of(mesh, rank)) == rank);
+  }
+  CHECK(mesh::line_through(mesh, data, 0) == std::vector<std::int64_t>{0, 1});
+  CHECK(mesh::line_through(mesh, model, 1) == std::vector<std::int64_t>{2, 1});
+}
+
 TEST_CASE("a mesh without axes has one rank, and unknown axes are not found", "[mesh]") {
   CHECK(Mesh{}.ranks() == 1);
   CHECK(mesh::coordinates_of(Mesh{}, 0).empty());

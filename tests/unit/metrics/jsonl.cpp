@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/metrics/jsonl.h"
+#include "core/metrics/rates.h"
 #include "core/metrics/summary.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
@@ -37,16 +38,34 @@ TEST_CASE("a step is a line with its fields in order", "[metrics]") {
                 .step_s = 0.5,
                 .comm_s = 0.25,
                 .comm_exposed_s = 0.125,
-                .comm_hidden_s = 0.125});
+                .comm_hidden_s = 0.125,
+                .bandwidth = 1e9,
+                .flops_per_s = 2e9,
+                .utilisation = 0.25});
 
   CHECK(read_file(folder / "metrics.jsonl") ==
         "{\"step\":1,\"loss\":4.25,\"grad_norm\":0.1,\"lr\":0.001,\"tokens_per_s\":12345,\"step_s\":0.5,\"comm_s\":0,"
         "\"comm_exposed_s\":0,"
-        "\"comm_hidden_s\":0}\n"
+        "\"comm_hidden_s\":0,\"bandwidth\":0}\n"
         "{\"step\":2,\"loss\":0.3333333333333333,\"val_loss\":2.5,\"grad_norm\":1e-300,\"lr\":1e-04,\"tokens_per_s\":"
         "1e+22,"
         "\"step_s\":0.5,\"comm_s\":0.25,\"comm_exposed_s\":0.125,"
-        "\"comm_hidden_s\":0.125}\n");
+        "\"comm_hidden_s\":0.125,\"bandwidth\":1e+09,\"flops_per_s\":2e+09,\"utilisation\":0.25}\n");
+}
+
+TEST_CASE("a line shows the rates of each of a few ranks, and the least and the most of many", "[metrics]") {
+  RankRates slow{.step = 3, .seconds = 2, .communicating = 1, .waiting = 0.5, .bytes = 3.0 * (1 << 20), .flops = 4e9};
+  RankRates fast = slow;
+  fast.flops = 0;
+  fast.add({.step = 4, .seconds = 2, .communicating = 1, .waiting = 1.5, .bytes = 1 << 20, .flops = 8e9});
+  slow.add({.step = 4, .seconds = 2, .communicating = 1, .waiting = 0, .bytes = 1 << 20});
+  CHECK(rates_line({rates_of(to_text(slow)), fast}, 1e10) ==
+        "step 4: rank 0 sends 2.00 MiB/s, computes 1.00 GFLOP/s (10 % of [cluster] flops), waits 12 % of the time; "
+        "rank 1 sends 2.00 MiB/s, computes 2.00 GFLOP/s (20 % of [cluster] flops), waits 50 % of the time");
+  CHECK(rates_line({slow, slow, slow, fast, slow}, 0) ==
+        "step 4: 5 ranks send 2.00 MiB/s (rank 0) to 2.00 MiB/s (rank 4), compute 1.00 GFLOP/s (rank 0) to 2.00 "
+        "GFLOP/s (rank 3), wait 12 % (rank 0) to 50 % (rank 3) of the time");
+  CHECK(rates_line({{.step = 1, .seconds = 1}}, 0) == "step 1: rank 0 sends 0 B/s, waits 0 % of the time");
 }
 
 TEST_CASE("a validation that comes later joins the line of its step", "[metrics]") {
@@ -157,7 +176,8 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
                     .host = "node7",
                     .started = "2026-11-22T14:15:03.000Z",
                     .ended = "2026-11-22T14:16:08.250Z"};
-  summary.ranks.push_back({.device = "cpu",
+  summary.ranks.push_back({.host = "node1",
+                           .device = "cpu",
                            .planned_bytes = 210,
                            .peak_bytes = 200,
                            .private_bytes = 40,
@@ -196,6 +216,7 @@ TEST_CASE("a summary has its keys in one order", "[metrics]") {
   "ended": "2026-11-22T14:16:08.250Z",
   "ranks": [
     {
+      "host": "node1",
       "device": "cpu",
       "planned_bytes": 210,
       "peak_bytes": 200,

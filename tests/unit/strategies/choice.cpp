@@ -28,6 +28,9 @@ std::string to_string(const Choice& choice) {
   for (const auto& [name, value] : choice.options.entries()) {
     text += ", " + name + " = " + to_text({.name = name}, value);
   }
+  for (const std::int64_t rank : choice.order) {
+    text += " " + std::to_string(rank);
+  }
   return text;
 }
 
@@ -49,6 +52,7 @@ Answer answer_by(const ModelCase& model, const Choice& choice) {
   }
   request.options = choice.options;
   plan::Plan plan = strategy->second.make_plan(request);
+  plan.order = choice.order;
   std::shared_ptr<const plugins::Hooks> hooks = strategy->second.hooks(request, plan);
   return {.plan = std::move(plan), .hooks = std::move(hooks)};
 }

@@ -17,6 +17,7 @@ struct Choice {
   std::string strategy;
   std::vector<plan::MeshAxis> mesh;  ///< one axis without a name: the job has ranks, and no [mesh]
   OptionValues options = {};
+  std::vector<std::int64_t> order = {};  ///< the rank at each place of the mesh
 };
 
 /// `ranks` without a [mesh].

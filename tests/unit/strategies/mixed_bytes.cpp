@@ -14,11 +14,11 @@ using graph::DType;
 namespace {
 
 /// Untied, with biases, two microbatches.
-ModelCase gpt(std::optional<DType> mixed) {
+ModelCase gpt(std::optional<DType> mixed, DType moments = DType::f32) {
   return training_case(
       "gpt", "gpt",
       {{"layers", "2"}, {"heads", "4"}, {"width", "16"}, {"context", "4"}, {"bias", "true"}, {"tied", "false"}},
-      {.vocab = 16}, {.batch = 8, .microbatches = 2, .mixed = mixed, .optimizer = {.clip = 1}});
+      {.vocab = 16}, {.batch = 8, .microbatches = 2, .mixed = mixed, .optimizer = {.clip = 1, .moments = moments}});
 }
 
 /// Bytes of a parameter with Adam, and its precision. Masters count as optimizer states.
@@ -27,9 +27,14 @@ struct Precision {
   double parameter = 0;
   double gradient = 0;
   double optimizer = 0;
+  DType moments = DType::f32;
 };
 
-const Precision precisions[] = {{std::nullopt, 4, 4, 8}, {DType::f32, 2, 4, 12}, {DType::bf16, 2, 2, 12}};
+const Precision precisions[] = {{std::nullopt, 4, 4, 8},
+                                {DType::f32, 2, 4, 12},
+                                {DType::bf16, 2, 2, 12},
+                                {std::nullopt, 4, 4, 4, DType::bf16},
+                                {DType::bf16, 2, 2, 8, DType::bf16}};
 
 /// What a strategy divides by `members`, as ZeRO numbers it: 1 optimizer states, 2 gradients too, 3 parameters too.
 struct Division {
@@ -91,7 +96,7 @@ TEST_CASE("a parameter takes the bytes of its precision on every rank", "[strate
   for (const Division& division : divisions()) {
     std::vector<double> held;  // parameters that each rank has a part of, by float32's plan
     for (const Precision& precision : precisions) {
-      const ModelCase model = gpt(precision.mixed);
+      const ModelCase model = gpt(precision.mixed, precision.moments);
       const partition::Partition partition = split_by(model, division.choice);
       const auto share = [&](int stage, double bytes) {
         return division.zero >= stage ? bytes / division.members : bytes;
@@ -100,7 +105,7 @@ TEST_CASE("a parameter takes the bytes of its precision on every rank", "[strate
       const double kept = parameter + share(2, precision.gradient) + share(1, precision.optimizer);
       for (std::int64_t rank = 0; rank < partition.placements.mesh.ranks(); ++rank) {
         const partition::MemoryUse use = programs_by(model, partition, rank).memory;
-        if (!precision.mixed) {
+        if (&precision == &precisions[0]) {
           held.push_back(static_cast<double>(use.parameters) / parameter);
         }
         const double of_rank = held[static_cast<std::size_t>(rank)];

@@ -29,6 +29,24 @@ TEST_CASE("pipelines over more layers than stages agree with the reference", "[s
   check_all_agree({five_layers()}, pipelines({2, 4}));
 }
 
+TEST_CASE("pipelines with layers as written agree with the reference", "[strategies]") {
+  const auto cut = [](const std::string& schedule, const std::string& layers) {
+    Choice choice{"pp", ranks(2), {{"layers", layers}}};
+    add_schedule(choice.options, schedule);
+    return choice;
+  };
+  check_all_agree({five_layers()}, {cut("1f1b", "4, 1"), cut("zb-h1", "0,5"), cut("interleaved 2", " 1,0 , 3,1 ")});
+  const auto first_layers = [&](const Choice& choice) {
+    std::vector<std::uint32_t> layers;
+    for (const plan::Chunk& chunk : answer_by(five_layers().model, choice).plan.pipeline.chunks) {
+      layers.push_back(chunk.first_layer);
+    }
+    return layers;
+  };
+  CHECK(first_layers(cut("1f1b", "4, 1")) == std::vector<std::uint32_t>{0, 4});
+  CHECK(first_layers(cut("interleaved 2", " 1,0 , 3,1 ")) == std::vector<std::uint32_t>{0, 1, 1, 4});
+}
+
 TEST_CASE("pipelines with recomputation agree with the reference", "[strategies]") {
   for (const graph::Remat remat : {graph::Remat::layer, graph::Remat::selective}) {
     check_all_agree(

@@ -83,6 +83,29 @@ TEST_CASE("an option without an effect is refused with the reason", "[strategies
              Contains("schedule = zb-h1 has no effect without stages, of which [mesh] pipe is the number"));
 }
 
+TEST_CASE("layers that do not make the model are refused", "[strategies]") {
+  const ModelCase gpt = five_layers().model;
+  const auto cut = [&](const char* layers, OptionValues more = {}) {
+    more.set("layers", layers);
+    return refusal(gpt, {"pp", ranks(2), more});
+  };
+  CHECK_THAT(cut("2, 2"),
+             Contains("layers = 2, 2: expected 2 numbers, one a stage, with the sum 5, the model's layers; "
+                      "found 2 with the sum 4"));
+  CHECK_THAT(cut("1, 2, 2"), Contains("found 3 with the sum 5"));
+  CHECK_THAT(cut("3, 2", {{"schedule", "interleaved"}}),
+             Contains("expected 4 numbers, one a chunk, in the order of the layers, with the sum 5"));
+  CHECK_THAT(cut("18446744073709551615, 6"), Contains("expected 2 numbers"));
+  for (const char* layers : {"2,", ",5", "2;3", "2 3", "-1,6", "5,x", "99999999999999999999,1", ","}) {
+    CHECK_THAT(cut(layers), Contains(std::string("layers = ") + layers + ": expected numbers of layers"));
+  }
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}}, {{"layers", "5"}}}),
+             Contains("layers = 5 has no effect without stages, of which [mesh] pipe is the number"));
+  CHECK(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 1}}, {{"layers", "5"}}}) == "nothing");
+  CHECK_THAT(refusal(gpt, {"3d", {{"data", 2}, {"pipe", 1}}, {{"layers", "2,3"}}}),
+             Contains("expected 1 number, one a stage, with the sum 5, the model's layers; found 2 with the sum 5"));
+}
+
 TEST_CASE("an option whose mesh axis has size 1 is accepted, and defaults are accepted everywhere", "[strategies]") {
   const ModelCase gpt = plain_gpt().model;
   const std::vector<plan::MeshAxis> mesh = {{"data", 2}, {"pipe", 1}};

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "core/compile/describe.h"
 #include "core/partition/pipeline.h"
 #include "core/partition/stages.h"
 #include "tests/support/catch.h"
@@ -112,7 +113,57 @@ std::vector<std::size_t> most_alive_of_stages(const std::string& schedule, std::
   return most;
 }
 
+/// 80 layers of the same size, with as many parameters before them and behind as one layer and a quarter.
+sdk::Graph eighty_layers(std::uint64_t flops_behind, double seconds = 0) {
+  sdk::Graph graph;
+  graph.layers.assign(80,
+                      {.parameter_bytes = 100, .forward_flops = 50, .backward_input_flops = 50, .seconds = seconds});
+  graph.before = {.parameter_bytes = 125};
+  graph.behind = {.parameter_bytes = 125, .forward_flops = flops_behind, .seconds = seconds};
+  return graph;
+}
+
+/// Of each chunk.
+std::vector<std::uint32_t> layers_of(const std::vector<sdk::Chunk>& chunks, std::uint32_t layers) {
+  std::vector<std::uint32_t> numbers;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    numbers.push_back((c + 1 < chunks.size() ? chunks[c + 1].first_layer : layers) - chunks[c].first_layer);
+  }
+  return numbers;
+}
+
 }  // namespace
+
+TEST_CASE("the slowest stage is as fast as can be, and the others are as even as can be", "[strategies]") {
+  using Numbers = std::vector<std::uint32_t>;
+  const auto cut = [](const sdk::Graph& graph, std::uint32_t chunks, std::uint32_t stages) {
+    return layers_of(sdk::balanced_chunks(graph, chunks, stages), 80);
+  };
+  CHECK(cut(eighty_layers(123), 8, 8) == Numbers{10, 11, 10, 10, 10, 10, 10, 9});
+  CHECK(cut(eighty_layers(0), 8, 8) == Numbers(8, 10));
+  CHECK(cut(eighty_layers(0), 3, 3) == Numbers{27, 27, 26});
+  CHECK(cut(eighty_layers(500), 4, 2) == Numbers{21, 21, 21, 17});
+  // Predicted times count in place of FLOPs.
+  CHECK(cut(eighty_layers(500, 0.25), 3, 3) == Numbers{27, 27, 26});
+  CHECK(cut(eighty_layers(0, 0.25), 2, 2) == Numbers{40, 40});
+}
+
+TEST_CASE("a strategy learns the predicted time of a layer", "[strategies]") {
+  const ModelCase model = layers(2, 3);
+  const auto seconds = [&](double flops, double memory_bandwidth) {
+    const sdk::Layer layer =
+        compile::describe(model.graph, model.microbatch_rows, {.flops = flops, .memory_bandwidth = memory_bandwidth})
+            .graph.layers.at(1);
+    const std::uint64_t work = layer.forward_flops + layer.backward_input_flops + layer.backward_weight_flops;
+    return std::pair(layer.seconds, static_cast<double>(work));
+  };
+  CHECK(seconds(0, 0).first == 0);
+  const auto [computing, flops] = seconds(8, 1e30);
+  CHECK(computing == Approx(flops / 8));
+  const double moving = seconds(1e30, 1).first;
+  CHECK(seconds(1e30, 4).first == Approx(moving / 4));
+  CHECK(seconds(8, 1).first >= std::max(computing, moving));
+}
 
 TEST_CASE("schedules have every action once, in an order in which no stage waits forever", "[strategies]") {
   for (const Schedule& schedule : schedules) {

@@ -83,8 +83,8 @@ const std::vector<Slip> slips = {
     {{"train: schedule = cosine_with_warmup"}, "is not one of cosine, linear, constant (it is 'cosine' here)"},
     {{"train: schedule = none"}, "is not one of cosine, linear, constant (it is 'constant' here)"},
     {{"train: precision = bfloat16"}, "is not one of float32, mixed (it is 'mixed' here)"},
-    {{"train: remat = full"}, "is not one of none, layer, selective (it is 'layer' here)"},
-    {{"train: remat = off"}, "is not one of none, layer, selective (it is 'none' here)"},
+    {{"train: remat = full"}, "is not one of none, layer, selective, gathers (it is 'layer' here)"},
+    {{"train: remat = off"}, "is not one of none, layer, selective, gathers (it is 'none' here)"},
     // The model, as nanoGPT, Megatron and Hugging Face call its sizes.
     {{"model: n_layer = 2"}, "the model 'gpt' has no key 'n_layer' (it is 'layers' here)"},
     {{"model: n_head = 2"}, "no key 'n_head' (it is 'heads' here)"},

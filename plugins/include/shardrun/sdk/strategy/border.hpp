@@ -70,14 +70,23 @@ class WrittenJob {
 };
 
 [[nodiscard]] inline Layer read(const sr_layer& raw) {
-  return {raw.name, raw.parameter_bytes, raw.forward_flops, raw.backward_input_flops, raw.backward_weight_flops};
+  return {raw.name,
+          raw.parameter_bytes,
+          raw.forward_flops,
+          raw.backward_input_flops,
+          raw.backward_weight_flops,
+          SR_HAS(&raw, sr_layer, seconds) ? raw.seconds : 0};
 }
 
 [[nodiscard]] inline sr_layer write(const Layer& layer) noexcept {
-  return {sizeof(sr_layer),           0,
-          layer.name.c_str(),         layer.parameter_bytes,
-          layer.forward_flops,        layer.backward_input_flops,
-          layer.backward_weight_flops};
+  return {sizeof(sr_layer),
+          0,
+          layer.name.c_str(),
+          layer.parameter_bytes,
+          layer.forward_flops,
+          layer.backward_input_flops,
+          layer.backward_weight_flops,
+          layer.seconds};
 }
 
 [[nodiscard]] inline Graph read(const sr_graph& raw) {

@@ -7,47 +7,57 @@
 #include <shardrun/sdk/strategy/plan.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace shardrun::sdk {
 
-/// Relative costs of what comes before the layers, of each layer, and of what comes behind them. A cost adds the share
-/// of all FLOPs and the share of all parameters, which stands for memory and the optimizer's time.
+/// Relative costs of what comes before the layers, of each layer, and of what comes behind them: their predicted times,
+/// or else their FLOPs. Bytes of parameters decide between equals.
 [[nodiscard]] inline std::vector<double> relative_costs(const Graph& graph) {
+  constexpr double little = 1e-4;
   std::vector<Layer> parts = {graph.before};
   parts.insert(parts.end(), graph.layers.begin(), graph.layers.end());
   parts.push_back(graph.behind);
+  double all_seconds = 0;
+  double all_flops = 0;
+  double all_bytes = 0;
   const auto flops = [](const Layer& layer) {
     return static_cast<double>(layer.forward_flops) + static_cast<double>(layer.backward_input_flops) +
            static_cast<double>(layer.backward_weight_flops);
   };
-  double all_flops = 0;
-  double all_bytes = 0;
   for (const Layer& part : parts) {
+    all_seconds += part.seconds;
     all_flops += flops(part);
     all_bytes += static_cast<double>(part.parameter_bytes);
   }
   std::vector<double> costs;
   for (const Layer& part : parts) {
-    costs.push_back(flops(part) / std::max(1.0, all_flops) +
-                    static_cast<double>(part.parameter_bytes) / std::max(1.0, all_bytes));
+    costs.push_back((all_seconds > 0 ? part.seconds / all_seconds : flops(part) / std::max(1.0, all_flops)) +
+                    little * static_cast<double>(part.parameter_bytes) / std::max(1.0, all_bytes));
   }
   return costs;
 }
 
-/// Splits the layers into consecutive chunks so that the largest cost is as small as possible. Chunk c is on stage c
-/// mod `stages`. The first chunk includes what comes before the layers, the last what comes behind them.
-[[nodiscard]] inline std::vector<Chunk> balanced_chunks(const Graph& graph, std::uint32_t chunks,
-                                                        std::uint32_t stages) {
-  const std::vector<double> costs = relative_costs(graph);
-  const std::size_t layers = graph.layers.size();
-  // best[l]: the smallest possible largest cost of the chunks so far over the first l layers; from[c][l]: where chunk c
-  // begins.
+namespace detail {
+
+/// The least that the chunks' weighed costs combine to, and the ends of these chunks. Of equal cuts, one with more
+/// layers in earlier chunks: a slow stage delays those before it when a step ends. A cost with an infinite weight is
+/// refused. `costs`: as of relative_costs.
+template <class Combine, class Weigh>
+[[nodiscard]] std::pair<double, std::vector<std::size_t>> best_cut(const std::vector<double>& costs,
+                                                                   std::uint32_t chunks, Combine combine, Weigh weigh) {
+  constexpr double rounding = 1 + 1e-9;  // sums in another order are not less
+  const std::size_t layers = costs.size() - 2;
+  // best[l]: of the chunks so far over the first l layers; from[c][l]: where chunk c begins.
   std::vector<double> best(layers + 1, std::numeric_limits<double>::infinity());
   best[0] = 0;
   std::vector<std::vector<std::size_t>> from;
@@ -58,9 +68,8 @@ namespace shardrun::sdk {
     for (std::size_t end = last ? layers : 0; end <= layers; ++end) {
       double cost = (c == 0 ? costs.front() : 0) + (last ? costs.back() : 0);
       for (std::size_t l = end + 1; l-- > 0;) {
-        const double largest = std::max(best[l], cost);
-        if (largest < next[end]) {
-          next[end] = largest;
+        if (const double all = combine(best[l], weigh(cost)); all * rounding < next[end]) {
+          next[end] = all;
           begin[end] = l;
         }
         cost += l > 0 ? costs[l] : 0;
@@ -68,11 +77,80 @@ namespace shardrun::sdk {
     }
     best = std::move(next);
   }
-  std::vector<Chunk> result(chunks);
+  std::vector<std::size_t> ends(chunks);
   std::size_t end = layers;
   for (std::uint32_t c = chunks; c-- > 0;) {
+    ends[c] = end;
     end = from[c][end];
-    result[c] = {static_cast<std::uint32_t>(end), c % stages};
+  }
+  return {best[layers], ends};
+}
+
+/// The numbers of "10, 11,11". Throws InvalidJob.
+[[nodiscard]] inline std::vector<std::size_t> layer_counts(const std::string& text) {
+  std::vector<std::size_t> counts;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto skip_spaces = [&] {
+    while (at != end && *at == ' ') {
+      ++at;
+    }
+  };
+  while (true) {
+    skip_spaces();
+    const auto [next, fault] = std::from_chars(at, end, counts.emplace_back());
+    at = next;
+    skip_spaces();
+    if (fault != std::errc() || (at != end && *at != ',')) {
+      throw InvalidJob("layers = " + text + ": expected numbers of layers, such as 10, 11, 11, 8");
+    }
+    if (at == end) {
+      return counts;
+    }
+    ++at;
+  }
+}
+
+}  // namespace detail
+
+/// Splits the layers into consecutive chunks so that the largest cost is as small as possible, and the others then are
+/// as even as possible. Chunk c is on stage c mod `stages`. The first chunk includes what comes before the layers, the
+/// last what comes behind them.
+[[nodiscard]] inline std::vector<Chunk> balanced_chunks(const Graph& graph, std::uint32_t chunks,
+                                                        std::uint32_t stages) {
+  const std::vector<double> costs = relative_costs(graph);
+  const auto largest = [](double a, double b) { return std::max(a, b); };
+  const double most = detail::best_cut(costs, chunks, largest, [](double cost) { return cost; }).first * (1 + 1e-9);
+  const auto square = [&](double cost) { return cost <= most ? cost * cost : std::numeric_limits<double>::infinity(); };
+  const std::vector<std::size_t> ends = detail::best_cut(costs, chunks, std::plus<>(), square).second;
+  std::vector<Chunk> result(chunks);
+  for (std::uint32_t c = 0; c < chunks; ++c) {
+    result[c] = {c == 0 ? 0 : static_cast<std::uint32_t>(ends[c - 1]), c % stages};
+  }
+  return result;
+}
+
+/// The chunks as the option `layers` says; as balanced_chunks if it is empty. Throws InvalidJob.
+[[nodiscard]] inline std::vector<Chunk> wanted_chunks(const Job& job, const Graph& graph, std::uint32_t chunks,
+                                                      std::uint32_t stages) {
+  const std::string text = job.options.text("layers");
+  if (text.empty()) {
+    return balanced_chunks(graph, chunks, stages);
+  }
+  const std::vector<std::size_t> counts = detail::layer_counts(text);
+  std::vector<Chunk> result;
+  std::size_t first = 0;
+  for (const std::size_t count : counts) {
+    const auto chunk = static_cast<std::uint32_t>(result.size());
+    result.push_back({static_cast<std::uint32_t>(std::min(first, graph.layers.size())), chunk % stages});
+    first += std::min(count, graph.layers.size() + 1);
+  }
+  if (counts.size() != chunks || first != graph.layers.size()) {
+    throw InvalidJob("layers = " + text + ": expected " + std::to_string(chunks) +
+                     (chunks == 1 ? " number" : " numbers") + ", one a " +
+                     (chunks == stages ? "stage" : "chunk, in the order of the layers") + ", with the sum " +
+                     std::to_string(graph.layers.size()) + ", the model's layers; found " +
+                     std::to_string(counts.size()) + " with the sum " + std::to_string(first));
   }
   return result;
 }
@@ -160,7 +238,12 @@ inline constexpr std::int64_t default_chunks = 2;
           "pipeline_schedule pipeline_parallel_schedule pipeline_parallel_schedule_csv"),
       also_called(integer_option("chunks", detail::default_chunks, 1, 1024,
                                  "of layers that each stage has, in turn with the others; with schedule = interleaved"),
-                  "virtual_stages num_virtual_stages virtual_pipeline_model_parallel_size num_model_chunks n_chunks")};
+                  "virtual_stages num_virtual_stages virtual_pipeline_model_parallel_size num_model_chunks n_chunks"),
+      also_called(
+          text_option("layers", "", {},
+                      "of each stage, such as 10, 11, 11, 8; with several chunks a stage, of each chunk; empty: "
+                      "so that stages take about the same time"),
+          "pipeline_model_parallel_layout split_points layers_per_stage")};
 }
 
 /// Throws InvalidJob where `chunks` is set to another value than the schedule requires. The default passes, as the job
@@ -177,8 +260,8 @@ inline void check_pipeline_options(const Job& job) {
 }
 
 /// Uses the user's own lists. The number of chunks and their stages follow from them.
-inline void place_written_pipeline(const Graph& graph, const std::string& mesh_axis, std::uint32_t stages,
-                                   std::string_view csv, PlanWriter& plan) {
+inline void place_written_pipeline(const Job& job, const Graph& graph, const std::string& mesh_axis,
+                                   std::uint32_t stages, std::string_view csv, PlanWriter& plan) {
   const std::vector<std::vector<Action>> actions = actions_from_csv(csv);
   if (actions.size() != stages) {
     throw InvalidJob("it has " + std::to_string(actions.size()) + " lines, one a stage, and mesh axis '" + mesh_axis +
@@ -188,7 +271,7 @@ inline void place_written_pipeline(const Graph& graph, const std::string& mesh_a
   if (stage_of.size() > 1024 * std::size_t{stages}) {
     throw InvalidJob("it has " + std::to_string(stage_of.size()) + " chunks, expected at most 1024 a stage");
   }
-  std::vector<Chunk> chunks = balanced_chunks(graph, static_cast<std::uint32_t>(stage_of.size()), stages);
+  std::vector<Chunk> chunks = wanted_chunks(job, graph, static_cast<std::uint32_t>(stage_of.size()), stages);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     chunks[c].stage = stage_of[c];
   }
@@ -205,7 +288,7 @@ inline void place_pipeline(const Job& job, const Graph& graph, const std::string
   const std::string schedule = job.options.text("schedule");
   if (const std::optional<std::string> csv = job.options.contents("schedule")) {
     try {
-      place_written_pipeline(graph, mesh_axis, stages, *csv, plan);
+      place_written_pipeline(job, graph, mesh_axis, stages, *csv, plan);
     } catch (const InvalidJob& invalid) {
       throw InvalidJob(schedule + ": " + invalid.what());
     }
@@ -213,7 +296,7 @@ inline void place_pipeline(const Job& job, const Graph& graph, const std::string
   }
   const auto chunks_per_stage = static_cast<std::uint32_t>(job.options.integer("chunks"));
   const std::uint32_t chunks = schedule == "interleaved" && stages > 1 ? chunks_per_stage : 1;
-  plan.place_layers(mesh_axis, balanced_chunks(graph, chunks * stages, stages));
+  plan.place_layers(mesh_axis, wanted_chunks(job, graph, chunks * stages, stages));
   for (std::uint32_t stage = 0; stage < stages; ++stage) {
     if (schedule == "gpipe") {
       plan.set_actions(stage, gpipe_actions(stage, job.microbatches));

@@ -95,6 +95,7 @@ struct Layer {
   std::uint64_t forward_flops = 0;
   std::uint64_t backward_input_flops = 0;
   std::uint64_t backward_weight_flops = 0;
+  double seconds = 0;
 
   bool operator==(const Layer&) const = default;
 };

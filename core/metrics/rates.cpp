@@ -1,0 +1,97 @@
+#include "core/metrics/rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <functional>
+
+#include "core/base/human.h"
+
+namespace shardrun::metrics {
+namespace {
+
+/// Of more ranks than this, a line has the least and the most.
+constexpr std::size_t most_ranks_in_line = 4;
+
+using Text = std::function<std::string(double)>;
+
+std::string rate_text(double bytes) { return human_bytes(static_cast<std::uint64_t>(bytes)) + "/s"; }
+std::string work_text(double flops) { return human_quantity(flops, "FLOP") + "/s"; }
+std::string share_text(double share) { return fmt::format("{:.0f} %", 100 * share); }
+
+/// "sends 1.20 GiB/s, computes 4.50 TFLOP/s (45 % of [cluster] flops), waits 12 % of the time". `show` makes a text of
+/// a rank's number.
+std::string rates_text(const RankRates& first, double rank_flops, const char* ending,
+                       const std::function<std::string(double (*)(const RankRates&), const Text&)>& show) {
+  std::string text =
+      fmt::format("send{} {}, ", ending, show([](const RankRates& rank) { return rank.bandwidth(); }, rate_text));
+  if (first.flops > 0) {
+    text +=
+        fmt::format("compute{} {}", ending, show([](const RankRates& rank) { return rank.flops_per_s(); }, work_text));
+    if (rank_flops > 0) {
+      text +=
+          fmt::format(" ({} of [cluster] flops)", show([](const RankRates& rank) { return rank.flops_per_s(); },
+                                                       [&](double flops) { return share_text(flops / rank_flops); }));
+    }
+    text += ", ";
+  }
+  return text +
+         fmt::format("wait{} {} of the time", ending,
+                     show([](const RankRates& rank) { return rank.seconds > 0 ? rank.waiting / rank.seconds : 0; },
+                          share_text));
+}
+
+}  // namespace
+
+void RankRates::add(const RankRates& later) noexcept {
+  step = later.step;
+  seconds += later.seconds;
+  communicating += later.communicating;
+  waiting += later.waiting;
+  bytes += later.bytes;
+  flops += later.flops;
+}
+
+std::string to_text(const RankRates& rates) {
+  return fmt::format("{} {} {} {} {} {}", rates.step, rates.seconds, rates.communicating, rates.waiting, rates.bytes,
+                     rates.flops);
+}
+
+RankRates rates_of(std::string_view text) noexcept {
+  std::array<double, 6> numbers = {};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (double& number : numbers) {
+    at = std::from_chars(at, end, number).ptr;
+    at += at < end ? 1 : 0;
+  }
+  return {.step = static_cast<std::int64_t>(numbers[0]),
+          .seconds = numbers[1],
+          .communicating = numbers[2],
+          .waiting = numbers[3],
+          .bytes = numbers[4],
+          .flops = numbers[5]};
+}
+
+std::string rates_line(const std::vector<RankRates>& ranks, double rank_flops) {
+  std::string line = fmt::format("step {}: ", ranks.front().step);
+  if (ranks.size() <= most_ranks_in_line) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      line += fmt::format("{}rank {} ", rank == 0 ? "" : "; ", rank) +
+              rates_text(ranks[rank], rank_flops, "s", [&](double (*number)(const RankRates&), const Text& text) {
+                return text(number(ranks[rank]));
+              });
+    }
+    return line;
+  }
+  return line + fmt::format("{} ranks ", ranks.size()) +
+         rates_text(ranks.front(), rank_flops, "", [&](double (*number)(const RankRates&), const Text& text) {
+           const auto [least, most] = std::ranges::minmax_element(ranks, {}, number);
+           return fmt::format("{} (rank {}) to {} (rank {})", text(number(*least)), least - ranks.begin(),
+                              text(number(*most)), most - ranks.begin());
+         });
+}
+
+}  // namespace shardrun::metrics
