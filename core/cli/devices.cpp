@@ -2,13 +2,17 @@
 #include <fmt/ranges.h>
 
 #include <boost/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/human.h"
 #include "core/cli/options.h"
 #include "core/device/device.h"
 #include "core/device/library.h"
+#include "core/launch/world.h"
 
 namespace shardrun::cli {
 namespace {
@@ -101,32 +105,55 @@ json::object json_of(const device::Device& device) {
           {"addressable", device.is_addressable()}};
 }
 
+/// What a rank that another launcher started takes of its host's devices.
+std::string text_of(const launch::World& world, const std::vector<InLibrary>& libraries) {
+  std::string text = fmt::format("rank {} of {} on {}: ", world.rank, world.size, host_name());
+  for (const InLibrary& library : libraries) {
+    const std::size_t unit = static_cast<std::size_t>(world.local_rank.value_or(0));
+    if (unit < library.units.size()) {
+      text += fmt::format("{}:{} ({}) with [job] device = {}, or ", library.name, unit, library.units[unit].name,
+                          library.name);
+    }
+  }
+  return text + "the host's processor; other hosts' devices cannot be addressed from here\n";
+}
+
+json::object json_of(const launch::World& world, json::array devices) {
+  return {{"rank", world.rank},
+          {"world_size", world.size},
+          {"local_rank", world.local_rank ? json::value(*world.local_rank) : json::value()},
+          {"host", host_name()},
+          {"devices", std::move(devices)}};
+}
+
+/// Among ranks of a launcher each writes at once what it has: the first of each host all of that host.
 int list_devices(std::span<const std::string> words) {
   const Parsed parsed = parse("devices", words, {{.name = "json", .help = "print JSON"}}, 0, 0);
   if (parsed.help_shown) {
     return 0;
   }
-  json::array all;
-  for (const auto& device : device::Device::all()) {
-    if (device->has_units()) {
-      continue;
-    }
-    if (parsed.has("json")) {
-      all.push_back(json_of(*device));
-    } else {
-      fmt::print("{}", text_of(*device));
-    }
-  }
+  std::vector<InLibrary> libraries;
   for (const std::string_view name : device::library_devices()) {
-    const InLibrary found = look_for(name);
-    if (parsed.has("json")) {
-      all.push_back(json_of(found));
-    } else {
-      fmt::print("{}", text_of(found));
+    libraries.push_back(look_for(name));
+  }
+  json::array all;
+  std::string text;
+  for (const auto& device : device::Device::all()) {
+    if (!device->has_units()) {
+      all.push_back(json_of(*device));
+      text += text_of(*device);
     }
   }
+  for (const InLibrary& library : libraries) {
+    all.push_back(json_of(library));
+    text += text_of(library);
+  }
+  const std::optional<launch::World> world = launch::world_of();
   if (parsed.has("json")) {
-    fmt::print("{}\n", json::serialize(all));
+    fmt::print("{}\n", world ? json::serialize(json_of(*world, std::move(all))) : json::serialize(all));
+  } else {
+    const bool is_first_here = !world || world->local_rank.value_or(0) == 0;
+    fmt::print("{}{}", world ? text_of(*world, libraries) : "", is_first_here ? text : "");
   }
   return 0;
 }

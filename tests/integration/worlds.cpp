@@ -5,10 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <map>
 
+#include <boost/json.hpp>
+
+#include "core/base/host_name.h"
 #include "core/files/descriptor.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/worlds.h"
@@ -142,6 +146,23 @@ TEST_CASE("ranks that meet on one machine choose shared memory", "[worlds]") {
   static_cast<void>(run_script(apart.path(), script + "wait\n"));
   CHECK(code_of(apart, 0) != 0);
   CHECK_THAT(text_of(apart, 0, "err"), Contains("transport = auto takes ranks 0 to 1 for those of one machine"));
+}
+
+TEST_CASE("devices says which rank of a launcher has what on which host", "[worlds]") {
+  const JobFolder job;
+  auto world = loopback_world(2);
+  world.insert({{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"RANK", "1"}});
+  const Ended text = run_script(job.path(), exported(world) + "\"$0\" devices\n");
+  CHECK(text.code == 0);
+  CHECK_THAT(text.out, StartsWith("rank 1 of 2 on " + shardrun::host_name() + ": "));
+  CHECK(std::count(text.out.begin(), text.out.end(), '\n') == 1);
+  world["RANK"] = world["LOCAL_RANK"] = "0";
+  CHECK_THAT(run_script(job.path(), exported(world) + "\"$0\" devices\n").out,
+             StartsWith("rank 0 of 2 on ") && Contains("\ncpu ("));
+  const auto found = boost::json::parse(run_script(job.path(), exported(world) + "\"$0\" devices --json\n").out);
+  CHECK(found.at("rank") == 0);
+  CHECK(found.at("host").as_string() == shardrun::host_name());
+  CHECK(found.at("devices").at(0).at("name") == "cpu");
 }
 
 TEST_CASE("a rank whose data differs under the same name ends the job before it begins", "[worlds]") {
