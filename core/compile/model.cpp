@@ -79,6 +79,13 @@ workload::Model model_of(plugins::Model plugin) {
   if (plugin.has("predict")) {
     model.predict = without_loss("predict", 1);
   }
+  if (plugin.has("forward")) {
+    model.forward = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                             std::int64_t rows) {
+      placing(settings,
+              [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), "forward", rows, false)); });
+    };
+  }
   if (plugin.has("iterate")) {
     model.iterate = without_loss("iterate", 0);
   }

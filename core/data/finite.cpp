@@ -112,7 +112,7 @@ void require_usable(const NpyArray& array, int threads) {
   const std::string found = std::isnan(value)   ? "NaN"
                             : std::isinf(value) ? (value > 0 ? "Inf" : "-Inf")
                                                 : fmt::format("{}, which float32 cannot hold", value);
-  throw Error(ErrorCode::data, fmt::format("'{}' has {} in {} (counted from 0): training needs finite numbers; remove "
+  throw Error(ErrorCode::data, fmt::format("'{}' has {} in {} (counted from 0): models need finite numbers; remove "
                                            "such rows, or put numbers there (numpy.isfinite finds them)",
                                            array.path().native(), found, place_of(array, bad)));
 }

@@ -173,8 +173,9 @@ void read_model_or_engine(Reading& reading, const Section& section) {
     if (const RawSection* const given = reading.raw.find("engine")) {
       refuse_at(given->where, "[engine] has no effect without [job] engine; remove it, or set [job] engine");
     }
-    if (job.task == Task::infer) {
-      refuse_at(job.where("job", "task"), "[job] task = infer is for engines, and [job] engine is not set; set it");
+    if (job.task != Task::infer && job.is_given("job", "checkpoint")) {
+      refuse_at(job.where("job", "checkpoint"),
+                "[job] checkpoint has no effect without [job] engine or task = infer; remove it, or set one of them");
     }
     read_model(reading, section);
     return;

@@ -105,9 +105,10 @@ Section infer_section() {
   return {
       .name = "infer",
       .help =
-          "The records that an engine predicts. A stream of records is one .npy array after the other, as numpy.save "
+          "What a model or engine is applied to. A stream of records is one .npy array after the other, as numpy.save "
           "writes them to one open file. A record is one sample [features], or several [samples, features]. Each "
-          "gets its predictions, in order.",
+          "gets its predictions, in order. A model also takes a file of one array, of which each row is a sample: "
+          "[samples, ...], of integers [samples, context] for a model on tokens.",
       .settings =
           {
               {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
@@ -117,11 +118,20 @@ Section infer_section() {
                 .help = "The file of the predictions, which is replaced; - is standard output. Progress is then on "
                         "standard error."},
                into(&Job::infer, &InferSettings::to)},
+              {{.name = "batch",
+                .type = integer,
+                .default_value = "32",
+                .minimum = 1,
+                .maximum = 2147483647,
+                .help = "Samples that a model is applied to at once, over all ranks. The last batch has the rest.",
+                .aliases = {"batch_size", "bs", "eval_batch_size", "per_device_eval_batch_size"}},
+               into(&Job::infer, &InferSettings::batch)},
               {{.name = "malformed",
                 .type = choice,
                 .default_value = "stop",
                 .choices = {"stop", "skip"},
-                .help = "What a malformed record does: fail the job, or have no predictions. Its number is told."},
+                .help = "What a malformed record of a stream does: fail the job, or have no predictions. Its number is "
+                        "told."},
                into(&Job::infer, &InferSettings::malformed)},
               {{.name = "features",
                 .type = integer,
@@ -133,7 +143,7 @@ Section infer_section() {
                 .type = integer,
                 .default_value = "0",
                 .minimum = 0,
-                .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
+                .help = "Values in a prediction, or classes; 0: as in the job that trained the checkpoint."},
                into(&Job::infer, &InferSettings::outputs)},
           },
       .task = "infer",
@@ -283,6 +293,7 @@ const Rules& rules() {
                     {"train", "precision"},
                     {"train", "gradients"},
                     {"train", "sample"},
+                    {"infer", "batch"},
                     {"iterate", ""},
                     {"checkpoint", ""},
                     {"strategy", ""},
@@ -299,7 +310,6 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
-              {{"job", "checkpoint"}, {"job", "engine"}, std::nullopt},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},

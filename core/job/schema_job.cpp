@@ -64,7 +64,9 @@ Section job_section() {
                into(&Job::engine, &Chosen::name)},
               {{.name = "checkpoint",
                 .type = path,
-                .help = "A safetensors file whose tensors the engine loads before anything else.",
+                .help =
+                    "What is loaded before anything else: for an engine a safetensors file, for a model that predicts "
+                    "the folder of a run, its weights.safetensors, or the folder of a checkpoint.",
                 .optional = true},
                into(&Job::checkpoint)},
               {{.name = "transport",
@@ -179,15 +181,17 @@ Section job_section() {
                 .type = choice,
                 .default_value = "train",
                 .choices = {"train", "iterate", "infer"},
-                .help = "Train the model or engine, iterate the model's step function, or have the engine predict a "
-                        "stream of records.",
+                .help = "Train the model or engine, iterate the model's step function, or apply the model or engine to "
+                        "arrays.",
                 .aliases = {"mode", "action"},
                 .choice_aliases = {{"training", "train"},
                                    {"fit", "train"},
                                    {"pretrain", "train"},
                                    {"simulate", "iterate"},
                                    {"simulation", "iterate"},
-                                   {"solve", "iterate"}}},
+                                   {"solve", "iterate"},
+                                   {"predict", "infer"},
+                                   {"inference", "infer"}}},
                into(&Job::task)},
               {{.name = "trace",
                 .type = choice,

@@ -188,8 +188,10 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   for (const job::Chosen& transport : job.transports) {
     add_options("transport." + transport.name, transport.options);
   }
-  for (const std::filesystem::path& file : data::data_files(job.data)) {
-    inputs.emplace_back("[data]", file);
+  if (job.task != job::Task::infer) {
+    for (const std::filesystem::path& file : data::data_files(job)) {
+      inputs.emplace_back("[data]", file);
+    }
   }
   // A run keeps the state that it starts from.
   std::error_code none;
@@ -375,6 +377,12 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_units(job, compiled, forecast, ranks_here);
   const Need need = need_of(job, compiled, forecast, ranks_here, processes);
   require_memory(job, compiled, forecast, ranks_here, need, limits);
+  if (job::applies_model(job) && compiled.weights == nullptr) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: a model is applied with the weights of a run: set [job] checkpoint to the "
+                            "run's folder, its weights.safetensors or a checkpoint",
+                            job.where("job", "task")));
+  }
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job, fmt::format("{}: training this model needs data: set [data] text, tokens or arrays",
                                             job.where("data", "")));

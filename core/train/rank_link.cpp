@@ -69,10 +69,11 @@ void RankLink::check_data() {
   if (compiled_.dataset == nullptr) {
     return;
   }
-  const std::vector<std::filesystem::path> files = data::data_files(job_.data);
+  const std::vector<std::filesystem::path> files = data::data_files(job_);
   const std::vector<std::string> fingerprints = compiled_.dataset->fingerprints();
   for (std::size_t i = 0; i < fingerprints.size(); ++i) {
-    check_file(fmt::format("data/{}", i), "[data]", files[i], fingerprints[i]);
+    check_file(fmt::format("data/{}", i), job::applies_model(job_) ? "[infer] from" : "[data]", files[i],
+               fingerprints[i]);
   }
 }
 

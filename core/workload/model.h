@@ -56,6 +56,10 @@ struct Model {
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
 
+  /// Adds the output `outputs` [batch, ...] of `rows` samples, from the data's input `inputs`. Empty for a model that
+  /// cannot be applied to arrays.
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
+
   /// Simulation: writes the next state. Empty for a model that cannot be iterated.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> iterate;
 };
