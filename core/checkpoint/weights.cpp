@@ -201,6 +201,13 @@ std::string value_of(const job::RawJob& raw, std::string_view section, std::stri
 
 std::string model_of(const TensorSource& source) { return value_of(described(source), "model", "name"); }
 
+job::RawJob job_of(const TensorSource& source) {
+  static_cast<void>(metadata_at(source, model_key));
+  job::RawJob raw = described(source);
+  std::erase_if(raw.sections, [](const job::RawSection& section) { return section.name != "model"; });
+  return raw;
+}
+
 workload::DataShape trained_on(const TensorSource& source) {
   const job::RawJob raw = described(source);
   const auto size_of = [&](std::string_view section, std::string_view key) {

@@ -12,6 +12,7 @@
 #include "core/data/tokenizer.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
+#include "core/job/raw.h"
 #include "core/workload/model.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
@@ -82,6 +83,8 @@ struct TrainedModel {
 
 /// The name of the model whose weights they are; "" if the metadata does not say it.
 [[nodiscard]] std::string model_of(const TensorSource& source);
+/// A job with nothing but that model. Throws Error{data} if the metadata does not say it.
+[[nodiscard]] job::RawJob job_of(const TensorSource& source);
 /// The sizes of the data that it was trained on, as far as the metadata says them.
 [[nodiscard]] workload::DataShape trained_on(const TensorSource& source);
 

@@ -66,6 +66,9 @@ void RankLink::check_data() {
   if (compiled_.resumed != nullptr) {
     check_file("resumed", "[checkpoint] resume", compiled_.resumed->path(), to_string(compiled_.resumed->hash()));
   }
+  if (compiled_.weights != nullptr) {
+    check_file("weights", "[job] checkpoint", compiled_.weights->source().path, compiled_.weights->fingerprint());
+  }
   if (compiled_.dataset == nullptr) {
     return;
   }
