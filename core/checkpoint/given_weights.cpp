@@ -116,12 +116,15 @@ std::string GivenWeights::fingerprint() const {
   return checkpoint_ ? to_string(checkpoint_->hash()) : file_->fingerprint();
 }
 
-void require_parameters(const TensorSource& source, const graph::Graph& graph) {
-  if (const std::string found = model_of(source); !found.empty() && found != graph.model) {
+void require_model(const TensorSource& source, const std::string& model) {
+  if (const std::string found = model_of(source); !found.empty() && found != model) {
     throw Error(ErrorCode::data,
                 fmt::format("'{}' holds the model '{}', and the job has '{}': name weights of that model",
-                            source.path.native(), found, graph.model));
+                            source.path.native(), found, model));
   }
+}
+
+void require_parameters(const TensorSource& source, const graph::Graph& graph) {
   for (const graph::State& state : graph.states) {
     if (state.kind != graph::StateKind::parameter) {
       continue;

@@ -44,8 +44,10 @@ class GivenWeights {
   TensorSource source_;
 };
 
-/// Throws Error{data} if the source lacks a parameter of the graph, or has it in another shape or as no real type, or
-/// says that it holds another model.
+/// Throws Error{data} if the source says that it holds another model.
+void require_model(const TensorSource& source, const std::string& model);
+
+/// Throws Error{data} if the source lacks a parameter of the graph, or has it in another shape or as no real type.
 void require_parameters(const TensorSource& source, const graph::Graph& graph);
 
 /// Copies this rank's parts of the parameters, converted to float32. Throws as require_parameters(), and Error{data}

@@ -58,20 +58,32 @@ std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run,
   return text;
 }
 
+constexpr std::pair<const char*, const char*> settings_of_options[] = {
+    {"from", "infer.from"}, {"to", "infer.to"},           {"batch", "infer.batch"},
+    {"ranks", "job.ranks"}, {"strategy", "job.strategy"}, {"transport", "job.transport"}};
+
 /// The settings that options of the command line stand for.
 std::vector<std::string> overrides_of(const Parsed& parsed) {
   std::vector<std::string> overrides = parsed.all("set");
-  for (const auto& [option, setting] : {std::pair{"from", "infer.from"},
-                                        {"to", "infer.to"},
-                                        {"batch", "infer.batch"},
-                                        {"ranks", "job.ranks"},
-                                        {"strategy", "job.strategy"},
-                                        {"transport", "job.transport"}}) {
+  for (const auto& [option, setting] : settings_of_options) {
     if (const std::optional<std::string> value = parsed.get(option)) {
       overrides.push_back(fmt::format("{}={}", setting, *value));
     }
   }
   return overrides;
+}
+
+/// With the places of these settings: "--from".
+job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
+  for (job::RawSection& section : raw.sections) {
+    for (job::RawSetting& each : section.settings) {
+      const auto option = std::ranges::find_if(settings_of_options, [&](const auto& known) {
+        return known.second == section.name + "." + each.key && parsed.has(known.first);
+      });
+      each.where = option == std::end(settings_of_options) ? each.where : fmt::format("--{}", option->first);
+    }
+  }
+  return raw;
 }
 
 /// Where predictions go without --to.
@@ -103,6 +115,10 @@ job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& pa
 job::RawJob raw_job(const Parsed& parsed) {
   const std::filesystem::path path = parsed.positional.at(0);
   std::error_code none;
+  if (!std::filesystem::exists(path, none)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("predict: there is no run, checkpoint, weights file or job file '{}'", path.native()));
+  }
   if (std::filesystem::is_directory(path, none) || path.extension() == ".safetensors") {
     return job_of_weights(parsed, path);
   }
@@ -137,7 +153,7 @@ int predict(std::span<const std::string> words) {
   if (parsed.help_shown) {
     return 0;
   }
-  const job::Job job = checked_job(parsed, raw_job(parsed));
+  const job::Job job = checked_job(parsed, placed(raw_job(parsed), parsed));
   std::error_code none;
   if (!parsed.has("force") && !job::is_standard(job.infer.to) && std::filesystem::is_regular_file(job.infer.to, none)) {
     throw Error(ErrorCode::usage,

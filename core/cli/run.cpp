@@ -67,7 +67,9 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   text =
       fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
                   counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",
-                  files::human_path(job.task != job::Task::infer ? output : job.infer.to));
+                  has_predictions(job)           ? "standard output"
+                  : job.task == job::Task::infer ? files::human_path(job.infer.to)
+                                                 : files::human_path(output));
   if (has_predictions(job)) {
     write_to_standard_error(printable_lines(text));
   } else {

@@ -160,6 +160,7 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
   if (!job.checkpoint.empty()) {
     placing(job, "job", "checkpoint", [&] {
       compiled.weights = std::make_shared<const checkpoint::GivenWeights>(job.checkpoint);
+      checkpoint::require_model(compiled.weights->source(), compiled.model.name);
       shape = checkpoint::trained_on(compiled.weights->source());
     });
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/data/data_files.h"
+#include "core/data/npy.h"
 
 namespace shardrun::data {
 
@@ -69,12 +70,37 @@ std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::i
 
 }  // namespace
 
+namespace {
+
+/// Whether another array follows the first in a file.
+bool has_several_arrays(const std::filesystem::path& path) {
+  try {
+    constexpr std::string_view magic = "\x93NUMPY";
+    const files::SteadyFile file(path);
+    std::vector<std::byte> head(std::min(file.size(), most_header_bytes));
+    file.read(0, head);
+    const NpyHeader first = parse_npy_header(head, file.size(), path.native());
+    std::size_t end = 0;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(first.elements), element_bytes(first.type), &end) ||
+        __builtin_add_overflow(end, first.data_offset + magic.size(), &end) || end > file.size()) {
+      return false;
+    }
+    std::string next(magic.size(), ' ');
+    file.read(end - magic.size(), std::as_writable_bytes(std::span(next)));
+    return next == magic;
+  } catch (const Error&) {
+    return false;  // who opens it says why
+  }
+}
+
+}  // namespace
+
 bool reads_records(const job::Job& job) {
   std::error_code none;
   const std::filesystem::path& from = job.infer.from;
   const std::filesystem::file_type type = std::filesystem::status(from, none).type();
   return job::applies_model(job) && (job::is_standard(from) || type == std::filesystem::file_type::fifo ||
-                                     type == std::filesystem::file_type::character);
+                                     type == std::filesystem::file_type::character || has_several_arrays(from));
 }
 
 std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::int64_t vocab) {

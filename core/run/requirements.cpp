@@ -231,6 +231,13 @@ void require_streams(const job::Job& job) {
                                setting));
     }
   }
+  if (const std::filesystem::path folder = to.parent_path(); !std::filesystem::is_directory(folder, none)) {
+    refuse("to", fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
+                             files::human_path(folder)));
+  } else if (::access(folder.c_str(), W_OK) != 0) {
+    refuse("to",
+           fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
+  }
   if (metrics::is_written_by_runs(to, job.output)) {
     refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
                              files::human_path(to)));
@@ -320,6 +327,19 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 
 namespace {
 
+/// Ranks get records from the first rank.
+void require_shared_records(const job::Job& job, const compile::Compiled& compiled) {
+  for (const plugins::Transport& transport : compiled.transports.transports) {
+    if (data::reads_records(job) && !transport.props().moves(SR_MEMORY_HOST)) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [infer] from is a stream, which the first rank reads for all, and transport {} does not "
+                      "move memory of the host: name a file of one array, or choose another transport",
+                      job.where("infer", "from"), transport.manifest().name));
+    }
+  }
+}
+
 /// A microbatch that is computed twice must overwrite whatever it writes.
 void require_replayable(const job::Job& job, const compile::Compiled& compiled) {
   if (!job.checks.replay) {
@@ -368,6 +388,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_device(job, *compiled.device);
   require_own_folder(job);
   require_replayable(job, compiled);
+  require_shared_records(job, compiled);
   require_checked_messages(job, compiled);
   if (job.task == job::Task::infer) {
     require_streams(job);

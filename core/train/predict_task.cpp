@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -78,11 +80,20 @@ class PredictTask : private RankTask {
       runtime::initialize(compiled_.graph, job_.seed, executor);
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
       if (record_.is_first()) {
-        predictions_.emplace(job_.infer.to, settings_.standard_output, [this] { return signal_ == 0; });
+        const data::Waiting waiting = [this] { return wait_on(); };
+        predictions_.emplace(job_.infer.to, settings_.standard_output, waiting);
+        if (compiled_.dataset == nullptr) {
+          records_.emplace(open_records(),
+                           job::is_standard(job_.infer.from) ? "standard input" : job_.infer.from.string(), waiting);
+        }
       }
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
-      predict_array(executor);
+      if (compiled_.dataset != nullptr) {
+        predict_array(executor);
+      } else {
+        predict_records(executor);
+      }
       record_.finish_progress();
       if (signal_ == 0 && record_.is_first()) {
         predictions_->commit();
@@ -97,10 +108,7 @@ class PredictTask : private RankTask {
     const std::vector<std::size_t> programs =
         executor.find_calls(workload::forward_function, compiled_.evaluation_rows);
     if (record_.is_first()) {
-      const device::TensorView outputs = executor.output(programs.front(), workload::forward_output);
-      std::vector<std::int64_t> shape(outputs.shape.begin(), outputs.shape.begin() + outputs.rank);
-      shape.front() = samples;
-      predictions_->begin(shape);
+      predictions_->begin(shape_of_outputs(samples));
     }
     for (const std::size_t program : programs) {
       if ((signal_ = stopped()) != 0) {
@@ -111,6 +119,165 @@ class PredictTask : private RankTask {
       });
       tell_progress(samples);
     }
+  }
+
+  [[nodiscard]] files::FileDescriptor open_records() const {
+    const std::filesystem::path& from = job_.infer.from;
+    files::FileDescriptor file(job::is_standard(from) ? ::fcntl(settings_.standard_input, F_DUPFD_CLOEXEC, 3)
+                                                      : ::open(from.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.is_open()) {
+      throw files::system_error("open", job::is_standard(from) ? "standard input" : from, errno);
+    }
+    return file;
+  }
+
+  // Of a stream of records the first rank tells the others how many rows come next, and gives them these.
+
+  static constexpr std::int32_t end_of_records = 0;
+  static constexpr std::int32_t stream_waits = 1;
+  static constexpr std::int32_t no_rows = 2;  ///< more: so many rows
+
+  /// What the first rank says next. All ranks call it at the same point.
+  std::int32_t told(std::int32_t own) {
+    return settings_.link.agree(own, static_cast<std::int32_t>(job_.infer.batch) + no_rows);
+  }
+
+  /// A stream may wait for longer than other ranks wait for this one. Returns false if all are asked to stop.
+  bool wait_on() {
+    if (signal_ == 0) {
+      static_cast<void>(told(stream_waits));
+      signal_ = stopped();
+    }
+    return signal_ == 0;
+  }
+
+  void predict_records(runtime::Executor& executor) {
+    if (record_.is_first()) {
+      while (const std::optional<data::NpyRecord> record = next_record()) {
+        predict_record(executor, *record);
+        tell_progress(0);
+      }
+      if (signal_ == 0) {
+        static_cast<void>(told(end_of_records));
+        record_.say(fmt::format("{}{}", counted(counted_, "record"),
+                                skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
+      }
+      return;
+    }
+    for (std::int32_t next = told(0); signal_ == 0 && next != end_of_records; next = signal_ == 0 ? told(0) : 0) {
+      if (next == stream_waits) {
+        signal_ = stopped();
+      } else if (next > no_rows) {
+        rows_.resize(static_cast<std::size_t>(next - no_rows) * static_cast<std::size_t>(width()));
+        predict_rows(executor, next - no_rows);
+      }
+    }
+  }
+
+  /// The next record of the right shape; nothing at the end. Of malformed ones the person is told, or the job fails.
+  std::optional<data::NpyRecord> next_record() {
+    while (signal_ == 0) {
+      try {
+        std::optional<data::NpyRecord> record = records_->next();
+        if (signal_ != 0) {
+          break;
+        }
+        if (record) {
+          require_samples(*record);
+        }
+        return record;
+      } catch (const Error& malformed) {
+        if (signal_ != 0) {
+          break;
+        }
+        if (malformed.code() != ErrorCode::data || job_.infer.malformed == job::Malformed::stop) {
+          throw;
+        }
+        ++skipped_;
+        record_.say(fmt::format("skipped: {}", malformed.message()));
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Numbers in a sample.
+  [[nodiscard]] std::int64_t width() const { return graph::element_count(input_type()) / input_type().shape[0]; }
+
+  [[nodiscard]] const graph::TensorType& input_type() const {
+    const graph::Function& function = compiled_.graph.functions.front();
+    return function.values[function.inputs.front().value].type;
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> shape_of_outputs(std::int64_t samples) const {
+    const graph::Function& function = compiled_.graph.functions.front();
+    std::vector<std::int64_t> shape = function.values[function.outputs.front().value].type.shape;
+    shape.front() = samples;
+    return shape;
+  }
+
+  /// A record is one sample or several.
+  void require_samples(const data::NpyRecord& record) const {
+    const bool is_sample = record.shape.size() == 1;
+    std::int64_t found = record.shape.empty() ? 0 : 1;
+    for (std::size_t d = is_sample ? 0 : 1; d < record.shape.size(); ++d) {
+      found *= record.shape[d];
+    }
+    if (found != width()) {
+      throw Error(ErrorCode::data, fmt::format("record {}: its shape is [{}], expected [{}] or [samples, {}]",
+                                               record.number, fmt::join(record.shape, ", "), width(), width()));
+    }
+    if (input_type().dtype != graph::DType::i32) {
+      return;
+    }
+    const std::int64_t vocab = vocabulary();
+    const auto bad = std::ranges::find_if(record.values, [&](float token) {
+      return token < 0 || token != std::floor(token) || (vocab > 0 && token >= static_cast<float>(vocab));
+    });
+    if (bad != record.values.end()) {
+      throw Error(ErrorCode::data, fmt::format("record {}: it has the token {}, and the model has tokens 0 to {}",
+                                               record.number, *bad, vocab - 1));
+    }
+  }
+
+  [[nodiscard]] std::int64_t vocabulary() const {
+    const OptionValues& options = job_.model.options;
+    return options.has("vocab") ? options.integer("vocab") : compiled_.settings.data.vocab;
+  }
+
+  /// On the first rank.
+  void predict_record(runtime::Executor& executor, const data::NpyRecord& record) {
+    const std::int64_t rows = record.shape.size() == 1 ? 1 : record.shape.front();
+    std::vector<std::int64_t> shape = shape_of_outputs(rows);
+    if (record.shape.size() == 1) {
+      shape.erase(shape.begin());
+    }
+    predictions_->begin(shape);
+    for (std::int64_t done = 0; done < rows && signal_ == 0;) {
+      const std::int64_t now =
+          *std::ranges::find_if(compiled_.evaluation_rows, [&](std::int64_t count) { return count <= rows - done; });
+      const auto from = record.values.begin() + done * width();
+      rows_.assign(from, from + now * width());
+      static_cast<void>(told(static_cast<std::int32_t>(now) + no_rows));
+      predict_rows(executor, now);
+      done += now;
+    }
+    ++counted_;
+  }
+
+  /// On all ranks, the rows that the first has.
+  void predict_rows(runtime::Executor& executor, std::int64_t rows) {
+    settings_.link.broadcast(std::as_writable_bytes(std::span(rows_)));
+    const std::size_t program = executor.find_calls(workload::forward_function, {rows}).front();
+    predict_batch(executor, program, [&](std::int64_t row, const device::TensorView& to) {
+      const auto from = rows_.begin() + row * (to.elements() / to.shape[0]);
+      if (to.dtype == graph::DType::i32) {
+        std::transform(from, from + to.elements(), device::elements_of<std::int32_t>(to).begin(),
+                       [](float token) { return static_cast<std::int32_t>(token); });
+      } else {
+        std::copy_n(from, to.elements(), device::elements_of<float>(to).begin());
+      }
+    });
+    signal_ = stopped();
   }
 
   /// `fill`: as of data::feed_inputs().
@@ -145,8 +312,12 @@ class PredictTask : private RankTask {
     }
   }
 
-  std::optional<Predictions> predictions_;  ///< on the first rank
-  std::int64_t done_ = 0;                   ///< samples
+  std::optional<Predictions> predictions_;  ///< on the first rank, as the next
+  std::optional<data::NpyReader> records_;  ///< of a stream
+  std::vector<float> rows_;                 ///< of a record, that are computed next
+  std::int64_t counted_ = 0;                ///< records with predictions
+  std::int64_t skipped_ = 0;
+  std::int64_t done_ = 0;  ///< samples
   std::int64_t batches_ = 0;
   int signal_ = 0;
   std::chrono::steady_clock::time_point told_;

@@ -249,6 +249,35 @@ void RankLink::barrier() {
   publish(key, "");
 }
 
+/// Along one mesh axis after the other: members that have nothing yet get it along a later axis.
+void RankLink::broadcast(std::span<std::byte> bytes) {
+  const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, rank());
+  for (const mesh::AxisId axis : mesh.axes.ids()) {
+    if (mesh.size(axis) == 1 || bytes.empty()) {
+      continue;
+    }
+    const sdk::Buffer buffer{.data = bytes.data(), .bytes = bytes.size()};
+    sdk::OpSpec op;
+    op.opcode = SR_OP_BROADCAST;
+    op.dtype = SR_DTYPE_U8;
+    op.count = bytes.size();
+    op.flags = SR_OP_FLAG_BLOCKING;
+    if (at[axis] == 0) {
+      op.send = buffer;
+    }
+    op.recv = buffer;
+    op.label = "broadcast";
+    try {
+      collectives_->finish_once(collectives_->start_once(collectives_->group_along(axis), std::move(op)));
+    } catch (...) {
+      collectives_->abort("a broadcast has failed");
+      collectives_->drop_once();  // the caller may free the bytes
+      throw;
+    }
+  }
+}
+
 std::string RankLink::made_of_all(std::string_view name, const std::string& given,
                                   const std::function<std::string(const std::vector<std::string>& of_ranks)>& make) {
   const launch::Rank::Deadline latest = deadline();

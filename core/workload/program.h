@@ -75,8 +75,11 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
 
-/// Only `forward` over the parameters, one for each number of rows that occurs in `calls`. Throws Error{job} if the
-/// model has no such function.
+/// Adds the functions `forward`, one for each number of rows that occurs in `calls`. Throws Error{job} if the model has
+/// no such function.
+void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& model_settings,
+                 const std::vector<std::int64_t>& calls);
+/// Only these, over the parameters.
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
 
