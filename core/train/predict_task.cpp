@@ -42,9 +42,12 @@ class Predictions {
     stream_.emplace(std::move(stream), job::is_standard(to) ? "standard output" : to.string(), waiting);
   }
 
-  /// Begins an array of this shape.
-  void begin(const std::vector<std::int64_t>& shape) {
+  /// Begins an array of this shape. `only`: no other follows. Throws Error{io} if there is no room for that.
+  void begin(const std::vector<std::int64_t>& shape, bool only) {
     const std::string header = data::npy_header(shape);
+    if (only && file_) {
+      file_->reserve(header.size() + static_cast<std::uint64_t>(graph::element_count(shape)) * sizeof(float));
+    }
     write(std::as_bytes(std::span(header)));
   }
 
@@ -108,7 +111,7 @@ class PredictTask : private RankTask {
     const std::vector<std::size_t> programs =
         executor.find_calls(workload::forward_function, compiled_.evaluation_rows);
     if (record_.is_first()) {
-      predictions_->begin(shape_of_outputs(samples));
+      predictions_->begin(shape_of_outputs(samples), true);
     }
     for (const std::size_t program : programs) {
       if ((signal_ = stopped()) != 0) {
@@ -251,7 +254,7 @@ class PredictTask : private RankTask {
     if (record.shape.size() == 1) {
       shape.erase(shape.begin());
     }
-    predictions_->begin(shape);
+    predictions_->begin(shape, false);
     for (std::int64_t done = 0; done < rows && signal_ == 0;) {
       const std::int64_t now =
           *std::ranges::find_if(compiled_.evaluation_rows, [&](std::int64_t count) { return count <= rows - done; });
