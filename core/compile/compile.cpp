@@ -50,16 +50,16 @@ std::optional<graph::DType> mixed_gradients(const job::TrainSettings& train) {
   return train.gradients == job::Gradients::bfloat16 ? graph::DType::bf16 : graph::DType::f32;
 }
 
-/// Each call is planned on its own. `key`: how many rows it has.
-void require_few_calls(const job::Job& job, const char* section, const char* key, std::int64_t samples,
-                       std::int64_t rows) {
+/// Each call is planned on its own. `key`: how many rows it has. `remedies`: others.
+void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
+                       std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
   if (samples / rows >= most) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: {} samples, {} at once, need {} calls, expected fewer than {}: set [{}] "
-                            "{} to more{}",
-                            job.where(section, key), samples, rows, samples / rows, most, section, key,
-                            job.task == job::Task::train ? ", split closer to 1, or validation data of its own" : ""));
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: {} of {} samples, {} at once, has {} calls, expected fewer than {}: set "
+                    "[{}] {} to more{}",
+                    job.where(section, key), what, samples, rows, samples / rows, most, section, key, remedies));
   }
 }
 
@@ -67,7 +67,8 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
   const std::int64_t first = workload::microbatch_rows(job.data.batch, job.data.microbatches).front();
   const std::int64_t eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first;
   const std::int64_t eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples();
-  require_few_calls(job, "data", "eval_batch", eval_samples, eval_rows);
+  require_few_calls(job, "an evaluation", "data", "eval_batch", eval_samples, eval_rows,
+                    ", split closer to 1, or validation data of its own");
   return {.batch = job.data.batch,
           .microbatches = job.data.microbatches,
           .eval_rows = eval_rows,
@@ -185,7 +186,7 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
 std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& compiled) {
   const std::int64_t batch = job.infer.batch;
   if (compiled.dataset != nullptr) {
-    require_few_calls(job, "infer", "batch", compiled.dataset->evaluation_samples(), batch);
+    require_few_calls(job, "an array", "infer", "batch", compiled.dataset->evaluation_samples(), batch, "");
     return workload::evaluation_rows(compiled.dataset->evaluation_samples(), batch);
   }
   std::vector<std::int64_t> rows = {batch};

@@ -33,6 +33,8 @@ struct JobEngine {
 
 /// Throws Error{job} if the job has an engine. `what`: the command or setting that needs a model, as "a plan".
 void require_model(const job::Job& job, std::string_view what);
+/// Throws Error{job} if the job only applies a model, so that there is no `what` of it.
+void require_steps(const job::Job& job, std::string_view what);
 
 /// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.

@@ -310,6 +310,8 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
+              {{"job", "trace"}, {"job", "task"}, "infer", "none"},
+              {{"job", "check_every"}, {"job", "task"}, "infer"},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},

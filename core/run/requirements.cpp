@@ -209,8 +209,9 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// What [infer] reads is there, and what it writes is neither a file that the job reads nor one of the run's own.
-void require_streams(const job::Job& job) {
+/// What [infer] reads is there. What the first rank writes can be written, and is neither a file that the job reads nor
+/// one of the run's own.
+void require_streams(const job::Job& job, std::int64_t rank) {
   const auto refuse = [&](const char* key, const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
   };
@@ -220,7 +221,7 @@ void require_streams(const job::Job& job) {
   if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
     refuse("from", fmt::format("{}: it cannot be read: {}", files::human_path(from), std::strerror(errno)));
   }
-  if (job::is_standard(to)) {
+  if (job::is_standard(to) || rank != 0) {
     return;
   }
   std::vector<std::pair<std::string, std::filesystem::path>> inputs = inputs_of(job);
@@ -231,16 +232,24 @@ void require_streams(const job::Job& job) {
                                setting));
     }
   }
-  if (const std::filesystem::path folder = to.parent_path(); !std::filesystem::is_directory(folder, none)) {
-    refuse("to", fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
-                             files::human_path(folder)));
-  } else if (::access(folder.c_str(), W_OK) != 0) {
-    refuse("to",
-           fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
-  }
   if (metrics::is_written_by_runs(to, job.output)) {
     refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
                              files::human_path(to)));
+  }
+  const std::filesystem::path folder = to.parent_path();
+  const bool makes_file =  // in a folder that the run does not make
+      folder != job.output &&
+      (!std::filesystem::exists(to, none) || (job::applies_model(job) && std::filesystem::is_regular_file(to, none)));
+  if (std::filesystem::is_directory(to, none)) {
+    refuse("to", fmt::format("{} is a folder: name a file", files::human_path(to)));
+  }
+  if (makes_file && !std::filesystem::is_directory(folder, none)) {
+    refuse("to", fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
+                             files::human_path(folder)));
+  }
+  if (makes_file && ::access(folder.c_str(), W_OK) != 0) {
+    refuse("to",
+           fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
   }
 }
 
@@ -391,7 +400,7 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_shared_records(job, compiled);
   require_checked_messages(job, compiled);
   if (job.task == job::Task::infer) {
-    require_streams(job);
+    require_streams(job, compiled.programs.rank);
   }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);

@@ -25,13 +25,13 @@ namespace {
 /// Where predictions go: a file that appears when all are in it, or a stream.
 class Predictions {
  public:
-  /// `standard`: the descriptor of standard output. `waiting`: as of data::NpyWriter.
+  /// Opens a stream. `standard`: the descriptor of standard output. `waiting`: as of data::NpyWriter.
   Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting) {
     std::error_code none;
     const bool is_file =
         !job::is_standard(to) && (!std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none));
     if (is_file) {
-      file_.emplace(to);
+      path_ = to;
       return;
     }
     files::FileDescriptor stream(job::is_standard(to) ? ::fcntl(standard, F_DUPFD_CLOEXEC, 3)
@@ -40,6 +40,13 @@ class Predictions {
       throw files::system_error("open", job::is_standard(to) ? "standard output" : to, errno);
     }
     stream_.emplace(std::move(stream), job::is_standard(to) ? "standard output" : to.string(), waiting);
+  }
+
+  /// Makes the file, which a signal before the first step would leave behind.
+  void open_file() {
+    if (!path_.empty()) {
+      file_.emplace(path_);
+    }
   }
 
   /// Begins an array of this shape. `only`: no other follows. Throws Error{io} if there is no room for that.
@@ -66,6 +73,7 @@ class Predictions {
   }
 
  private:
+  std::filesystem::path path_;  ///< of the file
   std::optional<files::AtomicFile> file_;
   std::optional<data::NpyWriter> stream_;
 };
@@ -80,7 +88,10 @@ class PredictTask : private RankTask {
     prepare(executor);
     return guarded(executor, failed, [&] {
       now_at("loading weights", 0, "loading weights");
-      runtime::initialize(compiled_.graph, job_.seed, executor);
+      if (std::ranges::find(compiled_.graph.states, graph::StateKind::field, &graph::State::kind) !=
+          compiled_.graph.states.end()) {
+        runtime::initialize(compiled_.graph, job_.seed, executor);  // the others are loaded
+      }
       checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
       if (record_.is_first()) {
         const data::Waiting waiting = [this] { return wait_on(); };
@@ -92,6 +103,9 @@ class PredictTask : private RankTask {
       }
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
+      if (record_.is_first()) {
+        predictions_->open_file();
+      }
       if (compiled_.dataset != nullptr) {
         predict_array(executor);
       } else {
@@ -113,11 +127,9 @@ class PredictTask : private RankTask {
     if (record_.is_first()) {
       predictions_->begin(shape_of_outputs(samples), true);
     }
-    for (const std::size_t program : programs) {
-      if ((signal_ = stopped()) != 0) {
-        return;
-      }
-      predict_batch(executor, program, [&](std::int64_t row, const device::TensorView& rows) {
+    await_writing();
+    for (auto program = programs.begin(); program != programs.end() && signal_ == 0; ++program) {
+      predict_batch(executor, *program, [&](std::int64_t row, const device::TensorView& rows) {
         compiled_.dataset->fill_evaluation(done_ + row, rows, {});
       });
       tell_progress(samples);
@@ -134,24 +146,42 @@ class PredictTask : private RankTask {
     return file;
   }
 
-  // Of a stream of records the first rank tells the others how many rows come next, and gives them these.
+  // The first rank tells the others how it goes on: of a stream of records how many rows come next, and that a stream
+  // waits, for longer perhaps than the others would wait for this rank.
 
   static constexpr std::int32_t end_of_records = 0;
   static constexpr std::int32_t stream_waits = 1;
-  static constexpr std::int32_t no_rows = 2;  ///< more: so many rows
+  static constexpr std::int32_t no_rows = 2;  ///< it goes on; more: with so many rows
 
   /// What the first rank says next. All ranks call it at the same point.
   std::int32_t told(std::int32_t own) {
     return settings_.link.agree(own, static_cast<std::int32_t>(job_.infer.batch) + no_rows);
   }
 
-  /// A stream may wait for longer than other ranks wait for this one. Returns false if all are asked to stop.
+  /// On the first rank: called while a stream waits. Returns false if all are asked to stop.
   bool wait_on() {
     if (signal_ == 0) {
       static_cast<void>(told(stream_waits));
       signal_ = stopped();
     }
     return signal_ == 0;
+  }
+
+  /// On the other ranks: what the first says once no stream waits, or the end if all are asked to stop.
+  std::int32_t hear() {
+    std::int32_t next = stream_waits;
+    while (signal_ == 0 && (next = told(end_of_records)) == stream_waits) {
+      signal_ = stopped();
+    }
+    return signal_ == 0 ? next : end_of_records;
+  }
+
+  /// On all ranks: the first has written what it had. Then all may be asked to stop.
+  void await_writing() {
+    if (signal_ == 0) {
+      static_cast<void>(record_.is_first() ? told(no_rows) : hear());
+    }
+    signal_ = signal_ != 0 ? signal_ : stopped();
   }
 
   void predict_records(runtime::Executor& executor) {
@@ -167,13 +197,9 @@ class PredictTask : private RankTask {
       }
       return;
     }
-    for (std::int32_t next = told(0); signal_ == 0 && next != end_of_records; next = signal_ == 0 ? told(0) : 0) {
-      if (next == stream_waits) {
-        signal_ = stopped();
-      } else if (next > no_rows) {
-        rows_.resize(static_cast<std::size_t>(next - no_rows) * static_cast<std::size_t>(width()));
-        predict_rows(executor, next - no_rows);
-      }
+    for (std::int32_t next = hear(); next != end_of_records; next = hear()) {
+      rows_.resize(static_cast<std::size_t>(next - no_rows) * static_cast<std::size_t>(width()));
+      predict_rows(executor, next - no_rows);
     }
   }
 
@@ -280,7 +306,6 @@ class PredictTask : private RankTask {
         std::copy_n(from, to.elements(), device::elements_of<float>(to).begin());
       }
     });
-    signal_ = stopped();
   }
 
   /// `fill`: as of data::feed_inputs().
@@ -288,8 +313,8 @@ class PredictTask : private RankTask {
                      const std::function<void(std::int64_t row, const device::TensorView& rows)>& fill) {
     const auto begin = std::chrono::steady_clock::now();
     now_at("predicting", ++batches_);
+    executor.begin_step(batches_ - 1);
     naming_step(batches_ - 1, [&] {
-      executor.begin_step(batches_ - 1);
       if (const std::optional<device::TensorView> inputs = executor.find_input(program, "inputs")) {
         data::feed_inputs(executor.host(device::Access::write), *inputs, fill);
       }
@@ -301,6 +326,7 @@ class PredictTask : private RankTask {
       } else {
         executor.queue().finish();
       }
+      await_writing();
     });
     done_ += executor.call_rows(program).front();
     record_.count_step(metrics::seconds_since(begin));

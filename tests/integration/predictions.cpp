@@ -235,6 +235,32 @@ TEST_CASE("predict applies a model to a stream of records, which each get their 
   CHECK_THAT(skipped.out, Contains("4 records, 1 malformed and skipped"));
 }
 
+TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadline, and for a signal", "[predict]") {
+  const TrainedFolder folder;
+  const Values many = numbers(std::size_t{12000} * features, 4);
+  write_file(folder.path() / "many.npy", array_of("<f4", "(12000, 6)", bytes_of_all(many)));
+  write_file(folder.path() / "records.npy",
+             array_of("<f4", "(11999, 6)", bytes_of_all(Values(many.begin(), many.end() - features))) +
+                 array_of("<f4", "(6,)", bytes_of_all(Values(many.end() - features, many.end()))));
+  for (const char* const input : {"many.npy", "records.npy"}) {
+    REQUIRE(folder.predict({"runs/job", "--from", input, "--to", "whole.npy", "--force", "--batch=512"}).code == 0);
+    // Nothing reads the predictions until the pipe is full and the deadline is past. A longer wait changes nothing.
+    const Ended ended = run_script(folder.path(), "\"$0\" predict runs/job --from " + std::string(input) +
+                                                      " --batch 512 --ranks 2 --strategy pp --set job.timeout=1 | "
+                                                      "{ sleep 3; cat; } > late.npy");
+    INFO(input << ": " << ended.err);
+    CHECK(read_file(folder.path() / "late.npy") == read_file(folder.path() / "whole.npy"));
+  }
+  // The reader is gone or does not read: a signal ends the job, and leaves no file.
+  const Ended stopped = run_script(folder.path(),
+                                   "mkfifo in; \"$0\" predict runs/job --from in --to never.npy --ranks 2 "
+                                   "--strategy dp & exec 3> in; kill -TERM $!; wait $!");
+  INFO(stopped.err);
+  CHECK(stopped.code == 143);
+  CHECK_FALSE(std::filesystem::exists(folder.path() / "never.npy"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() / ".never.npy.tmp"));
+}
+
 // The loss of validation is that of the logits.
 TEST_CASE("predictions of tokens and of images have the loss that the run has measured", "[predict]") {
   const TemporaryFolder folder;
@@ -319,5 +345,7 @@ TEST_CASE("predict refuses what it cannot read or write before anything starts",
   refused({"runs/job", "--from", "new.npy", "--to", "new.npy", "--force"}, "is a file that the job reads");
   refused({"nowhere", "--from", "new.npy", "--to", "out.npy"}, "there is no run, checkpoint, weights file or job file");
   refused({"other.ini"}, "holds the model 'mlp', and the job has 'gpt'");
+  refused({"runs/job", "--from", "new.npy", "--to", "out.npy", "--set", "job.trace=steps"},
+          "[job] trace has no effect with [job] task = infer");
   refused({"runs/spring", "--from", "new.npy", "--to", "out.npy"}, "model spring has no function forward");
 }
