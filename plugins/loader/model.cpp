@@ -120,6 +120,9 @@ void check_ports(const graph::Function& function, std::string_view name, std::ui
     require_one_of(function, "inputs", function.inputs, {{{"inputs", graph::DType::i32, {1, 0}}}});
     require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {1, 0}}}});
   } else if (name == "forward") {
+    if (kinds == 0) {
+      refuse_with("the function 'forward' is applied to data, and the model takes none");
+    }
     require_one_of(function, "inputs", function.inputs, inputs_of_forward(inputs_of_loss(kinds, request, rows)));
     require_outputs(function, rows);
   }
