@@ -166,7 +166,14 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
     });
   }
   take_given(job, "features", job.infer.features, shape.features);
-  take_given(job, "outputs", job.infer.outputs, shape.vocab > 0 ? shape.vocab : shape.outputs);
+  const bool has_classes = shape.vocab > 0 || compiled.model.takes_labels_alone;
+  take_given(job, "outputs", job.infer.outputs, has_classes ? shape.vocab : shape.outputs);
+  if (has_classes && shape.vocab == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] outputs: set it to the number of classes of model {}, which {} does not say",
+                            job.where("infer", "outputs"), compiled.model.name,
+                            compiled.weights == nullptr ? "the job" : fmt::format("'{}'", job.checkpoint.native())));
+  }
   const OptionValues& options = job.model.options;
   compiled.dataset = dataset != nullptr
                          ? std::move(dataset)

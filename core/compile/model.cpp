@@ -58,7 +58,8 @@ workload::Model model_of(plugins::Model plugin) {
   workload::Model model{.name = plugin.manifest().name,
                         .help = plugin.help(),
                         .options = plugin.options(),
-                        .takes_data = plugin.data() != 0};
+                        .takes_data = plugin.data() != 0,
+                        .takes_labels_alone = plugin.data() == SR_DATA_LABELS};
   model.declare = [plugin](graph::Graph& graph, const workload::ModelSettings& settings) {
     require_data(plugin, settings);
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });

@@ -103,6 +103,7 @@ class PredictTask : private RankTask {
       }
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
+      record_.now_at(metrics::first_step_activity);
       if (record_.is_first()) {
         predictions_->open_file();
       }

@@ -42,7 +42,8 @@ struct Model {
   std::string name;
   std::string help;
   std::vector<OptionSpec> options;
-  bool takes_data = true;  ///< whether training needs data
+  bool takes_data = true;           ///< whether training needs data
+  bool takes_labels_alone = false;  ///< whether that can only be arrays with labels
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;

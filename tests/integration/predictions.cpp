@@ -251,10 +251,13 @@ TEST_CASE("predictions wait for whoever reads them, longer than the ranks' deadl
     INFO(input << ": " << ended.err);
     CHECK(read_file(folder.path() / "late.npy") == read_file(folder.path() / "whole.npy"));
   }
-  // The reader is gone or does not read: a signal ends the job, and leaves no file.
-  const Ended stopped = run_script(folder.path(),
-                                   "mkfifo in; \"$0\" predict runs/job --from in --to never.npy --ranks 2 "
-                                   "--strategy dp & exec 3> in; kill -TERM $!; wait $!");
+  // A signal ends a job whose stream waits, and leaves no file. A line about a record says that the job has begun.
+  write_file(folder.path() / "bad.npy", array_of("<f4", "(7,)", std::string(28, '\0')));
+  const Ended stopped = run_script(
+      folder.path(),
+      "mkfifo in; \"$0\" predict runs/job --from in --to never.npy --ranks 2 --strategy dp --set infer.malformed=skip "
+      "> "
+      "log & exec 3> in; cat bad.npy >&3; until grep -q skipped log; do sleep 0.1; done; kill -TERM $!; wait $!");
   INFO(stopped.err);
   CHECK(stopped.code == 143);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "never.npy"));
@@ -303,6 +306,24 @@ TEST_CASE("predictions of tokens and of images have the loss that the run has me
   REQUIRE(ended.code == 0);
   CHECK(cross_entropy(read_array(folder / "classes.npy", "(40, 3)"), labels) ==
         Approx(read_json(folder / "conv/summary.json").at("val_loss").to_number<double>()).epsilon(1e-5));
+
+  // Weights that do not say how many classes there were need to be told.
+  std::string weights = read_file(folder / "conv/weights.safetensors");
+  const std::string key = "[trained_on]";
+  REQUIRE(weights.find(key) != std::string::npos);
+  write_file(folder / "older.safetensors", weights.replace(weights.find(key), key.size(), "[not_said__]"));
+  const auto predict_older = [&](const std::vector<std::string>& settings) {
+    return run_program(folder.path(), with_settings({"predict", "older.safetensors", "--from", "x.npy", "--to",
+                                                     "older.npy", "--batch=40"},
+                                                    settings));
+  };
+  const std::string path = "plugins.path=" SHARDRUN_EXAMPLE_PROGRAMS;
+  const Ended refused = predict_older({path});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err, Contains("[infer] outputs: set it to the number of classes of model conv_net"));
+  REQUIRE(predict_older({path, "infer.outputs=3"}).code == 0);
+  CHECK(worst_difference(read_array(folder / "older.npy", "(40, 3)"), read_array(folder / "classes.npy", "(40, 3)")) <
+        1e-5);
 }
 
 TEST_CASE("predict refuses what it cannot read or write before anything starts", "[predict]") {
