@@ -56,7 +56,7 @@ std::string part_that_differs(const std::string& text, const std::string& other)
 
 /// "'corpus.txt' (1115394 bytes, hash 9d2c5681a3b0c7f4)"
 std::string data_text(const job::Job& job, const std::vector<std::string>& fingerprints) {
-  const std::vector<std::filesystem::path> files = data::data_files(job.data);
+  const std::vector<std::filesystem::path> files = data::data_files(job);
   std::string text;
   for (std::size_t i = 0; i < fingerprints.size(); ++i) {
     text += text.empty() ? "" : "; ";
@@ -375,9 +375,11 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   };
   require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
   std::vector<std::string> notices;
-  if (saved.model != run.model) {
-    const std::string before = lines_without(saved.model, run.model);
-    const std::string now = lines_without(run.model, saved.model);
+  // What the model was trained on is compared as data; earlier checkpoints do not say it.
+  const auto own_section = [](const std::string& model) { return model.substr(0, model.find("\n[")); };
+  if (own_section(saved.model) != own_section(run.model)) {
+    const std::string before = lines_without(own_section(saved.model), own_section(run.model));
+    const std::string now = lines_without(own_section(run.model), own_section(saved.model));
     if (name_in(saved.model) != name_in(run.model) || !has_values) {
       refuse_other(job, checkpoint, "model", before, now, "go on with the same model and options");
     }

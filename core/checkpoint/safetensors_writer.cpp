@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -9,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/utf8.h"
 #include "core/checkpoint/safetensors.h"
+#include "core/data/npy.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -114,16 +114,8 @@ const char* descr_of(const TensorInfo& tensor) {
 TensorFileLayout lay_out_npy(const TensorInfo& tensor) {
   const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
   require(bytes && *bytes <= INT64_MAX / 2, tensor.name, "its size overflows");
-  const std::string shape =
-      tensor.shape.size() == 1 ? fmt::format("{},", tensor.shape[0]) : fmt::format("{}", fmt::join(tensor.shape, ", "));
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr_of(tensor), shape);
-  text.append(63 - (10 + text.size()) % 64, ' ');
-  text += '\n';
   TensorFileLayout layout;
-  layout.header = std::string("\x93NUMPY\x01\x00", 8);
-  layout.header += static_cast<char>(text.size() & 0xFFU);
-  layout.header += static_cast<char>(text.size() >> 8U);
-  layout.header += text;
+  layout.header = data::npy_header(tensor.shape);
   layout.tensors = {tensor};
   layout.offsets = {layout.header.size()};
   layout.file_bytes = layout.header.size() + *bytes;

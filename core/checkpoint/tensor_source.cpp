@@ -225,33 +225,60 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
                   place_of(info, first + (found - values.begin()))));
 }
 
+namespace {
+
+/// Reads a tensor's elements as another type.
+class Converter {
+ public:
+  Converter(const TensorSource& source, std::size_t tensor, DType dtype)
+      : source_(source), tensor_(tensor), stored_(source.tensors[tensor].dtype), dtype_(dtype) {}
+
+  /// The bytes of elements from number `first` on, valid until the next call. Throws Error{data} for a finite number
+  /// that would become infinite.
+  std::span<const std::byte> read(std::int64_t first, std::size_t count) {
+    bytes_.resize(count * element_bytes(stored_));
+    source_.read(tensor_, first, bytes_);
+    if (stored_ == dtype_) {
+      return bytes_;
+    }
+    values_.resize(count);
+    made_.resize(count);
+    converted_.resize(count * element_bytes(dtype_));
+    device::read_elements(loaded_type(stored_), bytes_, values_);
+    device::write_elements(loaded_type(dtype_), values_, converted_);
+    device::read_elements(loaded_type(dtype_), converted_, made_);
+    require_held(source_, tensor_, first, values_, made_, dtype_);
+    return converted_;
+  }
+
+ private:
+  const TensorSource& source_;
+  std::size_t tensor_;
+  DType stored_;
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+  std::vector<double> values_;
+  std::vector<double> made_;
+  std::vector<std::byte> converted_;
+};
+
+}  // namespace
+
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take) {
   const TensorInfo& info = source.tensors[tensor];
-  const std::size_t element = element_bytes(info.dtype);
-  const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element);
-  std::vector<std::byte> bytes;
-  std::vector<double> values;
-  std::vector<double> made;
-  std::vector<std::byte> converted;
+  const auto elements = static_cast<std::int64_t>(*tensor_bytes(info) / element_bytes(info.dtype));
+  Converter converter(source, tensor, dtype);
   for (std::int64_t first = 0; first < elements; first += elements_at_once) {
     stop_point();
-    const auto count = static_cast<std::size_t>(std::min(elements_at_once, elements - first));
-    bytes.resize(count * element);
-    source.read(tensor, first, bytes);
-    if (info.dtype == dtype) {
-      take(bytes);
-      continue;
-    }
-    values.resize(count);
-    converted.resize(count * element_bytes(dtype));
-    device::read_elements(loaded_type(info.dtype), bytes, values);
-    device::write_elements(loaded_type(dtype), values, converted);
-    made.resize(count);
-    device::read_elements(loaded_type(dtype), converted, made);
-    require_held(source, tensor, first, values, made, dtype);
-    take(converted);
+    take(converter.read(first, static_cast<std::size_t>(std::min(elements_at_once, elements - first))));
   }
+}
+
+void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to) {
+  Converter converter(source, tensor, DType::f32);
+  std::ranges::copy(converter.read(first, to.size()), std::as_writable_bytes(to).begin());
+  require_finite(source, tensor, first, to);
 }
 
 }  // namespace shardrun::checkpoint

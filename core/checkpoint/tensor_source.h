@@ -73,4 +73,8 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
 void stream_as(const TensorSource& source, std::size_t tensor, DType dtype,
                const std::function<void(std::span<const std::byte>)>& take);
 
+/// Fills `to` with a tensor's elements from number `first` on. Throws as require_finite() and stream_as(). REQUIRES:
+/// they exist, and the tensor is real.
+void read_as_float(const TensorSource& source, std::size_t tensor, std::int64_t first, std::span<float> to);
+
 }  // namespace shardrun::checkpoint

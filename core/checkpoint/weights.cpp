@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <charconv>
 #include <span>
 #include <vector>
 
@@ -160,6 +160,10 @@ std::string model_section(const workload::Model& model, const workload::ModelSet
   if (takes_vocab && !settings.options.has("vocab")) {
     section += fmt::format("vocab = {}\n", settings.data.vocab);
   }
+  if (const workload::DataShape& data = settings.data; data.features > 0) {
+    section += fmt::format("\n[trained_on]\nfeatures = {}\noutputs = {}\nvocab = {}\n", data.features, data.outputs,
+                           data.vocab);
+  }
   return section;
 }
 
@@ -174,6 +178,50 @@ Metadata describe_model(const std::string& section, const std::string& tokenizer
     metadata[tokenizer_key] = tokenizer;
   }
   return metadata;
+}
+
+namespace {
+
+/// The sections of describe_model(); none if the metadata has none.
+job::RawJob described(const TensorSource& source) {
+  job::RawJob raw;
+  if (const auto found = source.metadata.find(model_key); found != source.metadata.end()) {
+    raw.sections = job::parse_ini(found->second, source.path.string()).sections;
+  }
+  return raw;
+}
+
+std::string value_of(const job::RawJob& raw, std::string_view section, std::string_view key) {
+  const job::RawSection* const found = raw.find(section);
+  const job::RawSetting* const setting = found == nullptr ? nullptr : found->find(key);
+  return setting == nullptr ? "" : setting->value;
+}
+
+}  // namespace
+
+std::string model_of(const TensorSource& source) { return value_of(described(source), "model", "name"); }
+
+job::RawJob job_of(const TensorSource& source) {
+  static_cast<void>(metadata_at(source, model_key));
+  job::RawJob raw = described(source);
+  std::erase_if(raw.sections, [](const job::RawSection& section) { return section.name != "model"; });
+  return raw;
+}
+
+workload::DataShape trained_on(const TensorSource& source) {
+  const job::RawJob raw = described(source);
+  const auto size_of = [&](std::string_view section, std::string_view key) {
+    const std::string text = value_of(raw, section, key);
+    std::int64_t size = 0;
+    std::from_chars(text.data(), text.data() + text.size(), size);
+    return std::max<std::int64_t>(size, 0);
+  };
+  if (raw.find("trained_on") == nullptr) {
+    return {.vocab = size_of("model", "vocab")};
+  }
+  return {.vocab = size_of("trained_on", "vocab"),
+          .features = size_of("trained_on", "features"),
+          .outputs = size_of("trained_on", "outputs")};
 }
 
 TrainedModel read_model(const TensorSource& source, const workload::Models& models) {
@@ -198,35 +246,10 @@ TrainedModel read_model(const TensorSource& source, const workload::Models& mode
   if (source.metadata.contains(tokenizer_key)) {
     trained.tokenizer = data::Tokenizer::from_json(metadata_at(source, tokenizer_key));
     trained.settings.data.vocab = trained.tokenizer->vocabulary();
+  } else {
+    trained.settings.data = trained_on(source);
   }
   return trained;
-}
-
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor) {
-  for (const graph::StateId id : graph.states.ids()) {
-    const graph::State& state = graph.states[id];
-    if (state.kind != graph::StateKind::parameter) {
-      continue;
-    }
-    const std::size_t tensor = source.index_of(state.name);
-    const TensorInfo& info = source.tensors[tensor];
-    if (!is_real(info.dtype) || info.shape != state.type.shape) {
-      throw Error(ErrorCode::data,
-                  fmt::format("'{}': tensor {} should be F32 [{}], found {} [{}]", source.path.string(), state.name,
-                              fmt::join(state.type.shape, ", "), to_string(info.dtype), fmt::join(info.shape, ", ")));
-    }
-    device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
-    const std::span<float> elements = device::elements_of<float>(values.view());
-    std::int64_t done = 0;
-    // With a number that is not finite the model's results are NaN, and a token would be drawn from them all the same.
-    stream_as(source, tensor, DType::f32, [&](std::span<const std::byte> bytes) {
-      const std::span<float> part = elements.subspan(static_cast<std::size_t>(done), bytes.size() / sizeof(float));
-      std::ranges::copy(bytes, std::as_writable_bytes(part).begin());
-      require_finite(source, tensor, done, part);
-      done += static_cast<std::int64_t>(part.size());
-    });
-    values.store();
-  }
 }
 
 }  // namespace shardrun::checkpoint

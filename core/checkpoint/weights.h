@@ -12,8 +12,10 @@
 #include "core/data/tokenizer.h"
 #include "core/graph/graph.h"
 #include "core/job/job.h"
+#include "core/job/raw.h"
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
+#include "core/workload/model.h"
 #include "core/workload/model.h"
 
 namespace shardrun::checkpoint {
@@ -61,7 +63,8 @@ void save_parts(const StateFile& file, std::int64_t ranks,
 void save_states(const StateFile& file, const graph::Graph& graph, const partition::Partition& partition,
                  const runtime::Executor& executor, std::int64_t rank, const SaveCallbacks& callbacks = {});
 
-/// The section [model] of a job file that makes this model, with all its options.
+/// The section [model] of a job file that makes this model, with all its options. If the data's samples are rows of
+/// arrays, a section [trained_on] follows with their sizes.
 [[nodiscard]] std::string model_section(const workload::Model& model, const workload::ModelSettings& settings);
 
 [[nodiscard]] Metadata describe_model(const workload::Model& model, const workload::ModelSettings& settings,
@@ -79,8 +82,11 @@ struct TrainedModel {
 /// Throws Error{data} if describe_model() did not write the metadata, or if its model is none of `models`.
 [[nodiscard]] TrainedModel read_model(const TensorSource& source, const workload::Models& models);
 
-/// Copies tensors into the parameters of the same name, converted to float32. Throws Error{data} for one that is
-/// missing, of another shape, of no real type, or with a value that is NaN or infinite.
-void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor);
+/// The name of the model whose weights they are; "" if the metadata does not say it.
+[[nodiscard]] std::string model_of(const TensorSource& source);
+/// A job with nothing but that model. Throws Error{data} if the metadata does not say it.
+[[nodiscard]] job::RawJob job_of(const TensorSource& source);
+/// The sizes of the data that it was trained on, as far as the metadata says them.
+[[nodiscard]] workload::DataShape trained_on(const TensorSource& source);
 
 }  // namespace shardrun::checkpoint

@@ -53,6 +53,7 @@ int import_weights(std::span<const std::string> words) {
   parsed.positional = {*parsed.get("job")};
   const job::Job job = read_job(parsed);
   compile::require_model(job, "checkpoint");
+  compile::require_steps(job, "checkpoint");
   catch_stop_signals();
   const checkpoint::TensorFiles source{files};
   if (const std::int64_t last = checkpoint::last_step(job); step > last) {

@@ -70,8 +70,9 @@ std::string_view meaning_of(std::string_view word) {
        "many "
        "steps as the checkpoint, a trained one"},
       {{"sample", "complete", "chat"}, "'shardrun generate RUN' samples from a trained model"},
-      {{"infer", "inference", "predict", "serve"},
-       "a job with [job] task = infer predicts, and 'shardrun JOB.ini' runs it"},
+      {{"infer", "inference", "apply", "serve"},
+       "'shardrun predict RUN --from x.npy' applies a trained model to arrays, and 'shardrun JOB.ini' runs a job with "
+       "[job] task = infer"},
       {{"iterate", "simulate"}, "a job with [job] task = iterate simulates, and 'shardrun JOB.ini' runs it"},
       {{"export", "convert"}, "'shardrun checkpoint export' writes a checkpoint's weights"},
       {{"import"}, "'shardrun checkpoint import' makes a checkpoint of weights"},

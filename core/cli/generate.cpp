@@ -1,21 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/standard_error.h"
-#include "core/checkpoint/folder.h"
-#include "core/checkpoint/open_checkpoint.h"
-#include "core/checkpoint/tensor_source.h"
+#include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/compile/model.h"
@@ -25,79 +20,10 @@
 #include "core/partition/partition.h"
 #include "core/train/sampling.h"
 #include "core/workload/program.h"
+#include "core/workload/program.h"
 
 namespace shardrun::cli {
 namespace {
-
-/// A run's folder has weights, or, before the run has ended, checkpoints.
-std::filesystem::path weights_path(const std::filesystem::path& run) {
-  if (!std::filesystem::exists(metrics::weights_path(run)) && std::filesystem::exists(metrics::state_path(run))) {
-    throw Error(ErrorCode::usage,
-                fmt::format("'{}' is the folder of an iterated run ([job] task = iterate): it has a state, "
-                            "state.safetensors, and no weights to sample from; name the folder of a trained run",
-                            run.string()));
-  }
-  return metrics::weights_path(run);
-}
-
-/// Whether the weights are older than the newest checkpoint, because the run has gone on since.
-bool are_outdated(const std::filesystem::path& weights, const checkpoint::Listed& newest) {
-  std::error_code failed;
-  const auto of_weights = std::filesystem::last_write_time(weights, failed);
-  if (failed) {
-    return true;
-  }
-  std::ifstream file(metrics::summary_path(weights.parent_path()));
-  boost::json::error_code wrong;
-  const boost::json::value summary = boost::json::parse(std::string(std::istreambuf_iterator<char>(file), {}), wrong);
-  const boost::json::object* const fields = wrong ? nullptr : summary.if_object();
-  const bool has_finished = fields != nullptr && fields->contains("status") && fields->at("status") == "finished";
-  return !has_finished && std::filesystem::last_write_time(newest.path / checkpoint::manifest_name) > of_weights;
-}
-
-/// The weights that a word of the command line names, and the folders of their model's plugin.
-class Given {
- public:
-  explicit Given(const std::filesystem::path& path) {
-    if (!std::filesystem::is_directory(path)) {
-      open_file(path);
-    } else if (const std::vector<checkpoint::Listed> listed = checkpoint::checkpoints_at(path);
-               listed.empty() || !are_outdated(weights_path(path), listed.back())) {
-      const std::filesystem::path job = metrics::job_path(path);
-      plugin_path_ = std::filesystem::is_regular_file(job) ? job::plugin_path(job::read_job_file(job)) : plugin_path_;
-      open_file(weights_path(path));
-    } else {
-      open_checkpoint(checkpoint::find_checkpoint(path), path);
-    }
-  }
-
-  [[nodiscard]] const checkpoint::TensorSource& source() const noexcept { return source_; }
-  /// Where the job searched. A weights file has no job.
-  [[nodiscard]] plugins::Directories directories() const { return compile::directories_of(plugin_path_); }
-
- private:
-  void open_file(const std::filesystem::path& path) {
-    file_.emplace(path);
-    source_ = *file_;
-  }
-
-  void open_checkpoint(const std::filesystem::path& path, const std::filesystem::path& given) {
-    checkpoint_.emplace(path);
-    checkpoint_->check_all_files();
-    const checkpoint::Manifest& manifest = checkpoint_->manifest();
-    if (path != given) {
-      write_to_standard_error(
-          fmt::format("samples from the checkpoint of step {}: '{}'\n", manifest.step, path.native()));
-    }
-    plugin_path_ = job::plugin_path(job::read_job_text(manifest.job, path / checkpoint::manifest_name));
-    source_ = checkpoint::weights_of(*checkpoint_);
-  }
-
-  std::optional<checkpoint::SafetensorsFile> file_;
-  std::optional<checkpoint::OpenCheckpoint> checkpoint_;
-  checkpoint::TensorSource source_;
-  std::vector<std::filesystem::path> plugin_path_;
-};
 
 /// With temperature 0 nothing is drawn.
 void require_effect(const Parsed& parsed, const train::SamplingSettings& settings) {
@@ -180,9 +106,16 @@ int generate(std::span<const std::string> words) {
                                    .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
-  const Given given(parsed.positional[0]);
-  const checkpoint::TrainedModel trained =
-      checkpoint::read_model(given.source(), compile::models_in(given.directories()));
+  const checkpoint::GivenWeights given(parsed.positional[0]);
+  given.check();
+  if (given.chosen()) {
+    write_to_standard_error(
+        fmt::format("samples from the checkpoint of step {}: '{}'\n", given.step(), given.chosen()->native()));
+  }
+  const std::optional<job::RawJob> job = given.job();  // a weights file has none, and no folders of plugins
+  const plugins::Directories directories =
+      compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
+  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
   const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const device::Device& cpu = device::Device::find("cpu");

@@ -234,6 +234,10 @@ plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file) 
 
 job::Job read_job(const Parsed& parsed) {
   const std::vector<std::string> overrides = parsed.all("set");
+  return checked_job(parsed, job::read_job_file(parsed.positional.at(0), overrides));
+}
+
+job::Job checked_job(const Parsed& parsed, const job::RawJob& raw) {
   job::SchemaProviders providers = compile::schema_providers();
   if (parsed.get("launch").value_or("") != "here") {
     providers.automatic_ranks = [here = providers.automatic_ranks](const job::Job& job) {
@@ -241,7 +245,7 @@ job::Job read_job(const Parsed& parsed) {
       return world ? world->size : here(job);
     };
   }
-  job::Job job = job::parse_job(job::read_job_file(parsed.positional.at(0), overrides), providers);
+  job::Job job = job::parse_job(raw, providers);
   job::check_output(job);
   job.checkpoints.force_data = parsed.has("force-data");
   return job;

@@ -56,5 +56,7 @@ struct Parsed {
 [[nodiscard]] plugins::Directories directories_of(const Parsed& parsed, std::size_t job_file);
 /// Reads and checks the job of a command line, with its overrides and, where the command has it, `--force-data`.
 [[nodiscard]] job::Job read_job(const Parsed& parsed);
+/// Checks a job that was read.
+[[nodiscard]] job::Job checked_job(const Parsed& parsed, const job::RawJob& raw);
 
 }  // namespace shardrun::cli

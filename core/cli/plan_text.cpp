@@ -326,6 +326,22 @@ std::string transports_text(const Planned& planned) {
   return text;
 }
 
+/// Of a model that is applied to arrays: what a step is, and how much it makes.
+std::string predictions_text(const compile::Compiled& compiled) {
+  const std::int64_t batch = compiled.evaluation_rows.front();
+  const std::string step = fmt::format("a step is a batch of {}", counted(batch, "sample"));
+  if (compiled.dataset == nullptr) {
+    return step + ", of a stream of records\n";
+  }
+  const graph::Function& forward = compiled.graph.functions.front();
+  const graph::TensorType& outputs = forward.values[forward.outputs.front().value].type;
+  const std::int64_t samples = compiled.dataset->evaluation_samples();
+  return fmt::format("{}: {} in {}, predictions {}\n", step, counted(samples, "sample"),
+                     counted(static_cast<std::int64_t>(compiled.evaluation_rows.size()), "batch", "batches"),
+                     human_bytes(static_cast<std::uint64_t>(samples * (graph::element_count(outputs) / forward.rows)) *
+                                 graph::element_bytes(outputs.dtype)));
+}
+
 std::string head_text(const Planned& planned) {
   const compile::Compiled& compiled = planned.compiled;
   const double flops = compile::flops_per_step(compiled);
@@ -337,7 +353,9 @@ std::string head_text(const Planned& planned) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);
   }
-  text += fmt::format("disk: {}\n", forecast::to_string(planned.disk)) + run::to_string(planned.beginning);
+  text += planned.job.task == job::Task::infer ? predictions_text(compiled)
+                                               : fmt::format("disk: {}\n", forecast::to_string(planned.disk));
+  text += run::to_string(planned.beginning);
   if (const std::uint64_t bytes = compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes(); bytes > 0) {
     text += fmt::format("tokens of text {:>17}   {} on each host, which its ranks share\n", bytes, human_bytes(bytes));
   }

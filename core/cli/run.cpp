@@ -1,3 +1,5 @@
+#include "core/cli/run.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -42,6 +44,10 @@ void show(const std::string& text, int exit_code) {
 /// Whether standard output has the predictions.
 bool has_predictions(const job::Job& job) { return job.task == job::Task::infer && job::is_standard(job.infer.to); }
 
+const char* noun_of_steps(const job::Job& job) {
+  return job::applies_model(job) ? "sample" : job.task == job::Task::infer ? "record" : "step";
+}
+
 void print_results(const metrics::Summary& summary, const job::Job& job, const std::filesystem::path& output) {
   std::string text;
   if (summary.loss) {
@@ -58,10 +64,12 @@ void print_results(const metrics::Summary& summary, const job::Job& job, const s
   const std::string place = summary.first_step > 0 ? fmt::format(", at step {}", step) : "";
   const bool is_unsaved =
       summary.checkpoints && summary.checkpoints->failed > 0 && summary.checkpoints->last_step != step;
-  text = fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
-                     counted(summary.steps, job.task == job::Task::infer ? "record" : "step"), place,
-                     is_unsaved ? ", without a checkpoint of it" : "",
-                     files::human_path(job.task != job::Task::infer ? output : job.infer.to));
+  text =
+      fmt::format("{}{}{} after {}{}{}; results in {}\n", text, text.empty() ? "" : "; ", summary.status,
+                  counted(summary.steps, noun_of_steps(job)), place, is_unsaved ? ", without a checkpoint of it" : "",
+                  has_predictions(job)           ? "standard output"
+                  : job.task == job::Task::infer ? files::human_path(job.infer.to)
+                                                 : files::human_path(output));
   if (has_predictions(job)) {
     write_to_standard_error(printable_lines(text));
   } else {
@@ -152,9 +160,10 @@ screen::ProgressSink progress_sink(int descriptor, bool is_one_of_world) {
   return sink;
 }
 
-metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTime started) {
+metrics::RunOrigin origin_of(const std::string& command, std::span<const std::string> words,
+                             metrics::WallTime started) {
   metrics::RunOrigin origin = {.version = SHARDRUN_VERSION,
-                               .command = {"shardrun", "run"},
+                               .command = {"shardrun", command},
                                .host = host_name(),
                                .started = metrics::utc_text(started)};
   origin.command.insert(origin.command.end(), words.begin(), words.end());
@@ -162,28 +171,41 @@ metrics::RunOrigin origin_of(std::span<const std::string> words, metrics::WallTi
 }
 
 int run(std::span<const std::string> words) {
-  std::vector<OptionSyntax> options = {
-      set_option(),
-      {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
-      {.name = "replace", .help = "replace the run in the output folder, even if it is of a different job"},
-      {.name = "profile", .help = "print where the time went, by op"},
-      {.name = "launch",
-       .value = "HOW",
-       .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
-               "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
+  std::vector<OptionSyntax> options = run_options();
+  options.push_back(
+      {.name = "replace", .help = "replace the run in the output folder, even if it is of a different job"});
   std::ranges::move(resume_options(), std::back_inserter(options));
   std::ranges::move(dump_options(), std::back_inserter(options));
   const Parsed parsed = parse("run", with_resume_set(words), options, 1, 1);
   if (parsed.help_shown) {
     return 0;
   }
-  const metrics::WallTime started = std::chrono::system_clock::now();
-  job::Job job = read_job(parsed);
+  const job::Job job = read_job(parsed);
   if (wants_dump(parsed, job)) {
     compile::require_model(job, "graph, plan or program");
     dump(parsed, job, compile::compile(job));
     return 0;
   }
+  return run_job("run", words, parsed, job);
+}
+
+const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});
+
+}  // namespace
+
+std::vector<OptionSyntax> run_options() {
+  return {
+      set_option(),
+      {.name = "json", .help = "print the summary as JSON on standard output, and progress on standard error"},
+      {.name = "profile", .help = "print where the time went, by op"},
+      {.name = "launch",
+       .value = "HOW",
+       .help = "here: start all ranks on this machine; auto (default): the same, unless mpirun, srun or the variables "
+               "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT make this process one of the ranks"}};
+}
+
+int run_job(const std::string& command, std::span<const std::string> words, const Parsed& parsed, job::Job job) {
+  const metrics::WallTime started = std::chrono::system_clock::now();
   job::require_own_checkpoints(job);
   const bool json = parsed.has("json");
   if (json && has_predictions(job)) {
@@ -195,9 +217,9 @@ int run(std::span<const std::string> words) {
       .progress = progress_sink(json || has_predictions(job) ? STDERR_FILENO : STDOUT_FILENO, is_one_of),
       .stop_signal = stop_signal,
       .profile = parsed.has("profile"),
-      .replaces = parsed.has("replace"),
+      .replaces = parsed.has("replace") || command != "run",
       .on_stop = listen_for_stop,
-      .origin = origin_of(words, started),
+      .origin = origin_of(command, words, started),
       .ends_by = job.time_limit == 0 ? std::nullopt
                                      : std::optional(started + std::chrono::duration_cast<metrics::WallTime::duration>(
                                                                    std::chrono::duration<double>(job.time_limit))),
@@ -220,7 +242,7 @@ int run(std::span<const std::string> words) {
     if (summary.status == "stopped" && job.checkpoints.used) {
       const bool has_saved = summary.checkpoints && summary.checkpoints->last_step >= 0;
       const std::string folder = has_new_folder ? files::human_path(settings.output) : "";
-      write_to_standard_error(how_to_go_on(origin_of(words, started), has_saved, folder));
+      write_to_standard_error(how_to_go_on(origin_of(command, words, started), has_saved, folder));
     }
     return summary.exit_code;
   };
@@ -232,7 +254,4 @@ int run(std::span<const std::string> words) {
   return tell(run::run_job(job, settings));
 }
 
-const RegisterCommand run_command({.name = "run", .arguments = "JOB.ini", .help = "run a job", .run = run});
-
-}  // namespace
 }  // namespace shardrun::cli

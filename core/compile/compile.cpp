@@ -80,14 +80,16 @@ void require_decaying_moments(const job::Job& job) {
   }
 }
 
-/// Each call is planned on its own.
-void require_few_evaluation_calls(const job::Job& job, std::int64_t samples, std::int64_t rows) {
+/// Each call is planned on its own. `key`: how many rows it has. `remedies`: others.
+void require_few_calls(const job::Job& job, const char* what, const char* section, const char* key,
+                       std::int64_t samples, std::int64_t rows, const char* remedies) {
   constexpr std::int64_t most = std::int64_t{1} << 24;
   if (samples / rows >= most) {
-    throw Error(ErrorCode::job,
-                fmt::format("{}: an evaluation of {} samples, {} at once, has {} calls, expected fewer than {}: set "
-                            "[data] eval_batch to more, split closer to 1, or validation data of its own",
-                            job.where("data", "eval_batch"), samples, rows, samples / rows, most));
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: {} of {} samples, {} at once, has {} calls, expected fewer than {}: set "
+                    "[{}] {} to more{}",
+                    job.where(section, key), what, samples, rows, samples / rows, most, section, key, remedies));
   }
 }
 
@@ -95,7 +97,8 @@ workload::TrainingSettings training_settings(const job::Job& job, const data::Da
   const std::int64_t first = workload::microbatch_rows(job.data.batch, job.data.microbatches).front();
   const std::int64_t eval_rows = job.data.eval_batch > 0 ? job.data.eval_batch : first;
   const std::int64_t eval_samples = dataset == nullptr ? 0 : dataset->evaluation_samples();
-  require_few_evaluation_calls(job, eval_samples, eval_rows);
+  require_few_calls(job, "an evaluation", "data", "eval_batch", eval_samples, eval_rows,
+                    ", split closer to 1, or validation data of its own");
   return {.batch = job.data.batch,
           .microbatches = job.data.microbatches,
           .eval_rows = eval_rows,
@@ -113,6 +116,9 @@ graph::Graph build_graph(const job::Job& job, const Compiled& compiled) {
   try {
     if (job.task == job::Task::iterate) {
       return workload::build_iteration(compiled.model, settings, compiled.iterated_rows);
+    }
+    if (job.task == job::Task::infer) {
+      return workload::build_inference(compiled.model, settings, compiled.evaluation_rows);
     }
     return workload::build_training(compiled.model, settings, training_settings(job, compiled.dataset.get()));
   } catch (const workload::Refusal&) {
@@ -159,9 +165,86 @@ partition::Partition split(const job::Job& job, const Compiled& compiled) {
   }
 }
 
+/// Calls `act`. Its errors get the place of a setting.
+template <class Act>
+void placing(const job::Job& job, const char* section, const char* key, const Act& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: [{}] {}: {}", job.where(section, key), section, key, error.message()));
+  }
+}
+
+/// Takes a size from [infer] where nothing else says it. Throws Error{job} if both say it and differ.
+void take_given(const job::Job& job, const char* key, std::int64_t given, std::int64_t& size) {
+  if (given > 0 && size > 0 && given != size) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] {} = {}, and '{}' was trained with {}: leave it out or correct it",
+                            job.where("infer", key), key, given, job.checkpoint.string(), size));
+  }
+  size = given > 0 ? given : size;
+}
+
+/// Opens the weights and the array that a model is applied to. Sets what the model is told of the data.
+void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, Compiled& compiled) {
+  workload::DataShape& shape = compiled.settings.data;
+  if (!job.checkpoint.empty()) {
+    placing(job, "job", "checkpoint", [&] {
+      compiled.weights = std::make_shared<const checkpoint::GivenWeights>(job.checkpoint);
+      checkpoint::require_model(compiled.weights->source(), compiled.model.name);
+      shape = checkpoint::trained_on(compiled.weights->source());
+    });
+  }
+  take_given(job, "features", job.infer.features, shape.features);
+  const bool has_classes = shape.vocab > 0 || compiled.model.takes_labels_alone;
+  take_given(job, "outputs", job.infer.outputs, has_classes ? shape.vocab : shape.outputs);
+  if (has_classes && shape.vocab == 0) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [infer] outputs: set it to the number of classes of model {}, which {} does not say",
+                            job.where("infer", "outputs"), compiled.model.name,
+                            compiled.weights == nullptr ? "the job" : fmt::format("'{}'", job.checkpoint.native())));
+  }
+  const OptionValues& options = job.model.options;
+  compiled.dataset = dataset != nullptr
+                         ? std::move(dataset)
+                         : data::open_dataset(job, options.has("vocab") ? options.integer("vocab") : shape.vocab);
+  const std::int64_t found = compiled.dataset == nullptr ? 0 : compiled.dataset->shape().features;
+  if (found > 0 && shape.features > 0 && found != shape.features) {
+    throw Error(ErrorCode::data,
+                fmt::format("{}: [infer] from: '{}' has {} numbers in a row, and the model was trained on "
+                            "samples of {}",
+                            job.where("infer", "from"), job.infer.from.native(), found, shape.features));
+  }
+  shape.features = found > 0 ? found : shape.features;
+}
+
+/// Of a model that is applied to arrays. Records may have any number of rows: each is computed in batches, then in
+/// powers of two.
+std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& compiled) {
+  const std::int64_t batch = job.infer.batch;
+  if (compiled.dataset != nullptr) {
+    require_few_calls(job, "an array", "infer", "batch", compiled.dataset->evaluation_samples(), batch, "");
+    return workload::evaluation_rows(compiled.dataset->evaluation_samples(), batch);
+  }
+  std::vector<std::int64_t> rows = {batch};
+  for (std::int64_t power = std::int64_t{1} << 30; power > 0; power /= 2) {
+    if (power < batch) {
+      rows.push_back(power);
+    }
+  }
+  return rows;
+}
+
 /// Sets the graph, and the rows of its calls.
 void add_graph(const job::Job& job, Compiled& compiled) {
+  if (job.task == job::Task::infer) {
+    compiled.evaluation_rows = rows_of_calls(job, compiled);
+  }
   compiled.graph = build_graph(job, compiled);
+  if (compiled.weights != nullptr) {
+    placing(job, "job", "checkpoint",
+            [&] { checkpoint::require_parameters(compiled.weights->source(), compiled.graph); });
+  }
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
   report::require_pictures(job, compiled.graph);
   if (job.task == job::Task::train) {
@@ -174,7 +257,8 @@ void add_graph(const job::Job& job, Compiled& compiled) {
 /// From the model to the partition.
 void build_model(const job::Job& job, Compiled& compiled) {
   add_graph(job, compiled);
-  plugins::StrategyRequest request = describe(compiled.graph, compiled.microbatch_rows, job.cluster);
+  plugins::StrategyRequest request =
+      describe(compiled.graph, compiled.microbatch_rows, compiled.evaluation_rows, job.cluster);
   const plugins::Strategy strategy = open_strategy(job);
   add_job(request, job, strategy);
   compiled.plan = strategy.make_plan(request);
@@ -304,6 +388,9 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
       compiled.settings.data = compiled.dataset->shape();
     }
   }
+  if (job::applies_model(job)) {
+    open_applied(job, std::move(dataset), compiled);
+  }
   tell("compiling");
   if (is_engine) {
     build_engine(job, rank, compiled);
@@ -383,6 +470,9 @@ std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partit
   if (compiled.graph.functions.empty()) {
     return {};  // an engine that is not trained
   }
+  if (programs.has(workload::forward_function)) {
+    return programs.find_calls(workload::forward_function, {compiled.evaluation_rows.front()});
+  }
   std::vector<std::size_t> executed = programs.find_calls(graph::Role::repeated, compiled.microbatch_rows);
   const auto add = [&](const partition::Program& program) {
     executed.push_back(static_cast<std::size_t>(&program - programs.programs.data()));
@@ -409,7 +499,14 @@ checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compile
                                  compiled.dataset.get());
 }
 
-double flops_per_step(const Compiled& compiled) { return flops_per_step(compiled.graph, compiled.microbatch_rows); }
+double flops_per_step(const Compiled& compiled) {
+  if (!compiled.evaluation_rows.empty()) {
+    if (const auto* forward = compiled.graph.find(workload::forward_function, compiled.evaluation_rows.front())) {
+      return graph::flops(*forward);
+    }
+  }
+  return flops_per_step(compiled.graph, compiled.microbatch_rows);
+}
 
 double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows) {
   double total = graph::flops(*graph.find(graph::Role::once));

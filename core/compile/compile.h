@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/engine.h"
@@ -32,8 +33,9 @@ struct Compiled {
   std::shared_ptr<const JobEngine> engine;  ///< null for a model
   workload::Model model;
   workload::ModelSettings settings;
-  std::int64_t iterated_rows = 0;      ///< samples of data in an iteration
-  checkpoint::SavedState saved_state;  ///< the state of [iterate] from, as of compiling
+  std::int64_t iterated_rows = 0;                           ///< samples of data in an iteration
+  std::shared_ptr<const checkpoint::GivenWeights> weights;  ///< of a model that is applied to arrays; null: none given
+  checkpoint::SavedState saved_state;                       ///< the state of [iterate] from, as of compiling
   /// The checkpoint that the run goes on from; null: it begins at the start. Set after compiling.
   std::shared_ptr<const checkpoint::OpenCheckpoint> resumed;
   graph::Graph graph;
@@ -44,7 +46,7 @@ struct Compiled {
   partition::Programs programs;  ///< of one rank
   const device::Device* device = nullptr;
   std::vector<std::int64_t> microbatch_rows;  ///< training
-  std::vector<std::int64_t> evaluation_rows;
+  std::vector<std::int64_t> evaluation_rows;  ///< or of each call of `forward`; of records: each number that may occur
 };
 
 /// Threads of a rank: the job's number, otherwise this machine's cores divided by its ranks, at least 1.
@@ -76,8 +78,8 @@ struct Compiled {
 [[nodiscard]] std::shared_ptr<const partition::StageFunctions> functions_of_stage(const Compiled& compiled,
                                                                                   partition::StageId stage);
 
-/// Indices of the programs of one optimizer step or iteration, in order. If the plan has a hook after_step: of a step
-/// that the hook follows.
+/// Indices of the programs of one optimizer step, iteration or batch that a model is applied to, in order. If the plan
+/// has a hook after_step: of a step that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
 
 /// What a checkpoint of the job holds.
@@ -85,7 +87,7 @@ struct Compiled {
 /// The facts of the job that a run which goes on must share.
 [[nodiscard]] checkpoint::RunIdentity identity_of(const job::Job& job, const Compiled& compiled);
 
-/// Floating-point operations of one optimizer step or iteration.
+/// Floating-point operations of the same.
 [[nodiscard]] double flops_per_step(const Compiled& compiled);
 [[nodiscard]] double flops_per_step(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows);
 

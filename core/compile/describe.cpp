@@ -7,6 +7,8 @@
 #include <map>
 #include <string_view>
 
+#include "core/workload/program.h"
+
 namespace shardrun::compile {
 namespace {
 
@@ -48,7 +50,7 @@ void add_cost(sdk::Layer& layer, graph::Phase phase, std::uint64_t flops) {
 }
 
 /// The layers between what is before the first and what is behind the last.
-std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows,
+std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector<const graph::Function*>& calls,
                                     const job::ClusterSettings& cluster) {
   std::vector<sdk::Layer> layers(static_cast<std::size_t>(graph.layers) + 2);
   layers.front().name = "before";
@@ -58,11 +60,7 @@ std::vector<sdk::Layer> layer_costs(const graph::Graph& graph, const std::vector
   }
   // A parameter counts where it is first used.
   IdVector<graph::StateId, std::int32_t> used_in(graph.states.size(), graph.layers);
-  for (const std::int64_t rows : microbatch_rows) {
-    const graph::Function* function = graph.find(graph::Role::repeated, rows);
-    if (function == nullptr) {
-      continue;
-    }
+  for (const graph::Function* const function : calls) {
     for (const graph::Node& node : function->nodes) {
       sdk::Layer& layer = layers[static_cast<std::size_t>(node.layer + 1)];
       add_cost(layer, node.phase, static_cast<std::uint64_t>(graph::flops(*function, node)));
@@ -109,7 +107,13 @@ std::vector<sdk::CutPoint> cut_points(const graph::Graph& graph) {
 }  // namespace
 
 StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64_t>& microbatch_rows,
-                         const job::ClusterSettings& cluster) {
+                         const std::vector<std::int64_t>& forward_rows, const job::ClusterSettings& cluster) {
+  std::vector<const graph::Function*> calls;
+  for (const std::int64_t rows : microbatch_rows) {
+    calls.push_back(graph.find(graph::Role::repeated, rows));
+  }
+  calls.push_back(forward_rows.empty() ? nullptr : graph.find(workload::forward_function, forward_rows.front()));
+  std::erase(calls, nullptr);
   StrategyRequest request;
   sdk::Graph& described = request.graph;
   std::map<std::string, std::int64_t> axes;
@@ -140,7 +144,7 @@ StrategyRequest describe(const graph::Graph& graph, const std::vector<std::int64
     described.axes.push_back({name, size});
   }
   described.cut_points = cut_points(graph);
-  std::vector<sdk::Layer> layers = layer_costs(graph, microbatch_rows, cluster);
+  std::vector<sdk::Layer> layers = layer_costs(graph, calls, cluster);
   described.before = std::move(layers.front());
   described.behind = std::move(layers.back());
   described.layers.assign(std::make_move_iterator(layers.begin() + 1), std::make_move_iterator(layers.end() - 1));

@@ -10,9 +10,11 @@
 namespace shardrun::compile {
 
 /// What a strategy is told of a graph: parameters, axes, cut points, and the cost of each layer in one optimizer step
-/// of `microbatch_rows`. With the rates of `cluster` that includes its time (the roofline).
+/// of `microbatch_rows`; of a graph that is not trained, in a call of `forward` with the first of `forward_rows`. With
+/// the rates of `cluster` that includes its time (the roofline).
 [[nodiscard]] plugins::StrategyRequest describe(const graph::Graph& graph,
                                                 const std::vector<std::int64_t>& microbatch_rows,
+                                                const std::vector<std::int64_t>& forward_rows = {},
                                                 const job::ClusterSettings& cluster = {});
 
 }  // namespace shardrun::compile

@@ -141,6 +141,15 @@ void require_model(const job::Job& job, std::string_view what) {
   }
 }
 
+void require_steps(const job::Job& job, std::string_view what) {
+  if (job::applies_model(job)) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] task = infer applies a model: there is no {} of that; name a job that "
+                            "trains or iterates",
+                            job.where("job", "task"), what));
+  }
+}
+
 JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::DataShape& data) {
   if (job.task == job::Task::train && data.features == 0) {
     throw Error(ErrorCode::job,

@@ -34,6 +34,8 @@ struct JobEngine {
 
 /// Throws Error{job} if the job has an engine. `what`: the command or setting that needs a model, as "a plan".
 void require_model(const job::Job& job, std::string_view what);
+/// Throws Error{job} if the job only applies a model, so that there is no `what` of it.
+void require_steps(const job::Job& job, std::string_view what);
 
 /// Opens the job's engine and asks it for the parameters of all ranks. Throws Error{job} where the job has to change,
 /// and Error{plugin} where parts overlap, leave gaps, or disagree about the whole.
@@ -60,8 +62,8 @@ void require_whole_parameters(const JobEngine& engine);
 [[nodiscard]] std::pair<mesh::Box, std::vector<std::int64_t>> place_of(const JobEngine& engine,
                                                                        const graph::Graph& graph, graph::StateId state);
 
-/// The file of the whole parameters. Its metadata has the section [engine], and the sizes of samples and predictions, or
-/// of states that are iterated the steps done.
+/// The file of the whole parameters. Its metadata has the section [engine], and the sizes of samples and predictions,
+/// or of states that are iterated the steps done.
 [[nodiscard]] checkpoint::StateFile engine_file(std::filesystem::path path, const JobEngine& engine,
                                                 std::int64_t steps = 0);
 

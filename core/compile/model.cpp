@@ -59,7 +59,8 @@ workload::Model model_of(plugins::Model plugin) {
                         .help = plugin.help(),
                         .options = plugin.options(),
                         .takes_data = plugin.data() != 0,
-                        .takes_tokens = (plugin.data() & SR_DATA_TOKENS) != 0};
+                        .takes_tokens = (plugin.data() & SR_DATA_TOKENS) != 0,
+                        .takes_labels_alone = plugin.data() == SR_DATA_LABELS};
   model.declare = [plugin](graph::Graph& graph, const workload::ModelSettings& settings) {
     require_data(plugin, settings);
     placing(settings, [&] { plugin.declare(graph, request_of(settings)); });
@@ -79,6 +80,13 @@ workload::Model model_of(plugins::Model plugin) {
   if (plugin.has("predict")) {
     model.predict = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings) {
       without_loss(builder, settings, "predict", 1);
+    };
+  }
+  if (plugin.has("forward")) {
+    model.forward = [plugin](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
+                             std::int64_t rows) {
+      placing(settings,
+              [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), "forward", rows, false)); });
     };
   }
   if (plugin.has("iterate")) {

@@ -149,8 +149,14 @@ bool is_data_setting(const std::string& setting) {
 graph::Graph build_graph(const plugins::Model& model, const ModelJob& job) {
   try {
     const workload::Model asked = compile::model_of(model);
-    return job.trains ? workload::build_training(asked, job.settings, training(model, job))
-                      : workload::build_iteration(asked, job.settings, iterated_rows_of(job));
+    if (!job.trains) {
+      return workload::build_iteration(asked, job.settings, iterated_rows_of(job));
+    }
+    graph::Graph graph = workload::build_training(asked, job.settings, training(model, job));
+    if (model.has("forward")) {
+      workload::add_forward(graph, asked, job.settings, evaluation_rows_of(job));
+    }
+    return graph;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::job) {
       throw Failure(error.message());

@@ -24,7 +24,7 @@ struct ModelJob {
   std::int64_t batch = 5;  ///< samples of a step; more than one in two microbatches
 };
 
-/// The job's graph with every function that a run calls: several microbatches, evaluation, prediction. A refusal throws
+/// The job's graph with every function that a run calls: several microbatches, evaluation, predictions. A refusal throws
 /// Error{job}. Throws Failure where the model breaks a rule.
 [[nodiscard]] graph::Graph build_graph(const plugins::Model& model, const ModelJob& job);
 /// Rows of the calls of a step, and of an evaluation; none for one that is iterated.

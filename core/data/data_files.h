@@ -36,12 +36,12 @@ auto with_name(const Named& name, Act act) {
   }
 }
 
-/// The open files of [data]: opened by path, or inherited from another process of this host.
+/// The open files of data_files(): opened by path, or inherited from another process of this host.
 class DataFiles {
  public:
   DataFiles() = default;
   /// `given`: the files that data_files() lists, in its order.
-  DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given);
+  DataFiles(const job::Job& job, std::vector<files::SteadyFile> given);
 
   /// Whether another process gave the files. Of texts it gave the tokens.
   [[nodiscard]] bool are_given() const noexcept { return !given_.empty(); }
@@ -57,5 +57,7 @@ class DataFiles {
 [[nodiscard]] std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files);
+/// Without targets. `vocab`: as open_dataset().
+[[nodiscard]] std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files, std::int64_t vocab);
 
 }  // namespace shardrun::data

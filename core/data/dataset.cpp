@@ -11,13 +11,14 @@
 #include <utility>
 
 #include "core/data/data_files.h"
+#include "core/data/npy.h"
 
 namespace shardrun::data {
 
-DataFiles::DataFiles(const job::DataSettings& data, std::vector<files::SteadyFile> given) {
-  if (given.size() != data_files(data).size()) {
+DataFiles::DataFiles(const job::Job& job, std::vector<files::SteadyFile> given) {
+  if (given.size() != data_files(job).size()) {
     throw Error(ErrorCode::internal,
-                fmt::format("{} open files for the {} that [data] names", given.size(), data_files(data).size()));
+                fmt::format("{} open files for the {} that the job names", given.size(), data_files(job).size()));
   }
   for (files::SteadyFile& file : given) {
     given_.emplace_back(std::move(file));
@@ -35,7 +36,11 @@ files::SteadyFile DataFiles::open(const std::filesystem::path& path) {
   return files::SteadyFile(path);
 }
 
-std::vector<std::filesystem::path> data_files(const job::DataSettings& data) {
+std::vector<std::filesystem::path> data_files(const job::Job& job) {
+  if (job::applies_model(job)) {
+    return reads_records(job) ? std::vector<std::filesystem::path>() : std::vector{job.infer.from};
+  }
+  const job::DataSettings& data = job.data;
   std::vector<std::filesystem::path> files;
   for (const auto* const arrays : {&data.arrays, &data.validation_arrays}) {
     files.insert(files.end(), arrays->begin(), arrays->end());
@@ -50,7 +55,10 @@ std::vector<std::filesystem::path> data_files(const job::DataSettings& data) {
 
 namespace {
 
-std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files) {
+std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::int64_t vocab) {
+  if (job::applies_model(job)) {
+    return reads_records(job) ? nullptr : open_inputs(job, files, vocab);
+  }
   if (!job.data.arrays.empty()) {
     return open_arrays(job, files);
   }
@@ -62,9 +70,42 @@ std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_dataset(const job::Job& job) {
+namespace {
+
+/// Whether another array follows the first in a file.
+bool has_several_arrays(const std::filesystem::path& path) {
+  try {
+    constexpr std::string_view magic = "\x93NUMPY";
+    const files::SteadyFile file(path);
+    std::vector<std::byte> head(std::min(file.size(), most_header_bytes));
+    file.read(0, head);
+    const NpyHeader first = parse_npy_header(head, file.size(), path.native());
+    std::size_t end = 0;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(first.elements), element_bytes(first.type), &end) ||
+        __builtin_add_overflow(end, first.data_offset + magic.size(), &end) || end > file.size()) {
+      return false;
+    }
+    std::string next(magic.size(), ' ');
+    file.read(end - magic.size(), std::as_writable_bytes(std::span(next)));
+    return next == magic;
+  } catch (const Error&) {
+    return false;  // who opens it says why
+  }
+}
+
+}  // namespace
+
+bool reads_records(const job::Job& job) {
+  std::error_code none;
+  const std::filesystem::path& from = job.infer.from;
+  const std::filesystem::file_type type = std::filesystem::status(from, none).type();
+  return job::applies_model(job) && (job::is_standard(from) || type == std::filesystem::file_type::fifo ||
+                                     type == std::filesystem::file_type::character || has_several_arrays(from));
+}
+
+std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::int64_t vocab) {
   DataFiles files;
-  return open_with(job, files);
+  return open_with(job, files, vocab);
 }
 
 std::string batch_notice(const Dataset& dataset, std::int64_t batch) {
@@ -118,7 +159,7 @@ std::unique_ptr<Dataset> no_data() {
 }
 
 std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles) {
-  const std::vector<std::filesystem::path> paths = data_files(job.data);
+  const std::vector<std::filesystem::path> paths = data_files(job);
   std::vector<files::SteadyFile> given;
   for (std::size_t i = 0; i < std::min(paths.size(), handles.size()); ++i) {
     std::optional<files::SteadyFile> file = files::SteadyFile::open_handle(handles[i], paths[i]);
@@ -127,8 +168,8 @@ std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<s
     }
     given.push_back(std::move(*file));
   }
-  DataFiles files(job.data, std::move(given));
-  return open_with(job, files);
+  DataFiles files(job, std::move(given));
+  return open_with(job, files, 0);  // the process that opened the data has checked it
 }
 
 std::vector<std::string> Dataset::fingerprints() const {

@@ -14,7 +14,7 @@
 
 namespace shardrun::data {
 
-/// The data of a training job, of any kind. Fills write whole input tensors by global sample index; on the cpu device
+/// The data of a job, of any kind. Fills write whole input tensors by global sample index; on the cpu device
 /// they allocate nothing. The numbers never change: a changed file is an error. One thread at a time.
 class Dataset {
  public:
@@ -56,17 +56,21 @@ class Dataset {
   /// Fills the rows of the views, which are in host memory, with samples from the global sample `first` on.
   virtual void fill_training(std::uint64_t seed, std::int64_t first, const device::TensorView& inputs,
                              const device::TensorView& targets) const = 0;
+  /// `targets`: of data without targets, anything.
   virtual void fill_evaluation(std::int64_t first, const device::TensorView& inputs,
                                const device::TensorView& targets) const = 0;
 };
 
-/// The files that [data] names.
-[[nodiscard]] std::vector<std::filesystem::path> data_files(const job::DataSettings& data);
+/// The files that [data] names, or, where a model is applied to an array, [infer] from.
+[[nodiscard]] std::vector<std::filesystem::path> data_files(const job::Job& job);
 
-/// Opens the data of [data]; null if it names none. Of arrays it reads only headers and labels, of token files
-/// the first tokens, of texts everything, in pieces. Throws Error{data} for invalid input, Error{job} if the model
-/// cannot use it.
-[[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job);
+/// Whether a model is applied to a stream of records: standard input, a pipe, or a file with several arrays.
+[[nodiscard]] bool reads_records(const job::Job& job);
+
+/// Opens the data of [data], or the array of [infer] from; null if there is none. Of arrays it reads only headers and
+/// labels, of token files the first tokens, of texts everything, in pieces. `vocab`: of the model that is applied to
+/// tokens. Throws Error{data} for invalid input, Error{job} if the model cannot use it.
+[[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::int64_t vocab = 0);
 
 /// One line about a batch that is larger than an epoch; empty if it is not.
 [[nodiscard]] std::string batch_notice(const Dataset& dataset, std::int64_t batch);

@@ -90,4 +90,17 @@ void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::H
        [&](std::int64_t row, const TensorView& x, const TensorView& y) { dataset.fill_evaluation(row, x, y); });
 }
 
+void feed_inputs(const device::HostAccess& host, const TensorView& inputs,
+                 const std::function<void(std::int64_t row, const TensorView& rows)>& fill) {
+  HostTensor x(host, inputs, device::Access::write);
+  if (!has_whole_rows(x.view())) {
+    const Whole all(x.view());
+    fill(0, all.view);
+    copy_part(all, x);
+  } else if (x.view().shape[0] > 0) {
+    fill(x.view().origin[0], x.view());
+  }
+  x.store();
+}
+
 }  // namespace shardrun::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "core/data/dataset.h"
 #include "core/device/host_tensor.h"
@@ -15,5 +16,9 @@ void feed_training(const Dataset& dataset, std::uint64_t seed, std::int64_t firs
 
 void feed_evaluation(const Dataset& dataset, std::int64_t first, const device::HostAccess& host,
                      const device::TensorView& inputs, const device::TensorView& targets);
+
+/// `fill(row, rows)` writes the rows of a view, of which the first is that row of the whole input.
+void feed_inputs(const device::HostAccess& host, const device::TensorView& inputs,
+                 const std::function<void(std::int64_t row, const device::TensorView& rows)>& fill);
 
 }  // namespace shardrun::data

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -263,6 +264,17 @@ NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::str
                        to_string(header.type), expected, found, found < expected ? "cut short" : "not what it says"));
   }
   return header;
+}
+
+std::string npy_header(const std::vector<std::int64_t>& shape) {
+  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+                                 fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+  constexpr std::size_t before = 10;  // magic, version, length
+  text.append(63 - (before + text.size()) % 64, ' ');
+  text += '\n';
+  std::string header("\x93NUMPY\x01\x00", 8);
+  header += {static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
+  return header + text;
 }
 
 }  // namespace shardrun::data

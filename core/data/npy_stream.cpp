@@ -162,20 +162,17 @@ NpyWriter::NpyWriter(files::FileDescriptor file, std::string name, Waiting waiti
       most_at_once_(most_at_once(file_)) {}
 
 void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const float> values) {
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
-                                   fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
-  constexpr std::size_t before = 10;  // magic, version, length
-  header.append(63 - (before + header.size()) % 64, ' ');
-  header += '\n';
-  std::string record(npy_magic);
-  record += {'\x01', '\x00', static_cast<char>(header.size() & 0xFFU), static_cast<char>(header.size() >> 8U)};
-  record += header;
-  record.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  for (std::span<const std::byte> rest = std::as_bytes(std::span(record)); !rest.empty() && !is_ended_;) {
+  const std::string header = npy_header(shape);
+  write(std::as_bytes(std::span(header)));
+  write(std::as_bytes(values));
+}
+
+void NpyWriter::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty() && !is_ended_) {
     is_ended_ = !await_stream(file_, POLLOUT, waiting_);
-    const std::span<const std::byte> now = rest.first(is_ended_ ? 0 : std::min(rest.size(), most_at_once_));
+    const std::span<const std::byte> now = bytes.first(is_ended_ ? 0 : std::min(bytes.size(), most_at_once_));
     files::write_all(file_, now, name_);
-    rest = rest.subspan(now.size());
+    bytes = bytes.subspan(now.size());
   }
 }
 

@@ -67,6 +67,8 @@ class NpyWriter {
   /// Returns when the stream has taken the whole record, or the writing was ended, after which it takes nothing more.
   /// Throws Error{io}.
   void write(const std::vector<std::int64_t>& shape, std::span<const float> values);
+  /// The same for a part of a record.
+  void write(std::span<const std::byte> bytes);
 
  private:
   files::FileDescriptor file_;

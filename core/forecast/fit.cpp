@@ -217,6 +217,16 @@ std::vector<Settings> more_microbatches(const job::Job& job) {
   return settings;
 }
 
+/// Halves the number each time.
+std::vector<std::string> smaller_batches(const job::Job& job) {
+  std::vector<std::string> settings;
+  for (std::int64_t batch = job.infer.batch / 2; batch > 0 && settings.size() < most_plans_of_microbatches;
+       batch /= 2) {
+    settings.push_back(fmt::format("infer.batch={}", batch));
+  }
+  return settings;
+}
+
 /// The values of an option that has only a few.
 std::vector<std::string> values_of(const OptionSpec& option) {
   constexpr double most_values = 4;
@@ -352,6 +362,8 @@ FitSearch find_fitting(const job::Job& job, const compile::Compiled& compiled, c
     search.try_each(other_remat(job), Search::Until::fits);
     // If so many leave ranks idle, more do too.
     search.try_each(more_microbatches(job), Search::Until::fits_or_refused);
+  } else if (job.task == job::Task::infer) {
+    search.try_each(smaller_batches(job), Search::Until::fits);
   }
   for (const std::vector<Settings>& values : other_options(job)) {
     if (!search.has_enough()) {

@@ -9,6 +9,7 @@
 
 #include "core/base/human.h"
 #include "core/mesh/shards.h"
+#include "core/workload/program.h"
 
 namespace shardrun::forecast {
 namespace {
@@ -43,13 +44,15 @@ std::string names_of(const mesh::Mesh& mesh, const Axes& axes) {
   return fmt::format("{}", fmt::join(names, " × "));
 }
 
-/// The short dimensions of values that a step computes per microbatch, or that an iteration computes.
+/// The short dimensions of values that a step computes per microbatch, or that an iteration or a batch computes.
 std::vector<ShortDimension> short_dimensions(const compile::Compiled& compiled) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   std::map<std::pair<std::string, Axes>, ShortDimension> found;
   const graph::Role role = compiled.microbatch_rows.empty() ? graph::Role::once : graph::Role::repeated;
   for (const partition::SplitFunction& function : compiled.partition.sharded.functions) {
-    if (function.role != role) {
+    const bool is_batch =
+        function.name == workload::forward_function && function.rows == compiled.evaluation_rows.front();
+    if (function.role != role && !is_batch) {
       continue;
     }
     const graph::Port* const input = function.inputs.empty() ? nullptr : &function.inputs.front();
@@ -112,7 +115,8 @@ std::string fewer_ranks(const job::Job& job, const mesh::Mesh& mesh, const Axes&
 
 void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::Mesh& mesh, IdleRanks& idle) {
   const std::int64_t parts = parts_of(mesh, rows.axes);
-  const std::int64_t microbatches = job.data.microbatches;
+  const bool trains = job.task == job::Task::train;
+  const std::int64_t microbatches = trains ? job.data.microbatches : 1;
   idle.reason = fmt::format("{} {} {} {} of {} ranks{} busy", microbatches == 1 ? "a batch of" : "microbatches of",
                             counted(rows.size, "row"), microbatches == 1 ? "keeps" : "keep", rows.size, parts,
                             parts == mesh.ranks() ? "" : " along " + names_of(mesh, rows.axes));
@@ -120,7 +124,7 @@ void explain_rows(const job::Job& job, const ShortDimension& rows, const mesh::M
   if (microbatches > 1 && job.data.batch >= parts) {
     remedies.push_back(fmt::format("[data] microbatches = {}", job.data.batch / parts));
   }
-  remedies.push_back(fmt::format("[data] batch = {}", parts * microbatches));
+  remedies.push_back(fmt::format("[{}] batch = {}", trains ? "data" : "infer", parts * microbatches));
   remedies.push_back(fewer_ranks(job, mesh, rows.axes, rows.size));
   idle.remedy = fmt::format("{}", fmt::join(remedies, ", or "));
 }
@@ -178,7 +182,9 @@ std::string flop(double flops) { return human_quantity(flops, "FLOP"); }
 
 std::optional<IdleRanks> idle_ranks(const job::Job& job, const compile::Compiled& compiled, const Forecast& forecast) {
   IdleRanks idle{.ranks_in_all = compiled.partition.placements.mesh.ranks(),
-                 .work = job.task == job::Task::train ? "forward and backward in a step" : "an iteration"};
+                 .work = job.task == job::Task::train   ? "forward and backward in a step"
+                         : job.task == job::Task::infer ? "a batch"
+                                                        : "an iteration"};
   for (const RankForecast& alike : forecast.ranks) {
     idle.most = std::max(idle.most, alike.work);
   }

@@ -122,6 +122,8 @@ StepForecast StepPredictor::forecast() const {
     forecast.model_flops_per_s = model_flops() / static_cast<double>(job_.ranks) / seconds;
     if (job_.task == job::Task::train) {
       forecast.samples_per_s = static_cast<double>(job_.data.batch) / seconds;
+    } else if (job_.task == job::Task::infer) {
+      forecast.samples_per_s = static_cast<double>(compiled_.evaluation_rows.front()) / seconds;
     }
     if (job_.task == job::Task::train && job_.data.arrays.empty() && compiled_.model.takes_tokens &&
         job_.model.options.has("context")) {

@@ -17,7 +17,7 @@ struct StepForecast {
   Prediction prediction;
   std::vector<std::int64_t> ranks;    ///< the simulated rank of each stage
   bool measured = false;              ///< whether the costs are measured, or else computed from rates
-  double samples_per_s = 0;           ///< in training
+  double samples_per_s = 0;           ///< in training and predictions
   double tokens_per_s = 0;            ///< 0: samples are not tokens
   double model_flops_per_s = 0;       ///< per rank, without what backward computes again
   std::optional<double> utilisation;  ///< model_flops_per_s over [cluster] flops

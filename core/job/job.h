@@ -128,6 +128,7 @@ struct CheckpointSettings {
 struct InferSettings {
   std::filesystem::path from;
   std::filesystem::path to;
+  std::int64_t batch{};     ///< samples that a model is applied to at once, over all ranks
   Malformed malformed{};    ///< what a malformed record does
   std::int64_t features{};  ///< values in a sample; 0: as the checkpoint says
   std::int64_t outputs{};   ///< values in a prediction; 0: as the checkpoint says
@@ -203,7 +204,7 @@ struct Job {
   std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen engine;                     ///< in place of model and strategy; without a name: none
-  std::filesystem::path checkpoint;  ///< that the engine loads; empty: none
+  std::filesystem::path checkpoint;  ///< that the engine or an inferring model loads; empty: none
   Chosen model;
   DataSettings data;        ///< of tasks train and iterate
   TrainSettings train;      ///< of task train
@@ -229,6 +230,11 @@ struct Job {
 /// Steps of the job's task; 0 for infer, whose records are not counted before.
 [[nodiscard]] inline std::int64_t steps_of(const Job& job) noexcept {
   return job.task == Task::train ? job.train.steps : job.iterate.steps;
+}
+
+/// Whether the job applies a model to arrays.
+[[nodiscard]] inline bool applies_model(const Job& job) noexcept {
+  return job.task == Task::infer && job.engine.name.empty();
 }
 
 /// Whether a path of [infer] is standard input or output.

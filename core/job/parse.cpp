@@ -212,8 +212,12 @@ void read_model_or_engine(Reading& reading, const Section& section) {
     if (const RawSection* const given = reading.raw.find("engine")) {
       refuse_at(given->where, "[engine] has no effect without [job] engine; remove it, or set [job] engine");
     }
-    if (job.task == Task::infer) {
-      refuse_at(job.where("job", "task"), "[job] task = infer is for engines, and [job] engine is not set; set it");
+    if (const RawSection* const given = reading.raw.find("checkpoint"); job.task == Task::infer && given != nullptr) {
+      refuse_at(given->where, "[checkpoint] has no effect with [job] task = infer, which saves nothing; remove it");
+    }
+    if (job.task != Task::infer && job.is_given("job", "checkpoint")) {
+      refuse_at(job.where("job", "checkpoint"),
+                "[job] checkpoint has no effect without [job] engine or task = infer; remove it, or set one of them");
     }
     read_model(reading, section);
     return;
@@ -233,7 +237,7 @@ void read_model_or_engine(Reading& reading, const Section& section) {
 void choose_checks(Reading& reading) {
   Job& job = reading.job;
   if (!job.is_given("job", "check")) {
-    job.checks = {.states = job.device == "cpu" && job.task == Task::train, .replicas = true};
+    job.checks = {.states = job.device == "cpu" && job.task == Task::train, .replicas = job.task != Task::infer};
     return;
   }
   const std::string& text = find_effective(reading.settings, {"job", "check"})->text;

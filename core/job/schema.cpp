@@ -117,9 +117,10 @@ Section infer_section() {
   return {
       .name = "infer",
       .help =
-          "The records that an engine predicts. A stream of records is one .npy array after the other, as numpy.save "
+          "What a model or engine is applied to. A stream of records is one .npy array after the other, as numpy.save "
           "writes them to one open file. A record is one sample [features], or several [samples, features]. Each "
-          "gets its predictions, in order.",
+          "gets its predictions, in order. A model also takes a file of one array, of which each row is a sample: "
+          "[samples, ...], of integers [samples, context] for a model on tokens.",
       .settings =
           {
               {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
@@ -129,11 +130,20 @@ Section infer_section() {
                 .help = "The file of the predictions, which is replaced; - is standard output. Progress is then on "
                         "standard error."},
                into(&Job::infer, &InferSettings::to)},
+              {{.name = "batch",
+                .type = integer,
+                .default_value = "32",
+                .minimum = 1,
+                .maximum = 2147483647,
+                .help = "Samples that a model is applied to at once, over all ranks. The last batch has the rest.",
+                .aliases = {"batch_size", "bs", "eval_batch_size", "per_device_eval_batch_size"}},
+               into(&Job::infer, &InferSettings::batch)},
               {{.name = "malformed",
                 .type = choice,
                 .default_value = "stop",
                 .choices = {"stop", "skip"},
-                .help = "What a malformed record does: fail the job, or have no predictions. Its number is told."},
+                .help = "What a malformed record of a stream does: fail the job, or have no predictions. Its number is "
+                        "told."},
                into(&Job::infer, &InferSettings::malformed)},
               {{.name = "features",
                 .type = integer,
@@ -145,7 +155,7 @@ Section infer_section() {
                 .type = integer,
                 .default_value = "0",
                 .minimum = 0,
-                .help = "Values in a prediction; 0: as in the job that trained the checkpoint."},
+                .help = "Values in a prediction, or classes; 0: as in the job that trained the checkpoint."},
                into(&Job::infer, &InferSettings::outputs)},
           },
       .tasks = {"infer"},
@@ -303,6 +313,7 @@ const Rules& rules() {
                     {"train", "precision"},
                     {"train", "gradients"},
                     {"train", "sample"},
+                    {"infer", "batch"},
                     {"iterate", "from"},
                     {"checkpoint", ""},
                     {"strategy", ""},
@@ -319,7 +330,8 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
-              {{"job", "checkpoint"}, {"job", "engine"}, std::nullopt},
+              {{"job", "trace"}, {"job", "task"}, "infer", "none"},
+              {{"job", "check_every"}, {"job", "task"}, "infer"},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},
               {{"train", "gradients"}, {"train", "precision"}, "float32", "float32"},

@@ -249,7 +249,11 @@ Partition split(const graph::Graph& graph, const plan::Plan& plan, const std::ve
   Partition partition;
   partition.placements = place(graph, plan);
   partition.sharded = shard(graph, partition.placements);
-  partition.pipeline = pipeline_of(plan, partition.placements.mesh, static_cast<std::int32_t>(microbatch_rows.size()));
+  const bool is_demanded = std::ranges::all_of(
+      graph.functions, [](const graph::Function& each) { return each.role == graph::Role::on_demand; });
+  partition.pipeline =
+      pipeline_of(plan, partition.placements.mesh,
+                  is_demanded ? std::nullopt : std::optional(static_cast<std::int32_t>(microbatch_rows.size())));
   finalize_over_stages(graph, partition);
   partition.stages = cut_stages(graph, partition.sharded, partition.pipeline, microbatch_rows);
   require_masters(graph, partition);

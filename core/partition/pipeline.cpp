@@ -110,6 +110,16 @@ class Checking {
   std::map<std::pair<std::uint32_t, std::uint32_t>, Done> done_;  ///< by chunk and microbatch
 };
 
+std::vector<Action> forwards_of(const plan::Pipeline& pipeline, StageId stage) {
+  std::vector<Action> forwards;
+  for (std::uint32_t chunk = 0; chunk < pipeline.chunks.size(); ++chunk) {
+    if (pipeline.chunks[chunk].stage == stage.index()) {
+      forwards.push_back({Action::Kind::forward, chunk, 0});
+    }
+  }
+  return forwards;
+}
+
 }  // namespace
 
 std::size_t Pipeline::chunk_of(std::int32_t layer) const noexcept {
@@ -126,14 +136,14 @@ StageId Pipeline::stage_of(std::int32_t layer) const noexcept {
   return exists() ? StageId(chunks[chunk_of(layer)].stage) : StageId(0);
 }
 
-Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches) {
+Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::optional<std::int32_t> microbatches) {
   const plan::Pipeline& draft = plan.pipeline;
   if (draft.mesh_axis.empty()) {
     return {};
   }
-  const Pipeline pipeline{.axis = mesh.find(draft.mesh_axis),
-                          .chunks = draft.chunks,
-                          .actions = IdVector<StageId, std::vector<Action>>(draft.actions)};
+  Pipeline pipeline{.axis = mesh.find(draft.mesh_axis),
+                    .chunks = draft.chunks,
+                    .actions = IdVector<StageId, std::vector<Action>>(draft.actions)};
   const auto splits = [&](const std::vector<std::string>& axes) {
     return std::find(axes.begin(), axes.end(), draft.mesh_axis) != axes.end();
   };
@@ -154,7 +164,11 @@ Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_
                      [&](const plan::Chunk& chunk) { return chunk.stage == stage.index(); })) {
       refuse(plan, fmt::format("stage {} of the pipeline has no chunk", stage.number()));
     }
-    Checking(plan, stage, microbatches).run();
+    if (microbatches) {
+      Checking(plan, stage, *microbatches).run();
+    } else {
+      pipeline.actions[stage] = forwards_of(draft, stage);
+    }
   }
   return pipeline;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,10 @@ struct Pipeline {
   [[nodiscard]] StageId stage_of(std::int32_t layer) const noexcept;
 };
 
-/// The pipeline of a plan. Throws Error{job} if the plan's actions leave something out, do something twice, or do
-/// something before its inputs are made. The message names the action.
-[[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh, std::int32_t microbatches);
+/// The pipeline of a plan. Without a number of microbatches nothing is trained: the plan's actions do not count, and
+/// each stage has one forward of each of its chunks. Throws Error{job} if the plan's actions leave something out, do
+/// something twice, or do something before its inputs are made. The message names the action.
+[[nodiscard]] Pipeline pipeline_of(const plan::Plan& plan, const mesh::Mesh& mesh,
+                                   std::optional<std::int32_t> microbatches);
 
 }  // namespace shardrun::partition

@@ -46,6 +46,9 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
 
 void prepare_data(const job::Job& job, Prepared& prepared) {
   check_data(job, prepared.compiled);
+  if (prepared.compiled.weights != nullptr) {
+    prepared.compiled.weights->check();
+  }
   load_data(prepared.compiled);
   if (prepared.compiled.resumed != nullptr) {
     prepared.notices.push_back(told_of_resumed(prepared.compiled));

@@ -190,8 +190,10 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   for (const job::Chosen& transport : job.transports) {
     add_options("transport." + transport.name, transport.options);
   }
-  for (const std::filesystem::path& file : data::data_files(job.data)) {
-    inputs.emplace_back("[data]", file);
+  if (job.task != job::Task::infer) {
+    for (const std::filesystem::path& file : data::data_files(job)) {
+      inputs.emplace_back("[data]", file);
+    }
   }
   // A run keeps the state that it starts from.
   std::error_code none;
@@ -210,8 +212,9 @@ std::vector<std::pair<std::string, std::filesystem::path>> inputs_of(const job::
   return inputs;
 }
 
-/// What [infer] reads is there, and what it writes is neither a file that the job reads nor one of the run's own.
-void require_streams(const job::Job& job) {
+/// What [infer] reads is there. What the first rank writes can be written, and is neither a file that the job reads nor
+/// one of the run's own.
+void require_streams(const job::Job& job, std::int64_t rank) {
   const auto refuse = [&](const char* key, const std::string& what) {
     throw Error(ErrorCode::job, fmt::format("{}: [infer] {} = {}", job.where("infer", key), key, what));
   };
@@ -221,7 +224,7 @@ void require_streams(const job::Job& job) {
   if (!job::is_standard(from) && ::access(from.c_str(), R_OK) != 0) {
     refuse("from", fmt::format("{}: it cannot be read: {}", files::human_path(from), std::strerror(errno)));
   }
-  if (job::is_standard(to)) {
+  if (job::is_standard(to) || rank != 0) {
     return;
   }
   std::vector<std::pair<std::string, std::filesystem::path>> inputs = inputs_of(job);
@@ -235,6 +238,21 @@ void require_streams(const job::Job& job) {
   if (metrics::is_written_by_runs(to, job.output)) {
     refuse("to", fmt::format("{} has the name of a file that the run itself writes there: choose another",
                              files::human_path(to)));
+  }
+  const std::filesystem::path folder = to.parent_path();
+  const bool makes_file =  // in a folder that the run does not make
+      folder != job.output &&
+      (!std::filesystem::exists(to, none) || (job::applies_model(job) && std::filesystem::is_regular_file(to, none)));
+  if (std::filesystem::is_directory(to, none)) {
+    refuse("to", fmt::format("{} is a folder: name a file", files::human_path(to)));
+  }
+  if (makes_file && !std::filesystem::is_directory(folder, none)) {
+    refuse("to", fmt::format("{}: there is no folder {}: make it, or choose another", files::human_path(to),
+                             files::human_path(folder)));
+  }
+  if (makes_file && ::access(folder.c_str(), W_OK) != 0) {
+    refuse("to",
+           fmt::format("{}: nothing can be written to its folder: {}", files::human_path(to), std::strerror(errno)));
   }
 }
 
@@ -323,6 +341,19 @@ void use_unit(const job::Job& job, const device::Device& device, std::int64_t lo
 
 namespace {
 
+/// Ranks get records from the first rank.
+void require_shared_records(const job::Job& job, const compile::Compiled& compiled) {
+  for (const plugins::Transport& transport : compiled.transports.transports) {
+    if (data::reads_records(job) && !transport.props().moves(SR_MEMORY_HOST)) {
+      throw Error(
+          ErrorCode::job,
+          fmt::format("{}: [infer] from is a stream, which the first rank reads for all, and transport {} does not "
+                      "move memory of the host: name a file of one array, or choose another transport",
+                      job.where("infer", "from"), transport.manifest().name));
+    }
+  }
+}
+
 /// A microbatch that is computed twice must overwrite whatever it writes.
 void require_replayable(const job::Job& job, const compile::Compiled& compiled) {
   if (!job.checks.replay) {
@@ -371,15 +402,22 @@ std::vector<std::string> require_runnable(const job::Job& job, const compile::Co
   require_device(job, *compiled.device);
   require_own_folder(job);
   require_replayable(job, compiled);
+  require_shared_records(job, compiled);
   require_checked_messages(job, compiled);
   if (job.task == job::Task::infer) {
-    require_streams(job);
+    require_streams(job, compiled.programs.rank);
   }
   const Limits limits;
   const forecast::Forecast forecast = forecast::forecast(job, compiled);
   require_units(job, compiled, forecast, ranks_here);
   const Need need = need_of(job, compiled, forecast, ranks_here, processes);
   require_memory(job, compiled, forecast, ranks_here, need, limits);
+  if (job::applies_model(job) && compiled.weights == nullptr) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: a model is applied with the weights of a run: set [job] checkpoint to the "
+                            "run's folder, its weights.safetensors or a checkpoint",
+                            job.where("job", "task")));
+  }
   if (job.task == job::Task::train && compiled.dataset == nullptr) {
     throw Error(ErrorCode::job, fmt::format("{}: training this model needs data: set [data] text, tokens or arrays",
                                             job.where("data", "")));

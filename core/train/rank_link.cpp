@@ -66,13 +66,17 @@ void RankLink::check_data() {
   if (compiled_.resumed != nullptr) {
     check_file("resumed", "[checkpoint] resume", compiled_.resumed->path(), to_string(compiled_.resumed->hash()));
   }
+  if (compiled_.weights != nullptr) {
+    check_file("weights", "[job] checkpoint", compiled_.weights->source().path, compiled_.weights->fingerprint());
+  }
   if (compiled_.dataset == nullptr) {
     return;
   }
-  const std::vector<std::filesystem::path> files = data::data_files(job_.data);
+  const std::vector<std::filesystem::path> files = data::data_files(job_);
   const std::vector<std::string> fingerprints = compiled_.dataset->fingerprints();
   for (std::size_t i = 0; i < fingerprints.size(); ++i) {
-    check_file(fmt::format("data/{}", i), "[data]", files[i], fingerprints[i]);
+    check_file(fmt::format("data/{}", i), job::applies_model(job_) ? "[infer] from" : "[data]", files[i],
+               fingerprints[i]);
   }
 }
 
@@ -243,6 +247,35 @@ void RankLink::barrier() {
     (void)published(fmt::format("{}/{}", key, other), launch::Rank::no_deadline);
   }
   publish(key, "");
+}
+
+/// Along one mesh axis after the other: members that have nothing yet get it along a later axis.
+void RankLink::broadcast(std::span<std::byte> bytes) {
+  const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
+  const mesh::Coordinates at = mesh::coordinates_of(mesh, rank());
+  for (const mesh::AxisId axis : mesh.axes.ids()) {
+    if (mesh.size(axis) == 1 || bytes.empty()) {
+      continue;
+    }
+    const sdk::Buffer buffer{.data = bytes.data(), .bytes = bytes.size()};
+    sdk::OpSpec op;
+    op.opcode = SR_OP_BROADCAST;
+    op.dtype = SR_DTYPE_U8;
+    op.count = bytes.size();
+    op.flags = SR_OP_FLAG_BLOCKING;
+    if (at[axis] == 0) {
+      op.send = buffer;
+    }
+    op.recv = buffer;
+    op.label = "broadcast";
+    try {
+      collectives_->finish_once(collectives_->start_once(collectives_->group_along(axis), std::move(op)));
+    } catch (...) {
+      collectives_->abort("a broadcast has failed");
+      collectives_->drop_once();  // the caller may free the bytes
+      throw;
+    }
+  }
 }
 
 std::string RankLink::made_of_all(std::string_view name, const std::string& given,

@@ -96,6 +96,9 @@ class RankLink final : private plugins::TransportHost {
   }
   /// Of the executor's slots for numbers that are read later, those from this one on are for agreements.
   static constexpr std::size_t first_slot = 6;
+  /// Gives all ranks the first rank's bytes, as many on each. Every rank calls it at the same point. REQUIRES: the
+  /// transports move memory of the host.
+  void broadcast(std::span<std::byte> bytes);
   /// Returns once every rank has called it. A rank may compute for long before it calls: it sends heartbeats, and if it
   /// ends or falls silent, the job ends.
   void barrier();

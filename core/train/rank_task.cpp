@@ -136,8 +136,9 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
   } catch (const Error& error) {
     executor.abort_transfers("this rank has failed: " + error.message());
     record_.log(error.message());  // the person is told at the end, by whoever reports the job's result
-    // An engine's code and its records are met only once the job runs: they fail it, which is not bad usage.
-    const bool is_late = compiled_.engine != nullptr && shardrun::exit_code(error.code()) == 2;
+    // An engine's code, and records, are met only once the job runs: they fail it, which is not bad usage.
+    const bool is_late =
+        (compiled_.engine != nullptr || job_.task == job::Task::infer) && shardrun::exit_code(error.code()) == 2;
     const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
     finish(executor, "failed", shardrun::exit_code(failure.code()));
     failed = record_.summary;

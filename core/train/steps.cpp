@@ -27,7 +27,9 @@ metrics::Summary run_steps(const job::Job& job, compile::Compiled& compiled, con
   switch (job.task) {
     case job::Task::train: return run_training(job, compiled, settings, failed);
     case job::Task::iterate: return run_iterating(job, compiled, settings, failed);
-    case job::Task::infer: return run_inferring(job, compiled, settings, failed);
+    case job::Task::infer:
+      return job::applies_model(job) ? run_predicting(job, compiled, settings, failed)
+                                     : run_inferring(job, compiled, settings, failed);
   }
   throw Error(ErrorCode::internal, "the job's task is unknown");
 }
@@ -38,7 +40,8 @@ int exit_code_of_stop(const job::Job& job, int signal) noexcept {
 }
 
 std::string rate_unit(const job::Job& job) {
-  return job.task == job::Task::infer                       ? "records"
+  return job::applies_model(job)                            ? "samples"
+         : job.task == job::Task::infer                     ? "records"
          : job.task == job::Task::iterate                   ? "it"
          : job.data.text.empty() && job.data.tokens.empty() ? "samples"
                                                             : "tok";

@@ -311,6 +311,7 @@ struct Verification {
 };
 
 Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
+  compile::require_steps(job, "verification");
   Verification verification = {
       .prepared = run::prepare(
           job, {.ranks_here = job.ranks, .processes = verified.in_process ? 0 : job.ranks, .writes = false}),

@@ -42,8 +42,9 @@ struct Model {
   std::string name;
   std::string help;
   std::vector<OptionSpec> options;
-  bool takes_data = true;     ///< whether it can take data; then training needs some
-  bool takes_tokens = false;  ///< whether it can be trained on tokens; it then has the option `context`
+  bool takes_data = true;           ///< whether it can take data; then training needs some
+  bool takes_tokens = false;        ///< whether it can be trained on tokens; it then has the option `context`
+  bool takes_labels_alone = false;  ///< whether that can only be arrays with labels
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.
   std::function<void(graph::Graph& graph, const ModelSettings& settings)> declare;
@@ -56,6 +57,10 @@ struct Model {
 
   /// Token models: adds the output `logits` [1, vocab] at run-time scalar `position` of one sequence.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings)> predict;
+
+  /// Adds the output `outputs` [batch, ...] of `rows` samples, from the data's input `inputs`. Empty for a model that
+  /// cannot be applied to arrays.
+  std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
 
   /// Simulation: writes the next state, of `rows` samples of data; 0: without data. Empty for a model that cannot be
   /// iterated.

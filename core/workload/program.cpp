@@ -194,6 +194,38 @@ Graph build_prediction(const Model& model, const ModelSettings& model_settings) 
   return graph;
 }
 
+namespace {
+
+void require_forward(const Model& model, const ModelSettings& model_settings) {
+  if (!model.forward) {
+    refuse(
+        model_settings, "model", "name",
+        fmt::format("model {} has no function forward, by which a model is applied to arrays (shardrun/model.h, since "
+                    "1.9): its author has to add it{}",
+                    model.name,
+                    model.predict ? "; its function predict serves 'shardrun generate', a token at a time" : ""));
+  }
+}
+
+}  // namespace
+
+void add_forward(Graph& graph, const Model& model, const ModelSettings& model_settings,
+                 const std::vector<std::int64_t>& calls) {
+  require_forward(model, model_settings);
+  for (const std::int64_t rows : std::set<std::int64_t>(calls.begin(), calls.end())) {
+    FunctionBuilder builder(graph, std::string(forward_function), graph::Role::on_demand, rows);
+    model.forward(builder, model_settings, rows);
+    finish(builder);
+  }
+}
+
+Graph build_inference(const Model& model, const ModelSettings& model_settings, const std::vector<std::int64_t>& calls) {
+  require_forward(model, model_settings);  // before it refuses other settings
+  Graph graph = declare(model, model_settings);
+  add_forward(graph, model, model_settings, calls);
+  return graph;
+}
+
 Graph build_iteration(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {
   if (!model.iterate) {
     refuse(model_settings, "model", "name",

@@ -44,6 +44,10 @@ struct TrainingSettings {
 // Functions that are called by their names.
 inline constexpr std::string_view evaluate_function = "evaluate";
 inline constexpr std::string_view predict_function = "predict";
+inline constexpr std::string_view forward_function = "forward";
+
+/// The output of the function `forward`.
+inline constexpr std::string_view forward_output = "outputs";
 
 /// The metric that sums up a loss's counts.
 inline constexpr std::string_view loss_count_state = "loss_count";
@@ -68,6 +72,14 @@ inline constexpr std::string_view loss_count_state = "loss_count";
 
 /// Only `predict` over the parameters, for sampling.
 [[nodiscard]] graph::Graph build_prediction(const Model& model, const ModelSettings& model_settings);
+
+/// Adds the functions `forward`, one for each number of rows that occurs in `calls`. Throws Error{job} if the model has
+/// no such function.
+void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& model_settings,
+                 const std::vector<std::int64_t>& calls);
+/// Only these, over the parameters.
+[[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
+                                           const std::vector<std::int64_t>& calls);
 
 /// `iterate` over fields, and in each call over `rows` samples; 0: without data. Throws Error{job} if the model cannot
 /// be iterated.

@@ -33,11 +33,15 @@ class ConvNet {
   }
 
   Value loss(const ModelJob& job, Function& f) const {
+    const Value logits = forward(job, f);
+    return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}}));
+  }
+
+  Value forward(const ModelJob& job, Function& f) const {
     const Dim batch{"batch", f.rows()};
     const Dim colors{"colors", job.options.integer("colors")};
     const Dim rows{"rows", job.options.integer("rows")};
     const Value pixels = f.input("inputs", Element::f32, {batch, {"features", job.features}});
-    const Value targets = f.input("targets", Element::i32, {batch});
     const auto layer = [&](const Value& x, const std::string& name, const Sliding& sliding) {
       const Value y = conv(x, f.state(name + "/weights"), sliding);
       return relu(batch_norm(y, f.state(name + "/gain"), f.state(name + "/bias")));
@@ -47,7 +51,7 @@ class ConvNet {
     x = layer(x, "conv1", {.padding = {1, 1}});
     x = max_pool(x, {3, 3}, {.strides = {2, 2}, .padding = {1, 1}});
     x = layer(x, "conv2", {.padding = {1, 1}});
-    return cross_entropy(einsum("bc,ck->bk", mean(x, {2, 3}), f.state("head")), targets);
+    return einsum("bc,ck->bk", mean(x, {2, 3}), f.state("head"));
   }
 };
 

@@ -54,11 +54,15 @@ class Llama {
   }
 
   Value loss(const ModelJob& job, Function& f) const {
+    const Value logits = forward(job, f);
+    return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}, {"seq", Sizes(job).context}}));
+  }
+
+  /// The logits of all positions.
+  Value forward(const ModelJob& job, Function& f) const {
     const Sizes s(job);
-    const Dims tokens = {{"batch", f.rows()}, {"seq", s.context}};
-    const Value inputs = f.input("inputs", Element::i32, tokens);
-    const Value targets = f.input("targets", Element::i32, tokens);
-    Value x = embedding(inputs, f.state("embedding"));
+    Value x =
+        embedding(f.input("inputs", Element::i32, {{"batch", f.rows()}, {"seq", s.context}}), f.state("embedding"));
     for (std::int64_t l = 0; l < s.layers; ++l) {
       f.set_layer(l);
       x = x + attention(f, s, rms_norm(x, f.state(name_of(l) + "attention_norm"), epsilon), name_of(l));
@@ -70,7 +74,7 @@ class Llama {
     }
     f.set_layer(s.layers);
     x = rms_norm(x, f.state("norm"), epsilon);
-    return cross_entropy(einsum("bte,ev->btv", x, f.state("head")), targets);
+    return einsum("bte,ev->btv", x, f.state("head"));
   }
 
  private:

@@ -15,13 +15,20 @@ class Logistic {
     states.parameter("bias", {{"outputs", job.outputs}}, constant(0));
   }
 
+  /// The probabilities of 1.
+  Value forward(const ModelJob& job, Function& f) const { return sigmoid(logits(job, f)); }
+
   Value loss(const ModelJob& job, Function& f) const {
-    const Dim batch{"batch", f.rows()};
-    const Value x = f.input("inputs", Element::f32, {batch, {"features", job.features}});
-    const Value y = f.input("targets", Element::f32, {batch, {"outputs", job.outputs}});
-    const Value z = einsum("bf,fo->bo", x, f.state("weights")) + f.state("bias");
+    const Value z = logits(job, f);
+    const Value y = f.input("targets", Element::f32, {{"batch", f.rows()}, {"outputs", job.outputs}});
     // log(1 + exp(z)) - y z, without overflow.
     return sum(maximum(z, 0) + log(1 + exp(-abs(z))) - y * z, {-1});
+  }
+
+ private:
+  [[nodiscard]] static Value logits(const ModelJob& job, Function& f) {
+    const Value x = f.input("inputs", Element::f32, {{"batch", f.rows()}, {"features", job.features}});
+    return einsum("bf,fo->bo", x, f.state("weights")) + f.state("bias");
   }
 };
 

@@ -17,17 +17,29 @@ class Masked {
     states.parameter("w1", {hidden, {"outputs", job.outputs}}, constant(0.2), true, 1);
   }
 
+  Value forward(const ModelJob& job, Function& f) const { return applied(samples(job, f), f); }
+
   Loss loss(const ModelJob& job, Function& f) const {
     const Dim batch{"batch", f.rows()};
-    const Value x = f.input("inputs", Element::f32, {batch, {"features", job.features}});
+    const Value x = samples(job, f);
     const Value targets = f.input("targets", Element::f32, {batch, {"outputs", job.outputs}});
+    const Value found = applied(x, f);
+    const Value counts = reshape(slice(x, 1, 0, 1), {batch}) > 0;
+    return {squared_error(found, targets) * counts, counts};
+  }
+
+ private:
+  [[nodiscard]] static Value samples(const ModelJob& job, Function& f) {
+    return f.input("inputs", Element::f32, {{"batch", f.rows()}, {"features", job.features}});
+  }
+
+  [[nodiscard]] static Value applied(const Value& x, Function& f) {
     f.set_layer(0);
     const Value hidden = einsum("bf,fh->bh", x, f.state("w0"));
     f.set_layer(1);
     const Value found = einsum("bh,ho->bo", hidden, f.state("w1"));
     f.set_layer(2);
-    const Value counts = reshape(slice(x, 1, 0, 1), {batch}) > 0;
-    return {squared_error(found, targets) * counts, counts};
+    return found;
   }
 };
 

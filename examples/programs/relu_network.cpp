@@ -20,12 +20,15 @@ class ReluNetwork {
     states.parameter("w1", {hidden, outputs}, normal(0.1), true);
   }
 
-  Value loss(const ModelJob& job, Function& f) const {
-    const Dim batch{"batch", f.rows()};
-    const Value x = f.input("inputs", Element::f32, {batch, {"features", job.features}});
-    const Value targets = f.input("targets", Element::f32, {batch, {"outputs", job.outputs}});
+  Value forward(const ModelJob& job, Function& f) const {
+    const Value x = f.input("inputs", Element::f32, {{"batch", f.rows()}, {"features", job.features}});
     const Value hidden = relu(einsum("bf,fh->bh", x, f.state("w0")));
-    return squared_error(einsum("bh,ho->bo", hidden, f.state("w1")), targets);
+    return einsum("bh,ho->bo", hidden, f.state("w1"));
+  }
+
+  Value loss(const ModelJob& job, Function& f) const {
+    const Value y = forward(job, f);
+    return squared_error(y, f.input("targets", Element::f32, {{"batch", f.rows()}, {"outputs", job.outputs}}));
   }
 };
 

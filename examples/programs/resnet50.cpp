@@ -43,11 +43,15 @@ class ResNet50 {
   }
 
   Value loss(const ModelJob& job, Function& f) const {
+    const Value logits = forward(job, f);
+    return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}}));
+  }
+
+  Value forward(const ModelJob& job, Function& f) const {
     const Dim batch{"batch", f.rows()};
     const Dim rows{"rows", job.options.integer("rows")};
     const Dim columns{"columns", job.options.integer("columns")};
     const Value pixels = f.input("inputs", Element::f32, {batch, {"features", 3 * rows.size * columns.size}});
-    const Value labels = f.input("targets", Element::i32, {batch});
 
     Value x = reshape(pixels, {batch, {"colors", 3}, rows, columns});
     x = relu(conv_norm(f, x, "stem", {.strides = {2, 2}, .padding = {3, 3}}));
@@ -64,7 +68,7 @@ class ResNet50 {
       f.cut_point(block.name + "/residual", x);
     }
     f.set_layer(static_cast<std::int64_t>(all.size()));
-    return cross_entropy(einsum("bc,ck->bk", mean(x, {2, 3}), f.state("head/weights")) + f.state("head/bias"), labels);
+    return einsum("bc,ck->bk", mean(x, {2, 3}), f.state("head/weights")) + f.state("head/bias");
   }
 
  private:

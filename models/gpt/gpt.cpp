@@ -180,12 +180,15 @@ class Gpt {
   }
 
   Value loss(const ModelJob& job, Function& f) const {
+    const Value logits = forward(job, f);
+    return cross_entropy(logits, f.input("targets", Element::i32, {{"batch", f.rows()}, {"seq", sizes(job).context}}));
+  }
+
+  /// The logits of all positions.
+  Value forward(const ModelJob& job, Function& f) const {
     const Sizes s = sizes(job);
-    const Dims tokens = {{"batch", f.rows()}, {"seq", s.context}};
-    const Value inputs = f.input("inputs", Element::i32, tokens);
-    const Value targets = f.input("targets", Element::i32, tokens);
     Network network(f, s);
-    return cross_entropy(network.logits(network.body(inputs)), targets);
+    return network.logits(network.body(f.input("inputs", Element::i32, {{"batch", f.rows()}, {"seq", s.context}})));
   }
 
   void predict(const ModelJob& job, Function& f) const {

@@ -91,10 +91,8 @@ class Mlp {
     states.parameter("layer_1/weights", {{"mlp", s.hidden}, {"outputs", s.outputs}}, he(s.hidden), true, 1);
   }
 
-  Value loss(const ModelJob& job, Function& f) const {
-    const Sizes s = sizes(job);
-    const Dim batch{"batch", f.rows()};
-    const Value x = f.input("inputs", Element::f32, {batch, {"features", s.inputs}});
+  Value forward(const ModelJob& job, Function& f) const {
+    const Value x = f.input("inputs", Element::f32, {{"batch", f.rows()}, {"features", sizes(job).inputs}});
     f.set_layer(0);
     const Value hidden = relu(matmul(x, f.state("layer_0/weights"), 1, "layer_0/product"), "layer_0/output");
     f.cut_point("layer.0/residual", hidden);
@@ -102,6 +100,13 @@ class Mlp {
     const Value y = matmul(hidden, f.state("layer_1/weights"), 1, "layer_1/output");
     f.cut_point("layer.1/residual", y);
     f.set_layer(2);
+    return y;
+  }
+
+  Value loss(const ModelJob& job, Function& f) const {
+    const Sizes s = sizes(job);
+    const Dim batch{"batch", f.rows()};
+    const Value y = forward(job, f);
     if (s.labels) {
       return cross_entropy(y, f.input("targets", Element::i32, {batch}));
     }

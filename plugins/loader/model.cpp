@@ -76,6 +76,23 @@ std::vector<ExpectedPorts> inputs_of_data(std::uint32_t kinds, const ModelReques
   return found.empty() ? std::vector<ExpectedPorts>{{}} : found;
 }
 
+/// The function `forward` has the first of these inputs alone.
+std::vector<ExpectedPorts> inputs_of_forward(std::vector<ExpectedPorts> of_loss) {
+  std::ranges::for_each(of_loss, [](ExpectedPorts& ports) { ports.resize(std::min<std::size_t>(ports.size(), 1)); });
+  return of_loss;
+}
+
+/// Throws Error{plugin} unless the only output is `outputs`, f32 [batch, ...].
+void require_outputs(const graph::Function& function, std::int64_t rows) {
+  const bool is_one = function.outputs.size() == 1 && function.outputs[0].name == "outputs";
+  const graph::TensorType* const type = is_one ? &function.values[function.outputs[0].value].type : nullptr;
+  if (type == nullptr || type->dtype != graph::DType::f32 || type->shape.empty() || type->axes[0] != "batch" ||
+      type->shape[0] != rows) {
+    refuse_with(fmt::format("the outputs of the function '{}' are {}; expected outputs f32[batch {}, ...]",
+                            function.name, text_of(function, function.outputs), rows));
+  }
+}
+
 void require_one_of(const graph::Function& function, const char* what, const std::vector<graph::Port>& ports,
                     const std::vector<ExpectedPorts>& expected) {
   if (std::ranges::any_of(expected, [&](const ExpectedPorts& each) { return fit(function, ports, each); })) {
@@ -90,8 +107,8 @@ void require_one_of(const graph::Function& function, const char* what, const std
 }
 
 /// Throws Error{plugin} if the inputs and outputs of a function with this name are not those of shardrun/model.h:
-/// `loss` has the inputs of the data, `iterate` those too or none, `predict` a sequence and its logits. `kinds`:
-/// SR_DATA_... bits, one of which it has to fit; 0: it takes no data.
+/// `loss` has the inputs of the data, `iterate` those too or none, `predict` a sequence and its logits, `forward` the
+/// data's inputs and outputs for each. `kinds`: SR_DATA_... bits, one of which it has to fit; 0: it takes no data.
 void check_ports(const graph::Function& function, std::string_view name, std::uint32_t kinds,
                  const ModelRequest& request, std::int64_t rows) {
   if (name == "loss") {
@@ -102,6 +119,12 @@ void check_ports(const graph::Function& function, std::string_view name, std::ui
   } else if (name == "predict") {
     require_one_of(function, "inputs", function.inputs, {{{"inputs", graph::DType::i32, {1, 0}}}});
     require_one_of(function, "outputs", function.outputs, {{{"logits", graph::DType::f32, {1, 0}}}});
+  } else if (name == "forward") {
+    if (kinds == 0) {
+      refuse_with("the function 'forward' is applied to data, and the model takes none");
+    }
+    require_one_of(function, "inputs", function.inputs, inputs_of_forward(inputs_of_data(kinds, request, rows)));
+    require_outputs(function, rows);
   }
 }
 
@@ -121,7 +144,7 @@ std::uint32_t known_role(std::string_view function) {
   if (function == "iterate") {
     return SR_FUNCTION_ONCE;
   }
-  return function == "predict" ? SR_FUNCTION_ON_DEMAND : 0;
+  return function == "predict" || function == "forward" ? SR_FUNCTION_ON_DEMAND : 0;
 }
 
 /// The name of a function that the model declares. Functions on demand may have any name.

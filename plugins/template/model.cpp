@@ -36,10 +36,18 @@ class Mine {
 
   /// The losses of a batch. Their mean is what is trained.
   Value loss(const ModelJob& job, Function& f) const {
-    const Dims dims = {{"batch", f.rows()}, {"seq", job.options.integer("context")}};
-    const Value inputs = f.input("inputs", Element::i32, dims);
-    const Value targets = f.input("targets", Element::i32, dims);
-    return cross_entropy(embedding(inputs, f.state("table/weights")), targets);
+    const Value logits = forward(job, f);
+    return cross_entropy(logits, f.input("targets", Element::i32, tokens(job, f)));
+  }
+
+  /// What 'shardrun predict' makes of a batch: the logits of the token after each. It may be left out.
+  Value forward(const ModelJob& job, Function& f) const {
+    return embedding(f.input("inputs", Element::i32, tokens(job, f)), f.state("table/weights"));
+  }
+
+ private:
+  static Dims tokens(const ModelJob& job, const Function& f) {
+    return {{"batch", f.rows()}, {"seq", job.options.integer("context")}};
   }
 };
 

@@ -30,7 +30,7 @@ unset(ENV{SHARDRUN_PLUGIN_PATH})
 run("${CMAKE_COMMAND}" -E chdir "${work}" sh -eu commands)
 
 # The last of them lists what they installed.
-run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^engine mine 1.0 (ABI 1.8) ${work}/shardrun/'")
-run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^model mine 1.0 (ABI 1.8) ${work}/shardrun/'")
-run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^strategy mine 1.0 (ABI 1.8) ${work}/shardrun/'")
-run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^transport mine 1.0 (ABI 1.8) ${work}/shardrun/'")
+run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^engine mine 1.0 (ABI 1.9) ${work}/shardrun/'")
+run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^model mine 1.0 (ABI 1.9) ${work}/shardrun/'")
+run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^strategy mine 1.0 (ABI 1.9) ${work}/shardrun/'")
+run(sh -c "'${work}/shardrun/bin/shardrun' plugins | grep -q '^transport mine 1.0 (ABI 1.9) ${work}/shardrun/'")

@@ -277,7 +277,7 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   const Ended strategy =
       run_program(folder.path(), {"plugins", "check", SHARDRUN_FAULTY_STRATEGIES "/shardrun_strategy_faulty_sound.so"});
   CHECK(strategy.code == 0);
-  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.8) /") &&
+  CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.9) /") &&
                                Contains("  ok     gpt over 8 ranks\n") && Catch::Matchers::EndsWith("\nall is well\n"));
 
   const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});

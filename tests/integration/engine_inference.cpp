@@ -255,7 +255,7 @@ TEST_CASE("a record is predicted before the next one comes", "[engines]") {
   CHECK(read_file(folder.path() / "second.npy") == read_file(folder.path() / "first.npy"));
 }
 
-TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer without an engine", "[engines]") {
+TEST_CASE("sizes that disagree with the checkpoint are refused, and predict applies an engine's run", "[engines]") {
   const EngineFolder folder;
   write_inference(folder);
   write_file(folder.path() / "records.npy", record(1));
@@ -269,10 +269,11 @@ TEST_CASE("sizes that disagree with the checkpoint are refused, and task infer w
   const Ended bare = folder.run("bare");
   CHECK(bare.code == 2);
   CHECK(bare.err.find("set [infer] features and outputs, or a [job] checkpoint") != std::string::npos);
-  const Ended of_model = folder.run("model", {"job.task=infer"});
-  CHECK(of_model.code == 2);
-  CHECK(of_model.err.find("[job] task = infer is for engines, and [job] engine is not set; set it") !=
-        std::string::npos);
+  const Ended predicted =
+      run_program(folder.path(), {"predict", "engine", "--from", "records.npy", "--to", "same.npy"});
+  INFO(predicted.err);
+  CHECK(predicted.code == 0);
+  CHECK(read_file(folder.path() / "same.npy") == read_file(folder.path() / "predictions.npy"));
 }
 
 TEST_CASE("the job files of the example engines run unchanged", "[engines]") {

@@ -328,5 +328,5 @@ TEST_CASE("generate refuses an iterated run", "[program]") {
   CHECK(ended.code == 2);
   CHECK(ended.err ==
         "shardrun: 'run' is the folder of an iterated run ([job] task = iterate): it has a state, state.safetensors, "
-        "and no weights to sample from; name the folder of a trained run\n");
+        "and no weights; name the folder of a trained run\n");
 }

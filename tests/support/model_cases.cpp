@@ -83,12 +83,17 @@ workload::ModelSettings model_settings(std::string_view model, std::initializer_
 }
 
 ModelCase training_case(std::string name, std::string_view model, std::initializer_list<job::WrittenSetting> options,
-                        const workload::DataShape& data, const workload::TrainingSettings& training) {
-  return {.name = std::move(name),
-          .graph = workload::build_training(find_model(model), model_settings(model, options, data), training),
-          .microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches),
-          .evaluation_rows = workload::evaluation_rows(training.eval_samples, training.eval_rows),
-          .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
+                        const workload::DataShape& data, const workload::TrainingSettings& training, bool is_applied) {
+  ModelCase made = {
+      .name = std::move(name),
+      .graph = workload::build_training(find_model(model), model_settings(model, options, data), training),
+      .microbatch_rows = workload::microbatch_rows(training.batch, training.microbatches),
+      .evaluation_rows = workload::evaluation_rows(training.eval_samples, training.eval_rows),
+      .vocabulary = static_cast<std::int32_t>(std::max<std::int64_t>(1, data.vocab))};
+  if (is_applied) {
+    workload::add_forward(made.graph, find_model(model), model_settings(model, options, data), made.evaluation_rows);
+  }
+  return made;
 }
 
 std::vector<ModelCase> training_cases(graph::Remat remat) {
@@ -115,14 +120,15 @@ std::vector<ModelCase> training_cases(graph::Remat remat) {
                                  .eval_samples = 5,
                                  .predict = true,
                                  .remat = remat,
-                                 .optimizer = clipped}));
+                                 .optimizer = clipped},
+                                true));
   cases.push_back(training_case(
       "gpt tied with dropout", "gpt",
       {{"layers", "1"}, {"heads", "2"}, {"width", "8"}, {"context", "33"}, {"bias", "true"}, {"dropout", "0.1"}},
       tokens, {.batch = 4, .microbatches = 2, .remat = remat, .optimizer = momentum}));
   cases.push_back(training_case(
       "mlp", "mlp", {{"hidden", "9"}}, {.features = 5, .outputs = 3},
-      {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .remat = remat, .optimizer = sgd}));
+      {.batch = 6, .microbatches = 4, .eval_rows = 4, .eval_samples = 4, .remat = remat, .optimizer = sgd}, true));
   cases.push_back(training_case("mlp of labels", "mlp", {{"hidden", "70"}, {"loss", "cross_entropy"}},
                                 {.vocab = 4, .features = 17}, {.batch = 5, .remat = remat, .optimizer = clipped}));
   return cases;
@@ -216,6 +222,10 @@ std::vector<Call> calls_of(const ModelCase& model, std::int64_t steps) {
       scalars.first_microbatch = false;
     }
     add("predict", 1, scalars);
+    if (step == 0 && !model.evaluation_rows.empty()) {
+      add("forward", model.evaluation_rows.front(), scalars);
+      add("forward", model.evaluation_rows.back(), scalars);
+    }
     add("iterate", 0, scalars);
   }
   return calls;

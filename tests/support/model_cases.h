@@ -32,9 +32,11 @@ struct ModelCase {
   std::int32_t vocabulary = 1;  ///< integers of inputs are below
 };
 
+/// `is_applied`: has the function `forward` for the rows of evaluations, too.
 [[nodiscard]] ModelCase training_case(std::string name, std::string_view model,
                                       std::initializer_list<job::WrittenSetting> options,
-                                      const workload::DataShape& data, const workload::TrainingSettings& training);
+                                      const workload::DataShape& data, const workload::TrainingSettings& training,
+                                      bool is_applied = false);
 
 /// Every variant of every model that is trained: tied and not, with biases and dropout, even and uneven microbatches,
 /// each optimizer.

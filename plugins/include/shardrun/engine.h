@@ -15,7 +15,7 @@ extern "C" {
 
 #define SR_ENGINE_TRAIN UINT32_C(1)
 #define SR_ENGINE_INFER UINT32_C(2)
-#define SR_ENGINE_ITERATE UINT32_C(3) /* since 1.8 */
+#define SR_ENGINE_ITERATE UINT32_C(3) /* since 1.9 */
 
 /// A contiguous, row-major array.
 typedef struct sr_array {
@@ -156,7 +156,7 @@ typedef struct sr_records {
 #define SR_ENGINE_WHOLE_BATCH UINT32_C(1) /* forward gets the whole batch on every rank, not the rank's part of it */
 #define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
 
-/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change. Since 1.8, an
+/// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change. Since 1.9, an
 /// engine that has `step` may leave load_checkpoint, forward, backward and infer out, all four: it iterates alone.
 typedef struct sr_engine {
   uint32_t struct_size;
@@ -182,7 +182,7 @@ typedef struct sr_engine {
   /// Writes predictions for all records, in order.
   int32_t (*infer)(void* self, void* engine, const sr_records* records, sr_error* error);
 
-  /* Since 1.8 */
+  /* Since 1.9 */
 
   /// Sets the states to what a run begins with, in place of the first values that were declared. Not called where a run
   /// goes on from a checkpoint. May be NULL.

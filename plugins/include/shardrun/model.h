@@ -87,6 +87,9 @@ typedef struct sr_state_writer {
 ///  - `iterate`, once: writes the next values of states, and outputs. In a job with data it has the inputs of `loss`.
 ///  - `predict`, on demand: from the input `inputs`, i32 [batch 1, seq], the output `logits` [1, vocab] at a position
 ///    that the op take_position knows. Without it nothing can be sampled.
+///  - `forward`, on demand, since 1.9: applies the model to a batch. From the data's input `inputs`, and no other, the
+///    output `outputs`: f32 [batch, ...]. It is written for the numbers of rows of `shardrun predict`. Without it the
+///    model cannot predict arrays.
 typedef struct sr_function {
   uint32_t struct_size;
   uint32_t role; /* SR_FUNCTION_... */

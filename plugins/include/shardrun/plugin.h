@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 #define SR_ABI_MAJOR UINT32_C(1)
-#define SR_ABI_MINOR UINT32_C(8)
+#define SR_ABI_MINOR UINT32_C(9)
 
 /// Whether the struct at `p`, of type `type`, was written by a side that knew `field`.
 #define SR_HAS(p, type, field) ((p)->struct_size >= offsetof(type, field) + sizeof(((const type*)0)->field))

@@ -94,7 +94,7 @@ typedef struct sr_layer {
   uint64_t forward_flops;
   uint64_t backward_input_flops;
   uint64_t backward_weight_flops;
-  double seconds; /* of all these on one rank, as predicted from the job's [cluster]; 0: unknown; since 1.8 */
+  double seconds; /* of all these on one rank, as predicted from the job's [cluster]; 0: unknown; since 1.9 */
 } sr_layer;
 #define SR_LAYER_SIZE_1_0 UINT32_C(48)
 

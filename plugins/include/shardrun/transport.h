@@ -169,7 +169,7 @@ typedef struct sr_op_info {
 #define SR_TRANSPORT_SAME_HOST UINT32_C(1) /* reaches only ranks of one machine */
 /* since 1.2: opens only in ranks that a launcher of its own (mpirun) started */
 #define SR_TRANSPORT_OWN_LAUNCHER UINT32_C(2)
-/* since 1.8: jobs that leave the choice to the host (transport = auto) may take it, for the ranks that it reaches and the
+/* since 1.9: jobs that leave the choice to the host (transport = auto) may take it, for the ranks that it reaches and the
  * memory that it moves. Of several, the host prefers those that move a device's memory, then those of one machine.
  * It takes none that opens another. */
 #define SR_TRANSPORT_AUTOMATIC UINT32_C(4)

@@ -87,14 +87,14 @@ TEST_CASE("the list holds every plugin, with its options or its error", "[plugin
   CHECK(echo.kind == "strategy");
   CHECK(echo.name == "echo");
   CHECK(echo.version == "1.0");
-  CHECK(echo.abi == "1.8");
+  CHECK(echo.abi == "1.9");
   CHECK(echo.options.size() == 6);
   CHECK(echo.error.empty());
   CHECK(echo.shadowed_by.empty());
 
   const PluginInfo old = find(list, directory / file_of("wrong_major"));
-  CHECK(old.abi == "2.8");
-  CHECK_THAT(old.error, Contains("is built for plugin ABI 2.8"));
+  CHECK(old.abi == "2.9");
+  CHECK_THAT(old.error, Contains("is built for plugin ABI 2.9"));
   CHECK_THAT(find(list, directory / file_of("open_fails")).error, Contains("the table of costs is empty"));
 }
 

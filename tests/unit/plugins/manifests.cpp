@@ -38,8 +38,8 @@ TEST_CASE("an invalid manifest is refused before the plugin's code runs", "[plug
   CHECK_THAT(open_error("no_open"), Contains("does not export shardrun_open_v1"));
   CHECK_THAT(open_error("wrong_magic"), Contains("0x12345678, expected 0x4e555253"));
   CHECK_THAT(open_error("wrong_major"),
-             Contains("is built for plugin ABI 2.8, but this shardrun offers 1.8") && Contains("rebuild the plugin"));
-  CHECK_THAT(open_error("newer_host"), Contains("needs plugin ABI 1.11 or later, but this shardrun offers 1.8"));
+             Contains("is built for plugin ABI 2.9, but this shardrun offers 1.9") && Contains("rebuild the plugin"));
+  CHECK_THAT(open_error("newer_host"), Contains("needs plugin ABI 1.12 or later, but this shardrun offers 1.9"));
   CHECK_THAT(open_error("unknown_kind"), Contains("kind 99, which this shardrun does not know"));
   CHECK_THAT(open_error("misnamed"),
              Contains("says that it is the strategy 'other', but its file's name says the strategy 'misnamed'") &&

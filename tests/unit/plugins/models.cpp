@@ -1,5 +1,7 @@
 #include "plugins/loader/model.h"
 
+#include <shardrun/model.h>
+
 #include <string>
 
 #include "plugins/loader/call.h"
@@ -16,7 +18,7 @@ namespace {
 /// What is said about a model that does one thing wrong.
 std::string model_fault(const std::string& name) {
   static const Model muddled = Model::open(fixtures, "muddled");
-  const ModelRequest request{.options = {{"fault", name}}};
+  const ModelRequest request{.options = {{"fault", name}}, .data = SR_DATA_ARRAYS, .features = 4, .outputs = 1};
   return error_of([&] {
     graph::Graph graph;
     muddled.declare(graph, request);
@@ -162,6 +164,25 @@ TEST_CASE("a model that writes an invalid graph is refused", "[plugins]") {
       model_fault("losses"),
       Contains(
           "set_losses: the losses are f32[batch 1], expected f32[batch 0, ...], of which the host takes the mean"));
+}
+
+TEST_CASE("a model's function forward has the data's inputs alone, and outputs for each sample", "[plugins]") {
+  static const Model muddled = Model::open(fixtures, "muddled");
+  const auto fault = [](const char* name) {
+    const ModelRequest request{.options = {{"fault", name}}, .data = SR_DATA_ARRAYS, .features = 4, .outputs = 1};
+    return error_of([&] {
+      graph::Graph graph;
+      graph::FunctionBuilder builder(graph, "forward", graph::Role::on_demand, 3);
+      (void)muddled.write_function(builder, request, "forward", 3, false);
+    });
+  };
+  CHECK(fault("none") == "nothing");
+  CHECK_THAT(fault("forward_input"),
+             Contains("the inputs of the function 'forward' are inputs f32[batch 3, features 4], targets f32[batch 3, "
+                      "outputs 1]; expected inputs f32[batch 3, 4]"));
+  CHECK_THAT(fault("forward_rows"), Contains("the outputs of the function 'forward' are outputs f32[features 4]; "
+                                             "expected outputs f32[batch 3, ...]"));
+  CHECK_THAT(fault("forward_integers"), Contains("output('outputs'): it is i32[batch 3, features 4]; expected f32"));
 }
 
 TEST_CASE("a model can neither ignore a refusal nor hide a failure", "[plugins]") {

@@ -96,7 +96,7 @@ const std::vector<Slip> slips = {
     {{"model: seq_length = 16"}, "no key 'seq_length' (it is 'context' here)"},
     {{"model: vocab_size = 50257"}, "no key 'vocab_size' (it is 'vocab' here)"},
     {{"model: lr = 1e-3"}, "the model 'gpt' has no key 'lr' (it is [train] learning_rate here)"},
-    {{"model: batch = 4"}, "the model 'gpt' has no key 'batch' ('batch' is a key of [data])"},
+    {{"model: batch = 4"}, "the model 'gpt' has no key 'batch' ('batch' is a key of [data] and of [infer])"},
     {{"model: tensor_model_parallel_size = 2"}, "(it is the size of an axis in [mesh] here)"},
     {{"model: bias = True"}, "[model] bias = True: is not a boolean (did you mean 'true'?)"},
     {{"model: name = GPT"}, "'GPT' is no name of a model plugin (did you mean 'gpt'?)"},

@@ -17,7 +17,8 @@
 ///                                                            // static constexpr std::uint32_t data = SR_DATA_TOKENS;
 ///     Loss loss(const ModelJob& job, Function& f) const;     // the same, with a denominator of its own
 ///     void iterate(const ModelJob& job, Function& f) const;  // iterated
-///     void predict(const ModelJob& job, Function& f) const;  // sampled
+///     void predict(const ModelJob& job, Function& f) const;  // sampled, token by token
+///     Value forward(const ModelJob& job, Function& f) const; // applied to arrays: the outputs of `inputs`
 ///
 /// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model/op.hpp).
 ///
@@ -123,6 +124,11 @@ concept IsSampled = requires(const Class& model, const ModelJob& job, Function& 
   model.predict(job, f);
 };
 
+template <class Class>
+concept IsApplied = requires(const Class& model, const ModelJob& job, Function& f) {
+  { model.forward(job, f) } -> std::convertible_to<Value>;
+};
+
 [[nodiscard]] inline ModelJob read_model_job(const sr_model_job& raw) {
   return {OptionValues(raw.options, raw.option_count, raw.option_stride), raw.data, raw.vocab, raw.features,
           raw.outputs};
@@ -157,6 +163,11 @@ template <class Class>
   if constexpr (IsSampled<Class>) {
     functions.push_back({{sizeof(sr_function), SR_FUNCTION_ON_DEMAND, "predict"},
                          [](const Class& model, const ModelJob& job, Function& f) { model.predict(job, f); }});
+  }
+  if constexpr (IsApplied<Class>) {
+    functions.push_back(
+        {{sizeof(sr_function), SR_FUNCTION_ON_DEMAND, "forward"},
+         [](const Class& model, const ModelJob& job, Function& f) { f.output("outputs", model.forward(job, f)); }});
   }
   return functions;
 }

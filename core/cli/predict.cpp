@@ -1,0 +1,175 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/base/standard_error.h"
+#include "core/checkpoint/given_weights.h"
+#include "core/checkpoint/weights.h"
+#include "core/cli/run.h"
+#include "core/files/folder.h"
+#include "core/job/ini.h"
+
+namespace shardrun::cli {
+namespace {
+
+bool is_any_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+/// Whether a setting of the run's job is one of its training, or of a split that the command line replaces.
+bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
+  const bool is_alone = parsed.get("ranks") == "1";
+  if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
+    return true;
+  }
+  if (is_any_of(section, {"mesh", "strategy", "sharding"})) {
+    return parsed.has("strategy") || is_alone;
+  }
+  if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
+    return parsed.has("transport") || is_alone;
+  }
+  return section == "job" &&
+         (is_any_of(key, {"task", "checkpoint", "output", "check", "check_every", "restarts", "time_limit", "trace",
+                          "trace_first", "trace_steps"}) ||
+          (key == "ranks" && parsed.has("ranks")) || (key == "strategy" && (parsed.has("strategy") || is_alone)));
+}
+
+/// A job file that applies the model of a run's job, with these weights.
+std::string text_of_predictions(const Parsed& parsed, const job::RawJob& of_run, const std::filesystem::path& weights) {
+  std::string text = fmt::format("[job]\ntask = infer\ncheckpoint = {}\n",
+                                 job::write_value(std::filesystem::absolute(weights).string()));
+  for (const bool is_of_job : {true, false}) {
+    for (const job::RawSection& section : of_run.sections) {
+      if ((section.name == "job") != is_of_job || is_left_out(parsed, section.name, "")) {
+        continue;
+      }
+      text += is_of_job ? "" : fmt::format("\n[{}]\n", section.name);
+      for (const job::RawSetting& setting : section.settings) {
+        text += is_left_out(parsed, section.name, setting.key)
+                    ? ""
+                    : fmt::format("{} = {}\n", setting.key, job::write_value(setting.value));
+      }
+    }
+  }
+  return text;
+}
+
+constexpr std::pair<const char*, const char*> settings_of_options[] = {
+    {"from", "infer.from"}, {"to", "infer.to"},           {"batch", "infer.batch"},
+    {"ranks", "job.ranks"}, {"strategy", "job.strategy"}, {"transport", "job.transport"}};
+
+/// The settings that options of the command line stand for.
+std::vector<std::string> overrides_of(const Parsed& parsed) {
+  std::vector<std::string> overrides = parsed.all("set");
+  for (const auto& [option, setting] : settings_of_options) {
+    if (const std::optional<std::string> value = parsed.get(option)) {
+      overrides.push_back(fmt::format("{}={}", setting, *value));
+    }
+  }
+  return overrides;
+}
+
+/// With the places of these settings: "--from".
+job::RawJob placed(job::RawJob raw, const Parsed& parsed) {
+  for (job::RawSection& section : raw.sections) {
+    for (job::RawSetting& each : section.settings) {
+      const auto option = std::ranges::find_if(settings_of_options, [&](const auto& known) {
+        return known.second == section.name + "." + each.key && parsed.has(known.first);
+      });
+      each.where = option == std::end(settings_of_options) ? each.where : fmt::format("--{}", option->first);
+    }
+  }
+  return raw;
+}
+
+/// Where predictions go without --to.
+std::vector<std::string> with_target(std::vector<std::string> overrides) {
+  if (std::ranges::none_of(overrides, [](const std::string& each) { return each.starts_with("infer.to="); })) {
+    if (::isatty(STDOUT_FILENO) == 1) {
+      throw Error(ErrorCode::usage,
+                  "predict: predictions are a .npy file, which a terminal cannot show: name a file with "
+                  "--to, or send standard output elsewhere");
+    }
+    overrides.emplace_back("infer.to=-");
+  }
+  return overrides;
+}
+
+job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& path) {
+  const checkpoint::GivenWeights given(path);
+  if (given.chosen()) {
+    write_to_standard_error(fmt::format("predicts with the checkpoint of step {}: '{}'\n", given.step(),
+                                        files::human_path(*given.chosen())));
+  }
+  const std::optional<job::RawJob> of_run = given.job();
+  const job::RawJob raw = of_run ? *of_run : checkpoint::job_of(given.source());
+  return job::read_job_text(text_of_predictions(parsed, raw, given.source().path), "predict",
+                            with_target(overrides_of(parsed)));
+}
+
+/// The job that is given, or made of a run, a checkpoint or a weights file.
+job::RawJob raw_job(const Parsed& parsed) {
+  const std::filesystem::path path = parsed.positional.at(0);
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("predict: there is no run, checkpoint, weights file or job file '{}'", path.native()));
+  }
+  if (std::filesystem::is_directory(path, none) || path.extension() == ".safetensors") {
+    return job_of_weights(parsed, path);
+  }
+  const job::RawJob raw = job::read_job_file(path);
+  const job::RawSection* const section = raw.find("job");
+  const job::RawSetting* const task = section == nullptr ? nullptr : section->find("task");
+  if (task != nullptr && task->value == "infer") {
+    return job::read_job_file(path, overrides_of(parsed));
+  }
+  const std::filesystem::path run = checked_job({}, raw).output;
+  if (!std::filesystem::is_directory(run, none)) {
+    throw Error(ErrorCode::usage, fmt::format("predict: '{}' is a job that trains, and its run {} is not there: run it "
+                                              "first, or name the folder of a run",
+                                              path.native(), files::human_path(run)));
+  }
+  return job_of_weights(parsed, run);
+}
+
+int predict(std::span<const std::string> words) {
+  std::vector<OptionSyntax> options = {
+      {.name = "from", .value = "FILE", .help = "the .npy file whose rows are the samples; - is standard input"},
+      {.name = "to",
+       .value = "FILE",
+       .help = "the .npy file of the predictions, a row for each sample (default: standard output)"},
+      {.name = "force", .help = "replace the file of the predictions"},
+      {.name = "batch", .value = "N", .help = "samples at once, over all ranks (default 32)"},
+      {.name = "ranks", .value = "N", .help = "ranks in place of the run's"},
+      {.name = "strategy", .value = "NAME", .help = "the strategy in place of the run's, without its [mesh]"},
+      {.name = "transport", .value = "NAME", .help = "the transport in place of the run's"}};
+  std::ranges::move(run_options(), std::back_inserter(options));
+  const Parsed parsed = parse("predict", words, options, 1, 1);
+  if (parsed.help_shown) {
+    return 0;
+  }
+  const job::Job job = checked_job(parsed, placed(raw_job(parsed), parsed));
+  std::error_code none;
+  if (!parsed.has("force") && !job::is_standard(job.infer.to) && std::filesystem::is_regular_file(job.infer.to, none)) {
+    throw Error(ErrorCode::usage,
+                fmt::format("predict: the file of the predictions, {}, is there already: choose another "
+                            "name, or replace it with --force",
+                            files::human_path(job.infer.to)));
+  }
+  return run_job("predict", words, parsed, job);
+}
+
+const RegisterCommand predict_command(
+    {.name = "predict",
+     .arguments = "WHAT",
+     .help = "apply a trained model to arrays; WHAT is a run's folder, a checkpoint, a "
+             "weights file or a job file",
+     .run = predict});
+
+}  // namespace
+}  // namespace shardrun::cli
