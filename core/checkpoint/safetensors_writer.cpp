@@ -115,7 +115,7 @@ TensorFileLayout lay_out_npy(const TensorInfo& tensor) {
   const std::optional<std::uint64_t> bytes = tensor_bytes(tensor);
   require(bytes && *bytes <= INT64_MAX / 2, tensor.name, "its size overflows");
   TensorFileLayout layout;
-  layout.header = data::npy_header(tensor.shape);
+  layout.header = data::npy_header(descr_of(tensor), tensor.shape);
   layout.tensors = {tensor};
   layout.offsets = {layout.header.size()};
   layout.file_bytes = layout.header.size() + *bytes;

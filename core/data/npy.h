@@ -38,8 +38,8 @@ inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 /// The same without the check of the values, for an array that other bytes follow.
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> head, std::size_t bytes, std::string_view source);
 
-/// The header of an array of float32, as numpy.save writes it, version 1.
-[[nodiscard]] std::string npy_header(const std::vector<std::int64_t>& shape);
+/// The header of an array, as numpy.save writes it, version 1. `descr`: the element type in NumPy's words, "<f4".
+[[nodiscard]] std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape);
 
 /// Converts elements of a .npy file as a C++ cast does. REQUIRES: `from` has as many as `to`.
 void read_elements(NpyType type, std::span<const std::byte> from, std::span<float> to);

@@ -266,8 +266,8 @@ NpyHeader parse_npy(std::span<const std::byte> head, std::size_t bytes, std::str
   return header;
 }
 
-std::string npy_header(const std::vector<std::int64_t>& shape) {
-  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape) {
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr,
                                  fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
   constexpr std::size_t before = 10;  // magic, version, length
   text.append(63 - (before + text.size()) % 64, ' ');

@@ -162,7 +162,7 @@ NpyWriter::NpyWriter(files::FileDescriptor file, std::string name, Waiting waiti
       most_at_once_(most_at_once(file_)) {}
 
 void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const float> values) {
-  const std::string header = npy_header(shape);
+  const std::string header = npy_header("<f4", shape);
   write(std::as_bytes(std::span(header)));
   write(std::as_bytes(values));
 }

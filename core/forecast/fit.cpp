@@ -218,11 +218,11 @@ std::vector<Settings> more_microbatches(const job::Job& job) {
 }
 
 /// Halves the number each time.
-std::vector<std::string> smaller_batches(const job::Job& job) {
-  std::vector<std::string> settings;
+std::vector<Settings> smaller_batches(const job::Job& job) {
+  std::vector<Settings> settings;
   for (std::int64_t batch = job.infer.batch / 2; batch > 0 && settings.size() < most_plans_of_microbatches;
        batch /= 2) {
-    settings.push_back(fmt::format("infer.batch={}", batch));
+    settings.push_back({fmt::format("infer.batch={}", batch)});
   }
   return settings;
 }

@@ -51,7 +51,7 @@ class Predictions {
 
   /// Begins an array of this shape. `only`: no other follows. Throws Error{io} if there is no room for that.
   void begin(const std::vector<std::int64_t>& shape, bool only) {
-    const std::string header = data::npy_header(shape);
+    const std::string header = data::npy_header("<f4", shape);
     if (only && file_) {
       file_->reserve(header.size() + static_cast<std::uint64_t>(graph::element_count(shape)) * sizeof(float));
     }

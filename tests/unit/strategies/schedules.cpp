@@ -151,9 +151,9 @@ TEST_CASE("the slowest stage is as fast as can be, and the others are as even as
 TEST_CASE("a strategy learns the predicted time of a layer", "[strategies]") {
   const ModelCase model = layers(2, 3);
   const auto seconds = [&](double flops, double memory_bandwidth) {
-    const sdk::Layer layer =
-        compile::describe(model.graph, model.microbatch_rows, {.flops = flops, .memory_bandwidth = memory_bandwidth})
-            .graph.layers.at(1);
+    const sdk::Layer layer = compile::describe(model.graph, model.microbatch_rows, {},
+                                               {.flops = flops, .memory_bandwidth = memory_bandwidth})
+                                 .graph.layers.at(1);
     const std::uint64_t work = layer.forward_flops + layer.backward_input_flops + layer.backward_weight_flops;
     return std::pair(layer.seconds, static_cast<double>(work));
   };
