@@ -376,7 +376,7 @@ std::vector<std::string> compare_runs(const job::Job& job, const OpenCheckpoint&
   require_same("task", saved.task, run.task, "a checkpoint goes on only with its own");
   std::vector<std::string> notices;
   // What the model was trained on is compared as data; earlier checkpoints do not say it.
-  const auto own_section = [](const std::string& model) { return model.substr(0, model.find("\n[")); };
+  const auto own_section = [](const std::string& model) { return model.substr(0, model.find("\n[trained_on]")); };
   if (own_section(saved.model) != own_section(run.model)) {
     const std::string before = lines_without(own_section(saved.model), own_section(run.model));
     const std::string now = lines_without(own_section(run.model), own_section(saved.model));

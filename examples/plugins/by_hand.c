@@ -207,16 +207,15 @@ static int32_t infer(void* self, void* engine, const sr_records* records, sr_err
   return status;
 }
 
-static const sr_engine engine_table = {sizeof(sr_engine),
-                                       0,
-                                       "two-layer ReLU network in C, data parallel",
-                                       declare,
-                                       create,
-                                       destroy,
-                                       load_checkpoint,
-                                       forward,
-                                       backward,
-                                       infer};
+static const sr_engine engine_table = {.struct_size = sizeof(sr_engine),
+                                       .help = "two-layer ReLU network in C, data parallel",
+                                       .declare = declare,
+                                       .create = create,
+                                       .destroy = destroy,
+                                       .load_checkpoint = load_checkpoint,
+                                       .forward = forward,
+                                       .backward = backward,
+                                       .infer = infer};
 
 static const sr_option options[] = {{.struct_size = sizeof(sr_option),
                                      .type = SR_OPTION_INTEGER,
