@@ -58,7 +58,7 @@ OpenTensor tensor_of_checkpoint(const std::filesystem::path& path, std::string_v
 
 }  // namespace
 
-History::History(const std::filesystem::path& given, std::string name) : name_(std::move(name)) {
+History::History(const std::filesystem::path& given, std::string name, From from) : name_(std::move(name)) {
   std::error_code none;
   if (!std::filesystem::is_directory(given, none)) {
     throw Error(ErrorCode::usage, fmt::format("'{}' is no folder: name the folder of a run, of checkpoints, or of one "
@@ -67,7 +67,9 @@ History::History(const std::filesystem::path& given, std::string name) : name_(s
   }
   add_states(given);
   add_outputs(given);
-  add_checkpoints(given);
+  if (from == From::all) {
+    add_checkpoints(given);
+  }
   if (!saved_.empty()) {
     return;
   }

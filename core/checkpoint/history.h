@@ -24,9 +24,12 @@ struct OpenTensor {
 /// state-000100.safetensors, in the folder of outputs, and in checkpoints.
 class History {
  public:
+  /// Checkpoints come and go while a run goes on; its results stay.
+  enum class From : std::uint8_t { results, all };
+
   /// `given`: a run's folder, a folder of checkpoints, or a checkpoint. Throws Error{data} with the names that there
   /// are if nothing there has this one.
-  History(const std::filesystem::path& given, std::string name);
+  History(const std::filesystem::path& given, std::string name, From from = From::all);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// In ascending order; at least one.

@@ -16,7 +16,6 @@
 #include "core/partition/partition.h"
 #include "core/runtime/executor.h"
 #include "core/workload/model.h"
-#include "core/workload/model.h"
 
 namespace shardrun::checkpoint {
 

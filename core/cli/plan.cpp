@@ -133,8 +133,14 @@ int plan(std::span<const std::string> words) {
   compile::Compiled compiled = compile::compile(job);
   run::require_device(job, *compiled.device);
   if (compiled.engine != nullptr) {
-    fmt::print("{}",
-               parsed.has("json") ? engine_plan_json(job, compiled) : printable_lines(engine_plan_text(job, compiled)));
+    if (parsed.has("json")) {
+      fmt::print("{}", engine_plan_json(job, compiled));
+    } else {
+      fmt::print("{}",
+                 printable_lines(fmt::format("{}\ndisk: {}\n{}", engine_plan_text(job, compiled),
+                                             forecast::to_string(forecast::disk_use(job, compiled)),
+                                             run::to_string(run::beginning_of(job, compiled)))));
+    }
     return 0;
   }
   if (is_dump) {

@@ -8,6 +8,7 @@
 
 #include "core/base/human.h"
 #include "core/cli/plan.h"
+#include "core/compile/plugins.h"
 #include "core/mesh/shards.h"
 #include "core/workload/program.h"
 
@@ -315,7 +316,7 @@ std::string title_text(const Planned& planned) {
 std::string transports_text(const Planned& planned) {
   const bool is_addressable = planned.compiled.device->is_addressable();
   std::string text;
-  for (const AxisTransport& axis : is_addressable&& planned.job.transport != job::automatic
+  for (const AxisTransport& axis : is_addressable && !compile::chooses_transports(planned.job)
                                        ? std::vector<AxisTransport>()
                                        : transports_of(planned.compiled)) {
     text += fmt::format("mesh axis {}: transport {}{}\n", axis.axis, axis.transport,

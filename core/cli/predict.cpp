@@ -26,8 +26,12 @@ bool is_left_out(const Parsed& parsed, std::string_view section, std::string_vie
   if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
     return true;
   }
-  if (is_any_of(section, {"mesh", "strategy", "sharding"})) {
-    return parsed.has("strategy") || is_alone;
+  const bool is_split_anew = parsed.has("strategy") || is_alone;
+  if (is_any_of(section, {"mesh", "strategy", "sharding", "cluster"}) || section.starts_with("cluster.")) {
+    return is_split_anew;
+  }
+  if (section == "transport" && is_split_anew) {
+    return true;  // it names axes
   }
   if (section == "transport" || section.starts_with("transport.") || (section == "job" && key == "transport")) {
     return parsed.has("transport") || is_alone;

@@ -411,11 +411,13 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
 
 Compiled compile_reference(const job::Job& job, const Compiled& engine) {
   if (job.task != job::Task::train || job.model.name.empty()) {
-    throw Error(
-        ErrorCode::job,
-        fmt::format("{}: [job] engine = {}: an engine's training is compared with a model's: {}",
-                    job.where("job", "engine"), job.engine.name,
-                    job.task != job::Task::train ? "set [job] task = train" : "name it in the section [model]"));
+    throw Error(ErrorCode::job,
+                fmt::format("{}: [job] engine = {}: an engine's training is compared with a model's: {}",
+                            job.where("job", "engine"), job.engine.name,
+                            !engine.engine->plugin.predicts()
+                                ? "this engine iterates alone, and 'shardrun plugins check' tries its steps"
+                            : job.task != job::Task::train ? "set [job] task = train"
+                                                           : "name it in the section [model]"));
   }
   Compiled compiled;
   compiled.device = engine.device;

@@ -214,6 +214,12 @@ std::string strategy_files(const job::Job& job) {
   return files;
 }
 
+bool chooses_transports(const job::Job& job) {
+  return job.transport == job::automatic ||
+         std::ranges::any_of(job.axis_transports,
+                             [](const job::AxisTransport& axis) { return axis.transport == job::automatic; });
+}
+
 plugins::Transport load_transport(const job::Job& job, const std::string& name) {
   plugins::Transport transport = plugins::Transport::load(directories_of(job.plugins.path), name);
   configure(job, transport);

@@ -42,6 +42,9 @@ void add_job(plugins::StrategyRequest& request, const job::Job& job, const plugi
 /// The place where the job names a transport, for an axis of the mesh or for all axes.
 [[nodiscard]] std::string place_of_transport(const job::Job& job, const std::string& name);
 
+/// Whether the transport of all mesh axes or of some is `auto`.
+[[nodiscard]] bool chooses_transports(const job::Job& job);
+
 /// A transport that the job names, configured but not opened. Throws Error{plugin, job}.
 [[nodiscard]] plugins::Transport load_transport(const job::Job& job, const std::string& name);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
@@ -24,20 +25,25 @@ namespace {
 constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t read_size = std::size_t{1} << 16U;
 
-/// Waits until a read or write does not block. Returns false if `waiting` ended the wait.
-bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting) {
-  constexpr int interval_ms = 100;
+/// Waits until a read or write does not block. Returns false if `waiting` ended the wait. A stream that is slow but
+/// never stops counts as one that waits: `told` is when `waiting` was last called.
+bool await_stream(const files::FileDescriptor& file, short event, const Waiting& waiting,
+                  std::chrono::steady_clock::time_point& told) {
+  constexpr std::chrono::milliseconds interval{100};
   pollfd polled{.fd = file.get(), .events = event, .revents = 0};
   for (;;) {
-    const int ready = ::poll(&polled, 1, interval_ms);
-    if (ready > 0) {
-      return true;
-    }
+    const int ready = ::poll(&polled, 1, static_cast<int>(interval.count()));
     if (ready < 0 && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "poll");
     }
-    if (!waiting()) {
-      return false;
+    if (const auto now = std::chrono::steady_clock::now(); ready <= 0 || now - told >= interval) {
+      told = now;
+      if (!waiting()) {
+        return false;
+      }
+    }
+    if (ready > 0) {
+      return true;
     }
   }
 }
@@ -63,7 +69,7 @@ std::size_t NpyReader::fill_to(std::size_t bytes) {
               buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
     end_ -= std::exchange(begin_, 0);
     buffer_.resize(std::max(buffer_.size(), end_ + read_size));
-    if (!await_stream(file_, POLLIN, waiting_)) {
+    if (!await_stream(file_, POLLIN, waiting_, told_)) {
       is_at_end_ = true;
       break;
     }
@@ -138,9 +144,9 @@ std::optional<NpyRecord> NpyReader::next() {
   }();
   take(header.data_offset);
   const auto elements = static_cast<std::uint64_t>(header.elements);
-  if (elements > most_record_bytes / element_bytes(header.type)) {
-    refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes", fmt::join(header.shape, ", "),
-                              to_string(header.type), most_record_bytes));
+  if (elements > most_record_bytes / std::max(element_bytes(header.type), sizeof(float))) {
+    refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes, as it is or as float32",
+                              fmt::join(header.shape, ", "), to_string(header.type), most_record_bytes));
   }
   std::vector<std::byte> raw(elements * element_bytes(header.type));
   if (const std::size_t found = read_values(raw); found != raw.size()) {
@@ -169,7 +175,7 @@ void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const fl
 
 void NpyWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty() && !is_ended_) {
-    is_ended_ = !await_stream(file_, POLLOUT, waiting_);
+    is_ended_ = !await_stream(file_, POLLOUT, waiting_, told_);
     const std::span<const std::byte> now = bytes.first(is_ended_ ? 0 : std::min(bytes.size(), most_at_once_));
     files::write_all(file_, now, name_);
     bytes = bytes.subspan(now.size());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,7 @@ class NpyReader {
   files::FileDescriptor file_;
   std::string name_;
   Waiting waiting_;
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
@@ -74,6 +76,7 @@ class NpyWriter {
   files::FileDescriptor file_;
   std::string name_;
   Waiting waiting_;
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
   std::size_t most_at_once_;
   bool is_ended_ = false;
 };

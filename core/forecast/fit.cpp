@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -414,7 +415,9 @@ std::string to_string(const FitSearch& search) {
   std::string fits;
   std::string others;
   std::vector<Alternative> by_time = search.tried;
-  std::ranges::stable_sort(by_time, {}, &Alternative::seconds);
+  std::ranges::stable_sort(by_time, {}, [](const Alternative& alternative) {
+    return alternative.seconds > 0 ? alternative.seconds : std::numeric_limits<double>::infinity();
+  });
   for (const Alternative& alternative : by_time) {
     (alternative.fits ? fits : others) += text_of(alternative);
   }

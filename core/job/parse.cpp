@@ -222,6 +222,11 @@ void read_model_or_engine(Reading& reading, const Section& section) {
     read_model(reading, section);
     return;
   }
+  if (job.task == Task::iterate && job.is_given("job", "checkpoint")) {
+    refuse_at(job.where("job", "checkpoint"),
+              "[job] checkpoint has no effect on an engine that is iterated; remove it, or go on from a checkpoint of "
+              "its states with --resume");
+  }
   if (reading.raw.find(section.name) != nullptr) {
     read_model(reading, section);
   }

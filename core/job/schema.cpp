@@ -134,7 +134,7 @@ Section infer_section() {
                 .type = integer,
                 .default_value = "32",
                 .minimum = 1,
-                .maximum = 2147483647,
+                .maximum = 1 << 30,
                 .help = "Samples that a model is applied to at once, over all ranks. The last batch has the rest.",
                 .aliases = {"batch_size", "bs", "eval_batch_size", "per_device_eval_batch_size"}},
                into(&Job::infer, &InferSettings::batch)},

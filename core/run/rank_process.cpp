@@ -18,6 +18,7 @@
 #include "core/base/standard_error.h"
 #include "core/base/stop.h"
 #include "core/compile/compile.h"
+#include "core/compile/plugins.h"
 #include "core/job/output.h"
 #include "core/metrics/log.h"
 #include "core/metrics/record.h"
@@ -98,10 +99,10 @@ job::Job placed_here(const job::Job& job, const launch::RankContext& context) {
   return placed;
 }
 
-/// `transport = auto` was chosen for machines of as many ranks as this one, one after the other.
+/// A transport that is `auto` was chosen for machines of as many ranks as this one, one after the other.
 void require_machines_as_chosen(const job::Job& job, const std::vector<std::uint32_t>& machines) {
   const auto shared = static_cast<std::size_t>(job.machine_ranks);
-  if (job.transport != job::automatic || shared <= 1) {
+  if (!compile::chooses_transports(job) || shared <= 1) {
     return;
   }
   for (std::size_t rank = 0; rank < machines.size(); ++rank) {

@@ -30,9 +30,6 @@ class IterateTask : private RankTask {
     std::optional<RunningEngine> engine;
     if (compiled_.engine != nullptr) {
       engine.emplace(job_, compiled_, settings_.link, executor);
-      if (compiled_.resumed == nullptr) {
-        engine->instance().start();
-      }
     } else if (compiled_.resumed != nullptr) {
       runtime::initialize(compiled_.graph, job_.seed, executor);
     } else if (const checkpoint::SavedState saved = checkpoint::initialize_states(job_, compiled_.graph, executor);
@@ -42,6 +39,9 @@ class IterateTask : private RankTask {
                                              job_.where("iterate", "from"), job_.iterate.from.native()));
     }
     return guarded(executor, failed, [&] {
+      if (engine && compiled_.resumed == nullptr) {
+        engine->instance().start();
+      }
       resume(executor);
       begin_steps();
       const StepsUnderWay from_here_on;
@@ -78,11 +78,19 @@ class IterateTask : private RankTask {
     return job_.iterate.save_every > 0 && (step + 1) % job_.iterate.save_every == 0;
   }
 
-  /// Draws what was saved after so many steps: the first rank, from the files.
+  /// Draws what was saved after so many steps: the first rank, from the files. The others wait, for as long as it
+  /// takes.
   void draw(std::int64_t steps, bool is_last) {
-    if (!record_.is_first()) {
+    if (job_.iterate.pictures.empty()) {
       return;
     }
+    if (record_.is_first()) {
+      draw_pictures(steps, is_last);
+    }
+    settings_.link.barrier();
+  }
+
+  void draw_pictures(std::int64_t steps, bool is_last) {
     for (const std::string& name : job_.iterate.pictures) {
       const graph::StateId id = compiled_.graph.find_state(name);  // none if the rank of an engine holds no part
       if (id.exists() && compiled_.graph.states[id].kind == graph::StateKind::output && steps == first_.step) {
@@ -91,7 +99,7 @@ class IterateTask : private RankTask {
       now_at("drawing pictures", steps, is_last ? "drawing " + name : "");
       settings_.folder.require_owned();
       files::create_folders(metrics::pictures_path(job_.output), "the folder of pictures");
-      const checkpoint::History history(job_.output, name);
+      const checkpoint::History history(job_.output, name, checkpoint::History::From::results);
       const auto path = [&](std::optional<std::int64_t> step, std::string_view extension) {
         return metrics::picture_path(job_.output, name, step, extension);
       };
@@ -155,10 +163,11 @@ class IterateTask : private RankTask {
 
   void record_step(const runtime::Executor& executor, std::int64_t step, const StepMeasure& measured) {
     const metrics::RankRates rates = rates_of(step, measured);
-    std::vector<metrics::JsonField> fields = {{"step", step + 1},
-                                              {"step_s", measured.duration},
-                                              {"bandwidth", rates.bandwidth()},
-                                              {"flops_per_s", rates.flops_per_s()}};
+    std::vector<metrics::JsonField> fields = {{"step", step + 1}, {"step_s", measured.duration}};
+    if (compiled_.engine == nullptr) {  // what an engine computes and sends is its own
+      fields.push_back({"bandwidth", rates.bandwidth()});
+      fields.push_back({"flops_per_s", rates.flops_per_s()});
+    }
     if (const std::optional<double> share = utilisation(rates)) {
       fields.push_back({"utilisation", *share});
     }

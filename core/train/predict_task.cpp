@@ -250,7 +250,10 @@ class PredictTask : private RankTask {
     const bool is_sample = record.shape.size() == 1;
     std::int64_t found = record.shape.empty() ? 0 : 1;
     for (std::size_t d = is_sample ? 0 : 1; d < record.shape.size(); ++d) {
-      found *= record.shape[d];
+      if (__builtin_mul_overflow(found, record.shape[d], &found)) {
+        found = -1;
+        break;
+      }
     }
     if (found != width()) {
       throw Error(ErrorCode::data, fmt::format("record {}: its shape is [{}], expected [{}] or [samples, {}]",
@@ -321,9 +324,11 @@ class PredictTask : private RankTask {
       }
       executor.run(program, device::Scalars{.seed = job_.seed, .first_sample = done_});
       if (record_.is_first()) {
+        // A copy: a stream that waits lets the ranks agree meanwhile, which takes the outputs' memory.
         const device::HostTensor outputs(executor.host(device::Access::read),
                                          executor.output(program, workload::forward_output), device::Access::read);
-        predictions_->write(outputs.bytes());
+        outputs_.assign(outputs.bytes().begin(), outputs.bytes().end());
+        predictions_->write(outputs_);
       } else {
         executor.queue().finish();
       }
@@ -345,6 +350,7 @@ class PredictTask : private RankTask {
   std::optional<Predictions> predictions_;  ///< on the first rank, as the next
   std::optional<data::NpyReader> records_;  ///< of a stream
   std::vector<float> rows_;                 ///< of a record, that are computed next
+  std::vector<std::byte> outputs_;          ///< of a batch, on the first rank
   std::int64_t counted_ = 0;                ///< records with predictions
   std::int64_t skipped_ = 0;
   std::int64_t done_ = 0;  ///< samples

@@ -249,10 +249,12 @@ void RankLink::barrier() {
   publish(key, "");
 }
 
-/// Along one mesh axis after the other: members that have nothing yet get it along a later axis.
+/// Along one mesh axis after the other, from the members at the first rank's coordinate, which are other than 0 where
+/// [mesh] order says so. Members that have nothing yet get it along a later axis.
 void RankLink::broadcast(std::span<std::byte> bytes) {
   const mesh::Mesh& mesh = compiled_.partition.placements.mesh;
   const mesh::Coordinates at = mesh::coordinates_of(mesh, rank());
+  const mesh::Coordinates root = mesh::coordinates_of(mesh, 0);
   for (const mesh::AxisId axis : mesh.axes.ids()) {
     if (mesh.size(axis) == 1 || bytes.empty()) {
       continue;
@@ -263,7 +265,8 @@ void RankLink::broadcast(std::span<std::byte> bytes) {
     op.dtype = SR_DTYPE_U8;
     op.count = bytes.size();
     op.flags = SR_OP_FLAG_BLOCKING;
-    if (at[axis] == 0) {
+    op.peer = static_cast<std::uint32_t>(root[axis]);
+    if (at[axis] == root[axis]) {
       op.send = buffer;
     }
     op.recv = buffer;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/human.h"
+#include "core/compile/plugins.h"
 #include "core/device/apart.h"
 #include "core/files/folder.h"
 
@@ -36,7 +37,7 @@ std::string transports_text(const job::Job& job, const compile::Compiled& compil
   const runtime::TransportSet& set = compiled.transports;
   const IdVector<mesh::AxisId, mesh::Axis>& axes = compiled.partition.placements.mesh.axes;
   std::string text;
-  for (const mesh::AxisId axis : job.transport == job::automatic ? axes.ids() : IdRange<mesh::AxisId>({}, {})) {
+  for (const mesh::AxisId axis : compile::chooses_transports(job) ? axes.ids() : IdRange<mesh::AxisId>({}, {})) {
     if (axes[axis].size > 1) {
       text += fmt::format("{} {} along {}", text.empty() ? " over" : ",",
                           set.transports[set.of_axis[axis]].manifest().name, axes[axis].name);
@@ -201,7 +202,7 @@ metrics::RankRates RankTask::rates_of(std::int64_t step, const StepMeasure& meas
       rates.bytes += static_cast<double>(bytes);
     }
   }
-  if (settings_.profile) {
+  if (settings_.profile && compiled_.engine == nullptr) {
     constexpr std::int64_t usual_lines = 10;
     const std::int64_t every = job_.task == job::Task::train && job_.train.log_every > 0
                                    ? job_.train.log_every

@@ -351,6 +351,9 @@ TEST_CASE("an iterated engine's states are drawn and gathered, and data and unkn
   const Ended unknown = folder.run("heat", {"iterate.pictures=pressure"});
   CHECK(unknown.code == 2);
   CHECK(unknown.err.find("engine heat has no field or output 'pressure'") != std::string::npos);
+  const Ended weights = folder.run("heat", {"job.checkpoint=t.npy"});
+  CHECK(weights.code == 2);
+  CHECK(weights.err.find("[job] checkpoint has no effect on an engine that is iterated") != std::string::npos);
   const Ended data = folder.run("heat", {"data.arrays=x.npy,y.npy"});
   CHECK(data.code == 2);
   CHECK(data.err.find("[data] has no effect on an engine that is iterated") != std::string::npos);

@@ -207,7 +207,8 @@ TEST_CASE("predict applies a model to a stream of records, which each get their 
   add(0, false);
   add(9, false);
   write_file(folder.path() / "stream.npy", stream);
-  for (const std::string split : {"--ranks=1", "--ranks=2 --strategy=pp", "--ranks=2 --strategy=dp"}) {
+  for (const std::string split : {"--ranks=1", "--ranks=2 --strategy=pp", "--ranks=2 --strategy=dp",
+                                  "--ranks=2 --strategy=dp --set mesh.data=2 --set mesh.order=1,0"}) {
     const Ended ended = run_script(
         folder.path(), "cat stream.npy | \"$0\" predict runs/job --from - --batch 5 " + split + " | cat > out.npy");
     INFO(split << ": " << ended.err);
