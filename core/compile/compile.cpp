@@ -218,8 +218,8 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
   shape.features = found > 0 ? found : shape.features;
 }
 
-/// Of a model that is applied to arrays. Records may have any number of rows: each is computed in batches, then in
-/// powers of two.
+/// The numbers of rows with which a model that is applied to arrays is called. A record may have any number of rows: it
+/// is computed in whole batches, and its rest in powers of two.
 std::vector<std::int64_t> rows_of_calls(const job::Job& job, const Compiled& compiled) {
   const std::int64_t batch = job.infer.batch;
   if (compiled.dataset != nullptr) {

@@ -79,7 +79,7 @@ void require_whole_parameters(const JobEngine& engine);
 /// The same states, whole, without a function.
 [[nodiscard]] graph::Graph whole_states(const JobEngine& engine);
 
-/// What a run that goes on from a checkpoint has to share: the engine's name and options.
+/// The engine's name and options, as text. A run that goes on from a checkpoint must have the same.
 [[nodiscard]] std::string section_of(const JobEngine& engine);
 
 /// All ranks' parameters, for comparison.

@@ -7,7 +7,7 @@
 
 namespace shardrun::metrics {
 
-/// What a rank did in one or several steps. Times are in seconds.
+/// The work of a rank in one or several steps: its computing and its sending. Times are in seconds.
 struct RankRates {
   std::int64_t step = 0;  ///< the last of them, counted from 1
   double seconds = 0;

@@ -55,7 +55,7 @@ std::vector<Tick> ticks_of_scale(const Scale& scale, std::int64_t length) {
   return ticks;
 }
 
-/// Of numbers of elements, counted from 0, in the middles of their pixels.
+/// Ticks with the numbers of elements, counted from 0. Each stands in the middle of its element's pixels.
 std::vector<Tick> ticks_of_index(std::int64_t elements, std::int64_t length) {
   std::vector<Tick> ticks;
   for (const double value : ticks_of({0, static_cast<double>(elements - 1)}, std::max<std::int64_t>(length / 100, 2))) {

@@ -22,7 +22,7 @@
 namespace shardrun::train {
 namespace {
 
-/// Where predictions go: a file that appears when all are in it, or a stream.
+/// The output of predictions: a file, which appears when it is complete, or a stream.
 class Predictions {
  public:
   /// Opens a stream. `standard`: the descriptor of standard output. `waiting`: as of data::NpyWriter.

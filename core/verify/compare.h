@@ -40,14 +40,14 @@ class Comparison {
   void begin(std::int64_t step, const Gathered& run);
   /// Has the reference make the calls, and compares what they leave.
   void judge(std::int64_t step, Moment moment, const Gathered& run, const std::function<void()>& calls);
-  /// Of the states that the run has.
+  /// Compares the states that the run has at this moment.
   [[nodiscard]] Compared compared_at(Moment moment, const Gathered& run) const;
   /// The run's float32 values of a parameter in mixed precision; null of other states.
   [[nodiscard]] const Whole* master_of(graph::StateId state, const Gathered& run) const;
   /// Makes the calls again, with rounded results, until `is_settled`, at most `most_rounded` times.
   void make_rounded(const std::function<void()>& calls, const std::vector<std::vector<double>>& before,
                     const std::function<bool()>& is_settled);
-  /// Of a state's values in the run and in the reference. `exact`: whether they must be the same.
+  /// Compares a state's values in the run with those in the reference. `exact`: whether they must be the same.
   [[nodiscard]] Difference difference(graph::StateId state, What what, std::int64_t step, const Gathered& run,
                                       bool exact);
   [[nodiscard]] std::vector<std::vector<double>> states();  ///< all of the reference's, by number

@@ -105,7 +105,7 @@ class TrainedFolder {
     return run_program(path(), words);
   }
 
-  /// What the network of a run's weights predicts for the samples.
+  /// The network's predictions for the samples, computed here from a run's weights.
   [[nodiscard]] Values expected(const std::filesystem::path& weights) const {
     const States states = read_states(path() / weights);
     const Values& w0 = states.at("layer_0/weights");
