@@ -71,7 +71,7 @@ void check_attributes(const std::vector<AttributeSpec>& specs, const Attributes&
     check_value(*spec, value);
   }
   for (const AttributeSpec& spec : specs) {
-    if (!attributes.has(spec.name)) {
+    if (!spec.optional && !attributes.has(spec.name)) {
       refuse(spec.name, "is missing");
     }
   }
@@ -87,7 +87,7 @@ std::string describe(const AttributeSpec& spec) {
   if (!spec.choices.empty()) {
     what = fmt::format("{}", fmt::join(spec.choices, " or "));
   }
-  return fmt::format("{}, {}: {}", spec.name, what, spec.help);
+  return fmt::format("{}, {}{}: {}", spec.name, what, spec.optional ? ", may be left out" : "", spec.help);
 }
 
 std::int64_t Attributes::integer(std::string_view name) const { return get<std::int64_t>(*this, name); }

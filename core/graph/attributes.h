@@ -36,7 +36,7 @@ class Attributes {
   std::vector<std::pair<std::string, Scalar>> entries_;
 };
 
-/// Declares an attribute that an op takes. A use of the op has to give it.
+/// Declares an attribute that an op takes. A use of the op has to give it, unless it is `optional`.
 struct AttributeSpec {
   enum class Type : std::uint8_t { integer, real, text, reals, integers };
 
@@ -68,6 +68,7 @@ struct AttributeSpec {
   std::int64_t minimum = std::numeric_limits<std::int64_t>::min();  ///< of an integer
   std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
   std::vector<std::string> choices = {};  ///< of a text; none: any
+  bool optional = false;
 };
 
 /// Throws Error{shape_mismatch} unless these are the declared attributes, each with a value that it may have. Reals

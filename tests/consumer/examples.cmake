@@ -16,7 +16,7 @@ if(NOT all)
 endif()
 set(shardrun "${work}/prefix/${bindir}/shardrun")
 set(installed "${work}/prefix/${libdir}/shardrun/v1")
-set(some_programs model_big_sin model_life model_llama model_relu_network)
+set(some_programs model_big_sin model_life model_relu_network)
 set(some_engines engine_tensor_parallel)
 
 file(REMOVE_RECURSE "${work}")
@@ -103,7 +103,7 @@ foreach(program IN LISTS verified)
   run("${shardrun}" verify "${programs}/${program}.ini")
 endforeach()
 foreach(strategy IN LISTS strategies)
-  run("${shardrun}" verify "${programs}/llama.ini" --set "job.strategy=${strategy}" --set "data.text=${source}/tcp_link.h")
+  run("${shardrun}" verify "${programs}/../llama.ini" --set "job.strategy=${strategy}" --set "data.text=${source}/tcp_link.h")
 endforeach()
 
 # An engine in C, and those in C++, which equal a model.

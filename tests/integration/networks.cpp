@@ -1,4 +1,4 @@
-// The networks of examples/programs: they learn, under each strategy the same.
+// Networks, those of examples/programs and Llama: they learn, under each strategy the same.
 
 #include <cmath>
 #include <vector>
@@ -299,7 +299,7 @@ TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains a
   write_file(folder / "corpus.txt", text);
   const std::string corpus = "data.text=" + (folder / "corpus.txt").string();
   const boost::json::object plan =
-      plan_of(folder.path(), "llama",
+      plan_of(folder.path(), "../llama",
               {corpus, "model.layers=32", "model.heads=32", "model.kv_heads=8", "model.width=4096",
                "model.head_dim=128", "model.hidden=14336", "model.vocab=128256", "cluster.flops=1e14",
                "cluster.memory_bandwidth=1e12", "cluster.bandwidth=1e11"});
@@ -314,7 +314,7 @@ TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains a
     std::vector<std::string> settings = small;
     settings.push_back("job.strategy=" + strategy);
     settings.emplace_back(strategy == "single" ? "job.ranks=1" : "job.ranks=2");
-    const std::vector<double> losses = losses_of(folder.path(), example("llama"), settings);
+    const std::vector<double> losses = losses_of(folder.path(), example("../llama"), settings);
     REQUIRE(losses.size() == 10);
     alone = alone.empty() ? losses : alone;
     CHECK(losses.back() < losses.front() - 0.1);
@@ -323,5 +323,5 @@ TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains a
     }
   }
   std::vector<std::string> verified = small;
-  run_job(folder.path(), "verify", example("llama"), verified);
+  run_job(folder.path(), "verify", example("../llama"), verified);
 }

@@ -90,6 +90,15 @@ void add_ropes(std::vector<Case>& cases) {
       }
     }
   }
+  cases.push_back({"rope",
+                   {{"dim", std::int64_t{1}},
+                    {"base", 10000.0},
+                    {"offset", std::int64_t{70000}},
+                    {"interleaved", std::int64_t{0}},
+                    {"inverse", std::int64_t{0}},
+                    {"frequencies", std::vector<double>{1, 0.3, 0.0171, 1e-5}},
+                    {"factor", 1.25}},
+                   {normal({2, 5, 3, 8})}});
 }
 
 struct AttentionSize {

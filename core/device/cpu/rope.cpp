@@ -1,5 +1,6 @@
 #include "core/device/cpu/vec_math.h"
 #include "core/device/cpu/views.h"
+#include "core/device/rope.h"
 
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864). The cosines and sines of all angles are computed first.
 
@@ -16,34 +17,34 @@ struct RopeShape {
 /// Scratch: the frequency of each pair, and [positions, half] cosines and sines.
 struct Angles {
   Angles(const KernelCall& call, const RopeShape& at)
-      : frequencies(reinterpret_cast<double*>(call.scratch.data())),
-        cosines(reinterpret_cast<float*>(frequencies + at.half)),
+      : frequencies(reinterpret_cast<float*>(call.scratch.data())),
+        cosines(frequencies + at.half),
         sines(cosines + at.positions * at.half) {}
 
-  double* frequencies;
+  float* frequencies;
   float* cosines;
   float* sines;
 };
 
-/// Angles are reduced to half a turn in double precision, so that far positions have exact ones.
+/// The float32 angles are reduced to half a turn in double precision, so that cosines and sines are those of the angle.
 void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles, std::int64_t first_position) {
   constexpr double turn = 6.283185307179586;
-  const double base = call.attributes.real("base");
-  const float sign = call.attributes.integer("inverse") == 1 ? -1.0F : 1.0F;
+  const float factor = rope_factor(call.attributes);
+  const float sign = call.attributes.integer("inverse") == 1 ? -factor : factor;
   for (std::int64_t i = 0; i < at.half; ++i) {
-    angles.frequencies[i] = __builtin_pow(base, -static_cast<double>(i) / static_cast<double>(at.half));
+    angles.frequencies[i] = rope_frequency(call.attributes, i, at.half);
   }
   call.threads.split(at.positions, row_grain(16 * at.half), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       float* cosines = angles.cosines + p * at.half;
       float* sines = angles.sines + p * at.half;
       for (std::int64_t i = 0; i < at.half; ++i) {
-        const double angle = static_cast<double>(first_position + p) * angles.frequencies[i];
+        const double angle = static_cast<float>(first_position + p) * angles.frequencies[i];
         sines[i] = static_cast<float>(angle - __builtin_rint(angle / turn) * turn);
       }
       vectors(0, at.half, [=](auto i) {
         const vec angle = load(sines, i);
-        store(cosines, i, sin_cos(angle, 1));
+        store(cosines, i, sin_cos(angle, 1) * factor);
         store(sines, i, sin_cos(angle, 0) * sign);
       });
     }
@@ -110,7 +111,7 @@ std::size_t angle_bytes(const graph::OpShape& shape, int) {
   const RopeShape at = rope_shape(x.shape.data(), static_cast<std::uint32_t>(x.shape.size()),
                                   static_cast<std::uint32_t>(shape.attributes.integer("dim")));
   const auto half = static_cast<std::size_t>(elements == 0 ? 0 : at.half);
-  return half * (sizeof(double) + 2 * sizeof(float) * static_cast<std::size_t>(at.positions));
+  return half * sizeof(float) * (1 + 2 * static_cast<std::size_t>(at.positions));
 }
 
 }  // namespace

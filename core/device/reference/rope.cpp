@@ -1,30 +1,31 @@
 #include <cmath>
 
 #include "core/device/reference/views.h"
+#include "core/device/rope.h"
 
 namespace shardrun::device::reference {
 namespace {
 
 /// Turns pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34.   x, y: [K, positions, M, E]
+/// equation 34. Frequencies and angles are rounded to float32.   x, y: [K, positions, M, E]
 void rope(const KernelCall& call) {
   const TensorView& x = call.inputs[0];
   const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
   const std::int64_t first = call.attributes.integer("offset") + x.origin[dim];
   const bool interleaved = call.attributes.integer("interleaved") == 1;
   const double sign = call.attributes.integer("inverse") == 1 ? -1 : 1;
-  const double base = call.attributes.real("base");
+  const double factor = rope_factor(call.attributes);
   const std::int64_t width = last_extent(x);
   const std::int64_t half = width / 2;
   const std::int64_t middle = extent(x, dim + 1, x.rank - 1);
   for_each(call, rows(x), 50 * width, [&](std::int64_t l) {
     const double* from = reals(x) + l * width;
     double* to = reals(call.outputs[0]) + l * width;
-    const auto position = static_cast<double>(first + l / middle % x.shape[dim]);
+    const auto position = static_cast<float>(first + l / middle % x.shape[dim]);
     for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = position * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
-      const double cosine = std::cos(angle);
-      const double sine = sign * std::sin(angle);
+      const float angle = position * rope_frequency(call.attributes, i, half);
+      const double cosine = factor * std::cos(static_cast<double>(angle));
+      const double sine = factor * sign * std::sin(static_cast<double>(angle));
       const std::int64_t first_of_pair = interleaved ? 2 * i : i;
       const std::int64_t second_of_pair = interleaved ? 2 * i + 1 : i + half;
       const double a = from[first_of_pair];

@@ -2,10 +2,19 @@
 #include "core/graph/ops/shapes.h"
 
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864, section 3.2.2): pair i of the last dimension at position
-// p is turned by the angle p / base^(2i / head_dim). A split of the positions keeps each index's own position.
+// p is turned by the angle p / base^(2i / head_dim), or by p times its frequency where those are given. A split of the
+// positions keeps each index's own position. Frequencies and angles are float32 on all devices, in verify's float64
+// kernels too, because models are trained so: at position 100,000 a float64 angle is another one.
 
 namespace shardrun::graph {
 namespace {
+
+constexpr std::size_t most_frequencies = 256;  // which kernels take as constants
+
+AttributeSpec optional(AttributeSpec spec) {
+  spec.optional = true;
+  return spec;
+}
 
 ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
   const std::int64_t dim = attributes.integer("dim");
@@ -19,28 +28,37 @@ ShardingRule rope_rule(const Attributes& attributes, const Operands& inputs) {
                     "not {} with dim {} and base {}",
                     to_string(inputs[0]), dim, attributes.real("base")));
   }
+  const std::size_t given = attributes.has("frequencies") ? attributes.reals("frequencies").size() : 0;
+  if (given != 0 && (given != static_cast<std::size_t>(inputs[0].shape[a] / 2) || given > most_frequencies)) {
+    throw Error(
+        ErrorCode::shape_mismatch,
+        fmt::format("op rope: {} frequencies for {}: expected one for each pair of the last dimension, at most {}",
+                    given, to_string(inputs[0]), most_frequencies));
+  }
   return linear_in(parse_rule(fmt::format("a*{} d -> a*{} d", a, a), {.whole = "d"}), {0});
 }
 
 ValueId rope_gradient(FunctionBuilder& builder, const GradientRequest& request) {
   const Attributes& attributes = request.attributes;
-  return builder.call("rope", {request.output_gradients[0]},
-                      {{"dim", attributes.integer("dim")},
-                       {"base", attributes.real("base")},
-                       {"offset", attributes.integer("offset")},
-                       {"interleaved", attributes.integer("interleaved")},
-                       {"inverse", 1 - attributes.integer("inverse")}});
+  Attributes back;
+  for (const auto& [name, value] : attributes.entries()) {
+    back.add(name, name == "inverse" ? Attributes::Scalar(1 - attributes.integer("inverse")) : value);
+  }
+  return builder.call("rope", {request.output_gradients[0]}, std::move(back));
 }
 
 const RegisterOp rope(
     {.name = "rope",
-     .help = "x with pair i of its last dimension turned by the angle position / base^(2i / head_dim)",
+     .help = "x with pair i of its last dimension turned by the angle position / base^(2i / head_dim), in float32",
      .attributes = {AttributeSpec::integer("dim", "the dimension of positions", 0, 7),
                     AttributeSpec::real("base", "the base, above 0; 10000 in the paper"),
                     AttributeSpec::integer("offset", "the position of index 0", 0, std::int64_t{1} << 40),
                     AttributeSpec::integer("interleaved",
                                            "1 for pairs of neighbours, 0 for i and i + head_dim / 2 as in Llama", 0, 1),
-                    AttributeSpec::integer("inverse", "1 to turn back", 0, 1)},
+                    AttributeSpec::integer("inverse", "1 to turn back", 0, 1),
+                    optional(AttributeSpec::reals(
+                        "frequencies", "the angle of each pair at position 1, in place of those that base gives")),
+                    optional(AttributeSpec::real("factor", "what the result is multiplied by"))},
      .rule = rope_rule,
      .gradient = rope_gradient,
      .flops = flops_per_element<3>,

@@ -1,11 +1,13 @@
 #include "core/device/cuda/launch.h"
 #include "core/device/cuda/values.h"
+#include "core/device/rope.h"
 
 namespace shardrun::device::cuda {
 namespace {
 
 /// Turns pair i of each row at position p by the angle p / base^(2i / E), or back. Su et al. 2021, arXiv:2104.09864,
-/// equation 34. A block has the rows of one position, which share their cosines and sines.
+/// equation 34. Frequencies and angles are float32. A block has the
+/// rows of one position, which share their cosines and sines.
 /// x, y: [K, positions, M, E]
 struct Rope {
   Reals x;
@@ -15,8 +17,11 @@ struct Rope {
   std::int64_t middle;
   int half;
   double base;
+  float factor;
   float sign;
+  bool given;  ///< whether there are frequencies in place of those that base gives
   bool interleaved;
+  float frequencies[256];
 
   SHARDRUN_ON_DEVICE void operator()(Block& block) const {
     const Shared<float> cosines = block.shared<float>(half);
@@ -25,10 +30,13 @@ struct Rope {
     for (int i = block.thread(); i < half; i += block.threads()) {
       // Reduced to half a turn in double precision, so that far positions have exact angles.
       constexpr double turn = 6.283185307179586;
-      const double angle = static_cast<double>(position) * ::pow(base, -static_cast<double>(i) / half);
+      const float share = static_cast<float>(2 * i) / static_cast<float>(2 * half);
+      const float frequency =
+          given ? frequencies[i] : 1.0F / static_cast<float>(::pow(base, static_cast<double>(share)));
+      const double angle = static_cast<float>(position) * frequency;
       const auto reduced = static_cast<float>(angle - ::rint(angle / turn) * turn);
-      cosines[i] = FloatMath::cos(reduced);
-      sines[i] = sign * FloatMath::sin(reduced);
+      cosines[i] = factor * FloatMath::cos(reduced);
+      sines[i] = sign * factor * FloatMath::sin(reduced);
     }
     block.sync();
     const std::int64_t from = block.index() * middle * 2 * half;
@@ -52,16 +60,22 @@ void rope(const KernelCall& call) {
   }
   const auto dim = static_cast<std::uint32_t>(call.attributes.integer("dim"));
   const int half = static_cast<int>(columns(x) / 2);
-  launch(call, extent(x, 0, dim + 1), most_threads, 2 * shared_bytes<float>(half),
-         Rope{.x = reals(x),
-              .y = reals(call.outputs[0]),
-              .positions = x.shape[dim],
-              .first = call.attributes.integer("offset") + x.origin[dim],
-              .middle = extent(x, dim + 1, x.rank - 1),
-              .half = half,
-              .base = call.attributes.real("base"),
-              .sign = call.attributes.integer("inverse") == 1 ? -1.0F : 1.0F,
-              .interleaved = call.attributes.integer("interleaved") == 1});
+  Rope body{.x = reals(x),
+            .y = reals(call.outputs[0]),
+            .positions = x.shape[dim],
+            .first = call.attributes.integer("offset") + x.origin[dim],
+            .middle = extent(x, dim + 1, x.rank - 1),
+            .half = half,
+            .base = call.attributes.real("base"),
+            .factor = rope_factor(call.attributes),
+            .sign = call.attributes.integer("inverse") == 1 ? -1.0F : 1.0F,
+            .given = call.attributes.has("frequencies") && !call.attributes.reals("frequencies").empty(),
+            .interleaved = call.attributes.integer("interleaved") == 1,
+            .frequencies = {}};
+  for (int i = 0; body.given && i < half; ++i) {
+    body.frequencies[i] = rope_frequency(call.attributes, i, half);
+  }
+  launch(call, extent(x, 0, dim + 1), most_threads, 2 * shared_bytes<float>(half), body);
 }
 
 const AddKernels kernels({{"rope", {.run = rope}}});

@@ -117,18 +117,27 @@ struct Rope {
   double base = 10000;
   std::int64_t offset = 0;   ///< the position of index 0
   bool interleaved = false;  ///< pairs of neighbours; otherwise i and i + head_dim / 2, as in Llama
+  /// The angle of each of the head_dim / 2 pairs at position 1, for scaled rotations; none: by `base`. Hosts know these
+  /// and `factor` since 1.9.
+  std::vector<double> frequencies = {};
+  double factor = 1;  ///< what the result is multiplied by
 };
 
 /// Rotary position embedding: pair i of the last dimension turned by the angle position / base^(2i / head_dim). `dim`:
 /// the dimension of positions.
 [[nodiscard]] inline Value rope(const Value& x, std::size_t dim, const Rope& how = {}, const std::string& name = {}) {
-  return x.function().call("rope", {x},
-                           {{"dim", static_cast<std::int64_t>(dim)},
-                            {"base", how.base},
-                            {"offset", how.offset},
-                            {"interleaved", static_cast<std::int64_t>(how.interleaved ? 1 : 0)},
-                            {"inverse", std::int64_t{0}}},
-                           name);
+  std::vector<Attribute> attributes = {{"dim", static_cast<std::int64_t>(dim)},
+                                       {"base", how.base},
+                                       {"offset", how.offset},
+                                       {"interleaved", static_cast<std::int64_t>(how.interleaved ? 1 : 0)},
+                                       {"inverse", std::int64_t{0}}};
+  if (!how.frequencies.empty()) {
+    attributes.push_back({"frequencies", how.frequencies});
+  }
+  if (how.factor != 1) {
+    attributes.push_back({"factor", how.factor});
+  }
+  return x.function().call("rope", {x}, attributes, name);
 }
 
 /// Which keys a query attends to, and what else changes its probabilities.
