@@ -72,8 +72,11 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
 
 }  // namespace
 
-GivenWeights::GivenWeights(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) {
+GivenWeights::GivenWeights(const std::filesystem::path& path, const workload::Models& models) {
+  if (is_hub_folder(path)) {
+    hub_.emplace(path, models);
+    source_ = hub_->source();
+  } else if (!std::filesystem::is_directory(path)) {
     open_file(path);
   } else if (const std::vector<Listed> listed = checkpoints_at(path);
              listed.empty() || !are_outdated(weights_in(path), listed.back())) {
@@ -113,7 +116,7 @@ void GivenWeights::check() const {
 }
 
 std::string GivenWeights::fingerprint() const {
-  return checkpoint_ ? to_string(checkpoint_->hash()) : file_->fingerprint();
+  return checkpoint_ ? to_string(checkpoint_->hash()) : hub_ ? hub_->fingerprint() : file_->fingerprint();
 }
 
 void require_model(const TensorSource& source, const std::string& model) {

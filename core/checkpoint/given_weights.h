@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "core/checkpoint/hub_folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/tensor_source.h"
 #include "core/graph/graph.h"
@@ -13,12 +14,13 @@
 
 namespace shardrun::checkpoint {
 
-/// The weights that a path names: a run's folder, a weights file or a checkpoint. A run's folder means the newer of its
+/// The weights that a path names: a run's folder, a weights file, a checkpoint, or a folder of Hugging Face's libraries
+/// (hub_folder.h). A run's folder means the newer of its
 /// weights and its newest checkpoint.
 class GivenWeights {
  public:
-  /// Reads no tensor. Throws Error{usage, data}.
-  explicit GivenWeights(const std::filesystem::path& path);
+  /// Reads no tensor. `models`: those that folders of others may hold. Throws Error{usage, data}.
+  GivenWeights(const std::filesystem::path& path, const workload::Models& models);
   GivenWeights(const GivenWeights&) = delete;
   GivenWeights& operator=(const GivenWeights&) = delete;
 
@@ -28,6 +30,8 @@ class GivenWeights {
   /// The checkpoint that was chosen; nothing if the path names it, or for a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
+  /// How a folder of others was read, where the user may want to know; empty: nothing.
+  [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes. Throws Error{data}.
   void check() const;
   /// Identifies the weights: all processes of a job must find the same.
@@ -39,6 +43,7 @@ class GivenWeights {
 
   std::optional<SafetensorsFile> file_;
   std::optional<OpenCheckpoint> checkpoint_;
+  std::optional<HubFolder> hub_;
   std::optional<std::filesystem::path> job_file_;
   std::optional<std::filesystem::path> chosen_;
   TensorSource source_;

@@ -175,19 +175,45 @@ TensorSource array_source(const data::NpyArray& array, std::string name) {
   return source;
 }
 
+namespace {
+
+/// The file itself: those of a hub cache are links to files elsewhere.
+std::filesystem::path linked(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::path file = std::filesystem::canonical(path, failed);
+  return failed ? path : file;
+}
+
+/// Throws Error{data} for a folder with no safetensors.
+void require_safetensors(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / index_name)) {
+    return;
+  }
+  const bool has_pickles = std::filesystem::exists(folder / "pytorch_model.bin") ||
+                           std::filesystem::exists(folder / "pytorch_model.bin.index.json");
+  throw Error(ErrorCode::data,
+              fmt::format("'{}' has neither {} nor {}{}", folder.native(), one_file_name, index_name,
+                          has_pickles ? ": pytorch_model.bin is a pickle, which runs code when it is read: convert it "
+                                        "with save_pretrained of a current transformers"
+                                      : ""));
+}
+
+}  // namespace
+
 TensorFiles::TensorFiles(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
   if (!is_folder || std::filesystem::exists(path / one_file_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(is_folder ? path / one_file_name : path));
+    files_.push_back(std::make_unique<SafetensorsFile>(is_folder ? linked(path / one_file_name) : path));
     source_ = TensorSource(*files_.back());
     return;
   }
+  require_safetensors(path);
   source_.path = path;
   source_.files = {path / index_name};
   std::vector<std::pair<std::size_t, std::size_t>> places;
   std::vector<TensorSource> sources;
   for (const auto& [name, tensors] : files_of_index(path / index_name)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(path / name));
+    files_.push_back(std::make_unique<SafetensorsFile>(linked(path / name)));
     sources.emplace_back(*files_.back());
     source_.files.push_back(path / name);
     for (const std::string& tensor : tensors) {
@@ -202,6 +228,14 @@ TensorFiles::TensorFiles(const std::filesystem::path& path) {
                                                                             std::span<std::byte> to) {
     sources[places[tensor].first].read(places[tensor].second, first, to);
   };
+}
+
+std::string TensorFiles::fingerprint() const {
+  std::string all;
+  for (const std::unique_ptr<SafetensorsFile>& file : files_) {
+    all += (all.empty() ? "" : " ") + file->fingerprint();
+  }
+  return all;
 }
 
 bool is_real(DType dtype) noexcept {

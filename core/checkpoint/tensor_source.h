@@ -50,6 +50,8 @@ class TensorFiles {
   explicit TensorFiles(const std::filesystem::path& path);
 
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
+  /// Identifies the content of all files.
+  [[nodiscard]] std::string fingerprint() const;
 
  private:
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

@@ -106,7 +106,7 @@ int generate(std::span<const std::string> words) {
                                    .seed = static_cast<std::uint64_t>(parsed.integer("seed", 1337, 0, INT64_MAX))};
   require_effect(parsed, settings);
   const int threads = static_cast<int>(parsed.integer("threads", 1, 1, 1024));
-  const checkpoint::GivenWeights given(parsed.positional[0]);
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();
   if (given.chosen()) {
     write_to_standard_error(

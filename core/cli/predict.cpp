@@ -10,6 +10,8 @@
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/weights.h"
 #include "core/cli/run.h"
+#include "core/compile/model.h"
+#include "core/compile/plugins.h"
 #include "core/files/folder.h"
 #include "core/job/ini.h"
 
@@ -104,7 +106,10 @@ std::vector<std::string> with_target(std::vector<std::string> overrides) {
 }
 
 job::RawJob job_of_weights(const Parsed& parsed, const std::filesystem::path& path) {
-  const checkpoint::GivenWeights given(path);
+  const checkpoint::GivenWeights given(path, compile::models_in(compile::directories_of({})));
+  if (!given.note().empty()) {
+    write_to_standard_error(given.note() + "\n");
+  }
   if (given.chosen()) {
     write_to_standard_error(fmt::format("predicts with the checkpoint of step {}: '{}'\n", given.step(),
                                         files::human_path(*given.chosen())));

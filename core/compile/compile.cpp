@@ -14,6 +14,7 @@
 #include "core/compile/cluster.h"
 #include "core/compile/describe.h"
 #include "core/compile/device.h"
+#include "core/compile/model.h"
 #include "core/compile/plugins.h"
 #include "core/device/cores.h"
 #include "core/device/library.h"
@@ -190,7 +191,8 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
   workload::DataShape& shape = compiled.settings.data;
   if (!job.checkpoint.empty()) {
     placing(job, "job", "checkpoint", [&] {
-      compiled.weights = std::make_shared<const checkpoint::GivenWeights>(job.checkpoint);
+      compiled.weights =
+          std::make_shared<const checkpoint::GivenWeights>(job.checkpoint, models_in(directories_of(job.plugins.path)));
       checkpoint::require_model(compiled.weights->source(), compiled.model.name);
       shape = checkpoint::trained_on(compiled.weights->source());
     });

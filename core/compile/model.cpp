@@ -89,6 +89,16 @@ workload::Model model_of(plugins::Model plugin) {
               [&] { static_cast<void>(plugin.write_function(builder, request_of(settings), "forward", rows, false)); });
     };
   }
+  if (!plugin.architectures().empty()) {
+    model.architectures = plugin.architectures();
+    model.read_config = [plugin](const std::vector<sdk::ConfigValue>& config) { return plugin.read_config(config); };
+    model.write_config = [plugin](const workload::ModelSettings& settings) {
+      return placing(settings, [&] { return plugin.write_config(request_of(settings)); });
+    };
+    model.tensor_names = [plugin](const graph::Graph& graph, const workload::ModelSettings& settings) {
+      return placing(settings, [&] { return plugin.tensor_names(graph, request_of(settings)); });
+    };
+  }
   if (plugin.has("iterate")) {
     model.iterate = [without_loss](graph::FunctionBuilder& builder, const workload::ModelSettings& settings,
                                    std::int64_t rows) { without_loss(builder, settings, "iterate", rows); };

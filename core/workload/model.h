@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <shardrun/sdk/model/hub.hpp>
+
 #include "core/base/error.h"
 #include "core/graph/builder.h"
 #include "core/job/job.h"
@@ -61,6 +63,16 @@ struct Model {
   /// Adds the output `outputs` [batch, ...] of `rows` samples, from the data's input `inputs`. Empty for a model that
   /// cannot be applied to arrays.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
+
+  /// What a config.json calls it under `architectures`. Empty: the model is not in folders of others, and the next
+  /// three are empty.
+  std::vector<std::string> architectures = {};
+  /// The options that make the model of a config.json. Throws Error{data}.
+  std::function<OptionValues(const std::vector<sdk::ConfigValue>& config)> read_config = {};
+  std::function<std::vector<sdk::ConfigValue>(const ModelSettings& settings)> write_config = {};
+  /// What others call the parameters of `graph`, which declare() made.
+  std::function<std::vector<sdk::TensorName>(const graph::Graph& graph, const ModelSettings& settings)> tensor_names =
+      {};
 
   /// Simulation: writes the next state, of `rows` samples of data; 0: without data. Empty for a model that cannot be
   /// iterated.

@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "hub.h"
 #include "rotation.h"
+#include "sizes.h"
 
 // The transformer of Llama (Touvron et al. 2023, arXiv:2302.13971, section 2.2) and of models that differ from it in a
 // few settings: Mistral, SmolLM2, Qwen2, Qwen3. RMSNorm before each block, rotary positions, heads of keys and values
@@ -13,72 +15,7 @@
 namespace {
 
 using namespace shardrun::sdk;
-
-struct Sizes {
-  std::int64_t layers, kv_heads, group, width, head_dim, hidden, context, vocab, window, first_window_layer;
-  bool qkv_bias, output_bias, mlp_bias, qk_norm, tied;
-  double epsilon, deviation;
-  Rope rope;
-};
-
-std::int64_t head_dim_of(const OptionValues& options, std::int64_t heads) {
-  if (options.has("head_dim")) {
-    return options.integer("head_dim");
-  }
-  const std::int64_t width = options.integer("width");
-  if (width % heads != 0) {
-    throw InvalidJob("[model] heads = " + std::to_string(heads) + " does not divide width = " + std::to_string(width) +
-                         ": set head_dim, the columns of a head",
-                     "model.heads");
-  }
-  return width / heads;
-}
-
-Sizes sizes(const ModelJob& job) {
-  const OptionValues& options = job.options;
-  const std::int64_t heads = options.integer("heads");
-  const std::int64_t kv_heads = options.has("kv_heads") ? options.integer("kv_heads") : heads;
-  if (heads % kv_heads != 0) {
-    throw InvalidJob("[model] kv_heads = " + std::to_string(kv_heads) + " does not divide heads = " +
-                         std::to_string(heads) + ": each head of keys and values serves the same number of query heads",
-                     "model.kv_heads");
-  }
-  const std::int64_t head_dim = head_dim_of(options, heads);
-  if (head_dim % 2 != 0) {
-    throw InvalidJob(
-        "[model] head_dim = " + std::to_string(head_dim) + " is odd: rotary positions turn pairs of columns",
-        options.has("head_dim") ? "model.head_dim" : "model.heads");
-  }
-  const std::int64_t vocab = options.has("vocab") ? options.integer("vocab") : job.vocab;
-  if (vocab == 0) {
-    throw InvalidJob("[data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan", "data");
-  }
-  if (vocab < job.vocab) {
-    throw InvalidJob("[model] vocab = " + std::to_string(vocab) + " is smaller than the data's " +
-                         std::to_string(job.vocab) + " distinct tokens: leave it out or raise it",
-                     "model.vocab");
-  }
-  return {.layers = options.integer("layers"),
-          .kv_heads = kv_heads,
-          .group = heads / kv_heads,
-          .width = options.integer("width"),
-          .head_dim = head_dim,
-          .hidden = options.integer("hidden"),
-          .context = options.integer("context"),
-          .vocab = vocab,
-          .window = options.integer("window"),
-          .first_window_layer = options.integer("first_window_layer"),
-          .qkv_bias = options.boolean("qkv_bias"),
-          .output_bias = options.boolean("output_bias"),
-          .mlp_bias = options.boolean("mlp_bias"),
-          .qk_norm = options.boolean("qk_norm"),
-          .tied = options.boolean("tied"),
-          .epsilon = options.number("epsilon"),
-          .deviation = options.number("deviation"),
-          .rope = llama::rotation(options, head_dim)};
-}
-
-std::string layer_scope(std::int64_t layer) { return "layer." + std::to_string(layer); }
+using namespace llama;
 
 class Parameters {
  public:
@@ -230,6 +167,12 @@ class Llama {
     const Value tokens = f.input("inputs", Element::i32, {{"batch", 1}, {"seq", s.context}});
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
   }
+
+  static constexpr const char* architectures = "LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM";
+
+  void read_config(const HubConfig& config) const { llama::read_config(config); }
+  void write_config(const ModelJob& job, ConfigOutput& config) const { llama::write_config(job, config); }
+  void name_tensors(const ModelJob& job, TensorNames& names) const { llama::name_tensors(sizes(job), names); }
 };
 
 std::vector<Option> Llama::options() {
@@ -273,7 +216,7 @@ std::vector<Option> Llama::options() {
       also_called(number_option("deviation", 0.02, 0, 10, "of the first values of matrices"),
                   "initializer_range init_std"),
   };
-  const std::vector<Option> rotation = llama::rotation_options();
+  const std::vector<Option> rotation = rotation_options();
   all.insert(all.end(), rotation.begin(), rotation.end());
   return all;
 }

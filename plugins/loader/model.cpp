@@ -4,6 +4,8 @@
 #include <shardrun/model.h>
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -12,6 +14,7 @@
 #include "plugins/loader/find.h"
 #include "plugins/loader/function_recorder.h"
 #include "plugins/loader/guard.h"
+#include "plugins/loader/hub_recorders.h"
 #include "plugins/loader/option_values.h"
 #include "plugins/loader/structs.h"
 
@@ -200,6 +203,26 @@ void call_model(const Plugin& plugin, const ModelRequest& request, std::string_v
   }
 }
 
+/// Calls one of the model's functions for folders of others, as call_model() does, for a job or none.
+template <class Recorder, class Call>
+void call_for_folders(const Plugin& plugin, std::string_view function, Recorder& recorder, Call call) {
+  const std::string name = fmt::format("model '{}'", plugin.manifest().name);
+  try {
+    const CallGuard guard(label_of(plugin), function, call_limit());
+    call_plugin(name, ErrorCode::data, [&](sr_error* error) { return call(table_of(plugin), error); });
+  } catch (const Error&) {
+    if (!recorder.refusal()) {
+      throw;
+    }
+  }
+  if (const std::optional<Error>& refusal = recorder.refusal()) {
+    if (refusal->code() == ErrorCode::job) {
+      throw *refusal;
+    }
+    refuse_with(fmt::format("{} ({}) wrote what cannot be: {}", name, plugin.path().string(), refusal->message()));
+  }
+}
+
 }  // namespace
 
 Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
@@ -220,6 +243,14 @@ Model::Model(Plugin plugin) : plugin_(std::move(plugin)) {
     functions_.push_back(std::move(name));
   }
   ops_ = register_ops(plugin_, table);
+  if (table.architectures != nullptr) {
+    if (table.read_config == nullptr || table.write_config == nullptr || table.name_tensors == nullptr) {
+      throw Error(ErrorCode::plugin,
+                  fmt::format("{} has architectures and lacks read_config, write_config or name_tensors", what));
+    }
+    std::istringstream words(printable(excerpt(table.architectures)));
+    architectures_ = {std::istream_iterator<std::string>(words), {}};
+  }
 }
 
 std::vector<std::shared_ptr<const ModelOp>> declared_ops(const Plugin& model) {
@@ -276,6 +307,46 @@ graph::Losses Model::write_function(graph::FunctionBuilder& builder, const Model
     refuse_with(fmt::format("model '{}' ({}): {}", manifest().name, plugin_.path().string(), refused.message()));
   }
   return losses;
+}
+
+OptionValues Model::read_config(const std::vector<sdk::ConfigValue>& config) const {
+  std::vector<sr_config_value> raw;
+  std::ranges::transform(config, std::back_inserter(raw), [](const auto& value) { return sdk::detail::write(value); });
+  ConfigReading reading(options());
+  call_for_folders(plugin_, "read_config", reading, [&](const sr_model& table, sr_error* error) {
+    return table.read_config(plugin_.table().self, raw.data(), static_cast<std::uint32_t>(raw.size()),
+                             sizeof(sr_config_value), &reading.reader(), error);
+  });
+  for (const sdk::ConfigValue& value : config) {
+    if (!reading.knows(value.key)) {
+      const std::string reason = fmt::format(
+          "config.json: {} = {}: the model '{}' does not know this key, which may "
+          "change what it computes; remove it if it does not",
+          value.key, value.text, manifest().name);
+      throw Invalid(ErrorCode::data, reason, reason, "");
+    }
+  }
+  return reading.options();
+}
+
+std::vector<sdk::ConfigValue> Model::write_config(const ModelRequest& request) const {
+  const OptionValues options = checked_with_defaults(plugin_.options(), request.options);
+  const RawJob job(request, options);
+  ConfigWriting writing;
+  call_for_folders(plugin_, "write_config", writing, [&](const sr_model& table, sr_error* error) {
+    return table.write_config(plugin_.table().self, &job.job, &writing.writer(), error);
+  });
+  return writing.values();
+}
+
+std::vector<sdk::TensorName> Model::tensor_names(const graph::Graph& graph, const ModelRequest& request) const {
+  const OptionValues options = checked_with_defaults(plugin_.options(), request.options);
+  const RawJob job(request, options);
+  NameRecorder recorder(graph);
+  call_for_folders(plugin_, "name_tensors", recorder, [&](const sr_model& table, sr_error* error) {
+    return table.name_tensors(plugin_.table().self, &job.job, &recorder.namer(), error);
+  });
+  return recorder.names();
 }
 
 }  // namespace shardrun::plugins

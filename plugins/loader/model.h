@@ -1,5 +1,7 @@
 #pragma once
 
+#include <shardrun/sdk/model/hub.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,6 +41,15 @@ class Model {
   /// Those that it brings. They are registered for as long as the process runs.
   [[nodiscard]] const std::vector<std::shared_ptr<const ModelOp>>& ops() const noexcept { return ops_; }
 
+  /// What a config.json calls it under `architectures`. Empty: the model is not in folders of others.
+  [[nodiscard]] const std::vector<std::string>& architectures() const noexcept { return architectures_; }
+  /// The options that make the model of a config.json. Throws Invalid, with what cannot be; also for keys that the
+  /// model does not know. REQUIRES, as the next two: architectures() has some.
+  [[nodiscard]] OptionValues read_config(const std::vector<sdk::ConfigValue>& config) const;
+  [[nodiscard]] std::vector<sdk::ConfigValue> write_config(const ModelRequest& request) const;
+  /// What others call the parameters of `graph`, which declare() made of the request.
+  [[nodiscard]] std::vector<sdk::TensorName> tensor_names(const graph::Graph& graph, const ModelRequest& request) const;
+
   // Each throws Invalid (call.h) if the job has to change, Error{job} for a tensor that is too large, and Error{plugin}
   // if the model fails or breaks a rule. The latter two name the plugin and the item.
 
@@ -56,6 +67,7 @@ class Model {
   std::uint32_t data_ = 0;
   std::vector<std::string> functions_;  ///< by their indices
   std::vector<std::shared_ptr<const ModelOp>> ops_;
+  std::vector<std::string> architectures_;
 };
 
 /// The ops that a model declares. It registers none. Throws as Model::open.

@@ -318,7 +318,78 @@ typedef struct sr_model_op {
 } sr_model_op;
 #define SR_MODEL_OP_SIZE_1_7 UINT32_C(136)
 
-/// The functions of a plugin of SR_KIND_MODEL. Both are pure and deterministic: every rank calls them with the same
+#define SR_CONFIG_NULL UINT32_C(1)
+#define SR_CONFIG_BOOLEAN UINT32_C(2)
+#define SR_CONFIG_NUMBER UINT32_C(3)
+#define SR_CONFIG_TEXT UINT32_C(4)
+
+/// A value of the config.json of a folder that Hugging Face's libraries write. Since 1.9, as all that follows but for
+/// sr_model itself.
+typedef struct sr_config_value {
+  uint32_t struct_size;
+  uint32_t type;    /* SR_CONFIG_... */
+  const char* key;  /* nested keys are joined by `.`, and places in lists are numbers: "rope_scaling.factor" */
+  const char* text; /* as in JSON; of a string its characters */
+} sr_config_value;
+#define SR_CONFIG_VALUE_SIZE_1_9 UINT32_C(24)
+
+/// Through this a model says what a config.json means. Every function is INIT and copies its arguments.
+typedef struct sr_config_reader {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  /// Sets an option of the model, as the job file would.
+  int32_t (*set_option)(void* self, const char* name, const char* value, sr_error* error);
+  /// The model knows this key: options follow from it, or it changes nothing. The host refuses a config.json with a key
+  /// that the model does not know.
+  int32_t (*know)(void* self, const char* key, sr_error* error);
+} sr_config_reader;
+#define SR_CONFIG_READER_SIZE_1_9 UINT32_C(32)
+
+/// Through this a model writes a config.json. INIT; copies its argument.
+typedef struct sr_config_writer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  int32_t (*add)(void* self, const sr_config_value* value, sr_error* error);
+} sr_config_writer;
+#define SR_CONFIG_WRITER_SIZE_1_9 UINT32_C(24)
+
+/// A part of a tensor along one dimension: `size` indices from `first` on; size 0: all of it.
+typedef struct sr_part {
+  uint32_t dim;
+  uint32_t reserved; /* zero */
+  int64_t first;
+  int64_t size;
+} sr_part;
+
+#define SR_NAME_TRANSPOSED UINT32_C(1) /* the part there has two dimensions, which change places */
+
+/// What others call a state, or a part of one. The elements of `part` of the tensor there, after they are transposed if
+/// `flags` say so, are those of `state_part` in row-major order, whatever the shapes.
+typedef struct sr_tensor_name {
+  uint32_t struct_size;
+  uint32_t flags;       /* SR_NAME_... */
+  const char* state;    /* NULL: tensors of this name, in which * is any run of characters, are left out */
+  const char* name;     /* of the tensor there */
+  const int64_t* shape; /* of the tensor there */
+  uint32_t rank;
+  uint32_t reserved; /* zero */
+  sr_part part;
+  sr_part state_part;
+} sr_tensor_name;
+#define SR_TENSOR_NAME_SIZE_1_9 UINT32_C(88)
+
+/// Through this a model lists the names of tensors. INIT; copies its argument.
+typedef struct sr_tensor_namer {
+  uint32_t struct_size;
+  uint32_t reserved; /* zero */
+  void* self;
+  int32_t (*add)(void* self, const sr_tensor_name* name, sr_error* error);
+} sr_tensor_namer;
+#define SR_TENSOR_NAMER_SIZE_1_9 UINT32_C(24)
+
+/// The functions of a plugin of SR_KIND_MODEL. All are pure and deterministic: every rank calls them with the same
 /// input and must get the same graph. So they read no clock, file, environment, address or random number. SR_INVALID
 /// where the job has to change; sr_error.setting then says which setting.
 typedef struct sr_model {
@@ -336,6 +407,17 @@ typedef struct sr_model {
   const sr_model_op* ops; /* that the model brings */
   uint32_t op_count;
   uint32_t op_stride;
+  /// Since 1.9, as what follows: what a config.json calls it under `architectures`, separated by spaces; NULL: the model
+  /// is not in folders of others, and the three functions may be NULL.
+  const char* architectures;
+  /// INIT. Sets the options that make the model of a config.json.
+  int32_t (*read_config)(void* self, const sr_config_value* values, uint32_t count, uint32_t stride,
+                         const sr_config_reader* reader, sr_error* error);
+  /// INIT. Writes a config.json from which read_config would make these options. The host adds the element type.
+  int32_t (*write_config)(void* self, const sr_model_job* job, const sr_config_writer* writer, sr_error* error);
+  /// INIT. Lists what others call the parameters. If none of the tensors that a folder has is listed, its names lack
+  /// what is before the first dot.
+  int32_t (*name_tensors)(void* self, const sr_model_job* job, const sr_tensor_namer* namer, sr_error* error);
 } sr_model;
 #define SR_MODEL_SIZE_1_7 UINT32_C(64)
 

@@ -22,11 +22,19 @@
 ///
 /// A class may bring ops of its own: `static auto ops() { return own_ops<Swish, Other>(); }` (model/op.hpp).
 ///
+/// A model that others have in folders of Hugging Face's libraries says how they describe it (model/hub.hpp):
+///
+///     static constexpr const char* architectures = "WaveForCausalLM";
+///     void read_config(const HubConfig& config) const;
+///     void write_config(const ModelJob& job, ConfigOutput& config) const;
+///     void name_tensors(const ModelJob& job, TensorNames& names) const;
+///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
 /// error: InvalidJob where the job has to change. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/model/function.hpp>
+#include <shardrun/sdk/model/hub.hpp>
 #include <shardrun/sdk/model/math.hpp>
 #include <shardrun/sdk/model/op.hpp>
 #include <shardrun/sdk/plugin.hpp>
@@ -193,6 +201,28 @@ struct ModelTable {
     });
   }
 
+  static std::int32_t read_config(void* self, const sr_config_value* values, std::uint32_t count, std::uint32_t stride,
+                                  const sr_config_reader* reader, sr_error* error) noexcept {
+    return guarded(error,
+                   [&] { Instance<Class>::object(self).read_config(HubConfig(values, count, stride, *reader)); });
+  }
+
+  static std::int32_t write_config(void* self, const sr_model_job* job, const sr_config_writer* writer,
+                                   sr_error* error) noexcept {
+    return guarded(error, [&] {
+      ConfigOutput config(*writer);
+      Instance<Class>::object(self).write_config(read_model_job(*job), config);
+    });
+  }
+
+  static std::int32_t name_tensors(void* self, const sr_model_job* job, const sr_tensor_namer* namer,
+                                   sr_error* error) noexcept {
+    return guarded(error, [&] {
+      TensorNames names(*namer);
+      Instance<Class>::object(self).name_tensors(read_model_job(*job), names);
+    });
+  }
+
   [[nodiscard]] static const std::vector<ModelFunction<Class>>& functions() {
     static const std::vector<ModelFunction<Class>> all = make_model_functions<Class>();
     return all;
@@ -216,6 +246,12 @@ struct ModelTable {
         made.ops = ops.data();
         made.op_count = static_cast<std::uint32_t>(ops.size());
         made.op_stride = sizeof(sr_model_op);
+      }
+      if constexpr (requires { Class::architectures; }) {
+        made.architectures = Class::architectures;
+        made.read_config = read_config;
+        made.write_config = write_config;
+        made.name_tensors = name_tensors;
       }
       return made;
     }();

@@ -1,0 +1,433 @@
+#include "core/checkpoint/hub_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/human.h"
+#include "core/checkpoint/weights.h"
+#include "core/files/json.h"
+#include "core/files/text_file.h"
+
+namespace shardrun::checkpoint {
+namespace {
+
+using sdk::ConfigValue;
+using sdk::Part;
+using sdk::TensorName;
+
+constexpr std::size_t most_config_bytes = std::size_t{16} << 20U;
+constexpr std::size_t most_depth = 16;
+constexpr const char* config_name = "config.json";
+constexpr std::int64_t usual_context = 1024;
+
+// config.json ---------------------------------------------------------------------------------------------------------
+
+void flatten(const boost::json::value& value, const std::string& key, std::size_t depth, std::vector<ConfigValue>& to) {
+  const auto nested = [&](const std::string& name, const boost::json::value& member) {
+    flatten(member, key.empty() ? name : key + "." + name, depth + 1, to);
+  };
+  if (depth > most_depth) {
+    throw Error(ErrorCode::data, fmt::format("{}: more than {} levels", key, most_depth));
+  }
+  if (const boost::json::object* const object = value.if_object()) {
+    for (const auto& [name, member] : *object) {
+      nested(std::string(name), member);
+    }
+  } else if (const boost::json::array* const array = value.if_array()) {
+    for (std::size_t i = 0; i < array->size(); ++i) {
+      nested(std::to_string(i), (*array)[i]);
+    }
+  } else if (value.is_null()) {
+    to.push_back({SR_CONFIG_NULL, key, "null"});
+  } else if (value.is_bool()) {
+    to.push_back({SR_CONFIG_BOOLEAN, key, value.get_bool() ? "true" : "false"});
+  } else if (value.is_string()) {
+    to.push_back({SR_CONFIG_TEXT, key, std::string(value.get_string())});
+  } else {
+    to.push_back({SR_CONFIG_NUMBER, key,
+                  value.is_double() ? fmt::format("{}", value.get_double()) : boost::json::serialize(value)});
+  }
+}
+
+std::vector<ConfigValue> config_in(const std::filesystem::path& file) {
+  const boost::json::value json =
+      files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
+  if (!json.is_object()) {
+    throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is not a JSON object", file.native()));
+  }
+  std::vector<ConfigValue> values;
+  flatten(json, "", 0, values);
+  return values;
+}
+
+/// The member of a JSON value that a flattened key names. Numbers are places in lists.
+boost::json::value& member_of(boost::json::value& root, std::string_view key) {
+  boost::json::value* at = &root;
+  while (!key.empty()) {
+    const std::size_t dot = std::min(key.find('.'), key.size());
+    const std::string name(key.substr(0, dot));
+    key.remove_prefix(std::min(dot + 1, key.size()));
+    if (name.find_first_not_of("0123456789") == std::string::npos) {
+      if (!at->is_array()) {
+        at->emplace_array();
+      }
+      at->get_array().resize(std::max<std::size_t>(at->get_array().size(), std::stoul(name) + 1));
+      at = &at->get_array()[std::stoul(name)];
+    } else {
+      if (!at->is_object()) {
+        at->emplace_object();
+      }
+      at = &at->get_object()[name];
+    }
+  }
+  return *at;
+}
+
+workload::Model model_of_architecture(const std::filesystem::path& file, const std::vector<ConfigValue>& config,
+                                      const workload::Models& models) {
+  const auto found = std::ranges::find(config, "architectures.0", &ConfigValue::key);
+  if (found == config.end() || found->type != SR_CONFIG_TEXT) {
+    throw Error(ErrorCode::data,
+                fmt::format("'{}' does not say which model it describes: it has no `architectures`", file.native()));
+  }
+  std::vector<std::string> known;
+  for (const std::string& name : models.names()) {
+    std::optional<workload::Model> model = models.find(name);
+    if (!model) {
+      continue;
+    }
+    if (std::ranges::find(model->architectures, found->text) != model->architectures.end()) {
+      return *std::move(model);
+    }
+    known.insert(known.end(), model->architectures.begin(), model->architectures.end());
+  }
+  throw Error(ErrorCode::data,
+              fmt::format("'{}': no model here knows the architecture '{}'; known are {}", file.native(), found->text,
+                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+// Tensors under other names -------------------------------------------------------------------------------------------
+
+/// A part of a tensor that is made of a part of another.
+struct TakenPart {
+  std::size_t from = 0;  ///< the other's number in its source
+  Part part = {};
+  Part to = {};
+  std::size_t rows = 0;  ///< of the matrix that the part of the other is, if it has to be transposed
+};
+
+/// A tensor that is made of others.
+struct Made {
+  TensorInfo info;
+  std::vector<TakenPart> pieces;
+};
+
+std::size_t elements_of(const TensorInfo& info) { return *tensor_bytes(info) / element_bytes(info.dtype); }
+
+bool is_all(const Part& part) { return part.size == 0 && part.first == 0; }
+
+/// The same elements in the same order, from element `first` of the other on; nothing if they are not together.
+std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorInfo>& from) {
+  if (made.pieces.size() != 1 || made.pieces[0].rows > 0 || !is_all(made.pieces[0].to)) {
+    return std::nullopt;
+  }
+  const Part& part = made.pieces[0].part;
+  if (is_all(part)) {
+    return 0;
+  }
+  if (part.dim != 0) {
+    return std::nullopt;
+  }
+  const TensorInfo& other = from[made.pieces[0].from];
+  return part.first * static_cast<std::int64_t>(elements_of(other)) / other.shape[0];
+}
+
+/// Calls act(offset within the whole, bytes, offset within the part) for each run of a part.
+template <class Act>
+void for_each_run(const std::vector<std::int64_t>& shape, const Part& part, std::size_t element, Act act) {
+  std::size_t outer = 1;
+  std::size_t inner = element;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    (!is_all(part) && d < part.dim ? outer : inner) *=
+        d == part.dim && !is_all(part) ? 1 : static_cast<std::size_t>(shape[d]);
+  }
+  const std::size_t size = is_all(part) ? 1 : static_cast<std::size_t>(part.size);
+  const std::size_t whole = is_all(part) ? 1 : static_cast<std::size_t>(shape[part.dim]);
+  const auto first = static_cast<std::size_t>(part.first);
+  for (std::size_t o = 0; o < outer; ++o) {
+    act((o * whole + first) * inner, size * inner, o * size * inner);
+  }
+}
+
+/// The sizes of the part that a name is for, of a tensor of two dimensions.
+std::size_t size_of_part(const TensorName& name, std::uint32_t dim) {
+  return static_cast<std::size_t>(!is_all(name.part) && name.part.dim == dim ? name.part.size : name.shape[dim]);
+}
+
+std::vector<std::byte> transposed(const std::vector<std::byte>& bytes, std::size_t rows, std::size_t element) {
+  const std::size_t columns = rows == 0 ? 0 : bytes.size() / element / rows;
+  std::vector<std::byte> turned(bytes.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      std::memcpy(&turned[(c * rows + r) * element], &bytes[(r * columns + c) * element], element);
+    }
+  }
+  return turned;
+}
+
+/// Reads tensors that are made of others'. Holds at most one that has to be put together.
+class Maker {
+ public:
+  Maker(const TensorSource& from, std::vector<Made> tensors) : from_(from), tensors_(std::move(tensors)) {}
+
+  void read(std::size_t tensor, std::int64_t first, std::span<std::byte> to) {
+    const Made& made = tensors_[tensor];
+    if (const std::optional<std::int64_t> place = place_in(made, from_.tensors)) {
+      from_.read(made.pieces[0].from, *place + first, to);
+      return;
+    }
+    if (held_ != tensor) {
+      held_ = std::nullopt;
+      put_together(made);
+      held_ = tensor;
+    }
+    const std::size_t offset = static_cast<std::size_t>(first) * element_bytes(made.info.dtype);
+    std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), to.size(), to.begin());
+  }
+
+ private:
+  void put_together(const Made& made) {
+    const std::size_t element = element_bytes(made.info.dtype);
+    bytes_.assign(elements_of(made.info) * element, std::byte{0});
+    for (const TakenPart& piece : made.pieces) {
+      const TensorInfo& info = from_.tensors[piece.from];
+      std::vector<std::byte> read;
+      for_each_run(info.shape, piece.part, element, [&](std::size_t at, std::size_t size, std::size_t) {
+        read.resize(read.size() + size);
+        from_.read(piece.from, static_cast<std::int64_t>(at / element), std::span(read).last(size));
+      });
+      if (piece.rows > 0) {
+        read = transposed(read, piece.rows, element);
+      }
+      for_each_run(made.info.shape, piece.to, element, [&](std::size_t at, std::size_t size, std::size_t taken) {
+        std::copy_n(read.begin() + static_cast<std::ptrdiff_t>(taken), size,
+                    bytes_.begin() + static_cast<std::ptrdiff_t>(at));
+      });
+    }
+  }
+
+  TensorSource from_;
+  std::vector<Made> tensors_;
+  std::optional<std::size_t> held_;
+  std::vector<std::byte> bytes_;
+};
+
+TensorSource source_made_of(const TensorSource& from, std::vector<Made> tensors, Metadata metadata) {
+  TensorSource source;
+  source.path = from.path;
+  source.files = from.files;
+  source.metadata = std::move(metadata);
+  for (const Made& made : tensors) {
+    source.tensors.push_back(made.info);
+  }
+  source.read = [maker = std::make_shared<Maker>(from, std::move(tensors))](std::size_t tensor, std::int64_t first,
+                                                                            std::span<std::byte> to) {
+    maker->read(tensor, first, to);
+  };
+  return source;
+}
+
+/// Whether `text` is `pattern`, in which * is any run of characters.
+bool matches(std::string_view text, std::string_view pattern) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) {
+    return text == pattern;
+  }
+  if (text.substr(0, star) != pattern.substr(0, star)) {
+    return false;
+  }
+  for (std::size_t at = star; at <= text.size(); ++at) {
+    if (matches(text.substr(at), pattern.substr(star + 1))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string without_first_word(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+/// What the folder calls the tensors: a model without its head has names without their first word.
+std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorName> names) {
+  std::set<std::string_view> there;
+  for (const TensorInfo& tensor : files.tensors) {
+    there.insert(tensor.name);
+  }
+  const auto is_there = [&](const TensorName& name) { return !name.state.empty() && there.contains(name.name); };
+  if (std::ranges::none_of(names, is_there)) {
+    std::ranges::for_each(names, [](TensorName& name) { name.name = without_first_word(name.name); });
+  }
+  return names;
+}
+
+[[noreturn]] void refuse_tensors(const TensorSource& files, const std::vector<std::string>& faults) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> shown(faults.begin(),
+                                 faults.begin() + static_cast<std::ptrdiff_t>(std::min(most, faults.size())));
+  if (faults.size() > most) {
+    shown.push_back(fmt::format("and {} more", faults.size() - most));
+  }
+  throw Error(ErrorCode::data, fmt::format("'{}' does not have the tensors that its config.json describes:\n  {}",
+                                           files.path.native(), fmt::join(shown, "\n  ")));
+}
+
+/// The states as made of a folder's tensors. Throws Error{data} with what is missing, unknown or of another shape.
+std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& graph,
+                                 const std::vector<TensorName>& names) {
+  std::map<std::string_view, std::size_t> there;
+  for (std::size_t i = 0; i < files.tensors.size(); ++i) {
+    there[files.tensors[i].name] = i;
+  }
+  std::map<std::string_view, Made> states;
+  std::set<std::string_view> used;
+  std::vector<std::string> faults;
+  for (const TensorName& name : names) {
+    if (name.state.empty()) {
+      continue;
+    }
+    const auto found = there.find(name.name);
+    if (found == there.end()) {
+      faults.push_back(fmt::format("{} [{}] is missing", name.name, fmt::join(name.shape, ", ")));
+      continue;
+    }
+    used.insert(found->first);
+    const TensorInfo& info = files.tensors[found->second];
+    if (info.shape != name.shape || !is_real(info.dtype)) {
+      faults.push_back(fmt::format("{} is {} [{}], expected real numbers [{}]", name.name, to_string(info.dtype),
+                                   fmt::join(info.shape, ", "), fmt::join(name.shape, ", ")));
+      continue;
+    }
+    Made& made = states[name.state];
+    const graph::State& state = graph.states[graph.find_state(name.state)];
+    if (!made.pieces.empty() && made.info.dtype != info.dtype) {
+      faults.push_back(fmt::format("{} is {}, and another part of {} is {}", name.name, to_string(info.dtype),
+                                   name.state, to_string(made.info.dtype)));
+    }
+    made.info = {name.state, info.dtype, state.type.shape};
+    made.pieces.push_back({found->second, name.part, name.state_part, name.transposed ? size_of_part(name, 0) : 0});
+  }
+  for (const TensorInfo& tensor : files.tensors) {
+    const bool is_left_out = std::ranges::any_of(
+        names, [&](const TensorName& name) { return name.state.empty() && matches(tensor.name, name.name); });
+    if (!used.contains(tensor.name) && !is_left_out) {
+      faults.push_back(fmt::format("{} [{}] is not one of the model", tensor.name, fmt::join(tensor.shape, ", ")));
+    }
+  }
+  if (!faults.empty()) {
+    refuse_tensors(files, faults);
+  }
+  std::vector<Made> made;
+  for (auto& [name, state] : states) {
+    made.push_back(std::move(state));
+  }
+  return made;
+}
+
+graph::Graph declared(const workload::Model& model, const workload::ModelSettings& settings) {
+  graph::Graph graph;
+  model.declare(graph, settings);
+  return graph;
+}
+
+/// Bounds a context that nobody asked for: a model knows up to 131,072 tokens, and a batch of that needs them in
+/// memory.
+std::string bound_context(OptionValues& options) {
+  if (!options.has("context") || options.integer("context") <= usual_context) {
+    return "";
+  }
+  const std::int64_t known = options.integer("context");
+  options.set("context", usual_context);
+  return fmt::format("[model] context = {} of the {} tokens that the model knows; set it to what you need",
+                     usual_context, known);
+}
+
+}  // namespace
+
+bool is_hub_folder(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::is_directory(path, none) && std::filesystem::exists(path / config_name, none);
+}
+
+HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& models) : files_(path) {
+  const std::filesystem::path file = path / config_name;
+  const std::vector<ConfigValue> config = config_in(file);
+  const workload::Model model = model_of_architecture(file, config, models);
+  workload::ModelSettings settings;
+  try {
+    settings.options = model.read_config(config);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("'{}': {}", path.native(), error.message()));
+  }
+  note_ = bound_context(settings.options);
+  settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
+  const graph::Graph graph = declared(model, settings);
+  const std::vector<TensorName> names = names_in(files_.source(), model.tensor_names(graph, settings));
+  source_ = source_made_of(files_.source(), states_made_of(files_.source(), graph, names),
+                           describe_model(model_section(model, settings), ""));
+  source_.path = path;
+  source_.files.push_back(file);
+}
+
+TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,
+                         const workload::ModelSettings& settings) {
+  if (model.architectures.empty()) {
+    throw Error(ErrorCode::usage,
+                fmt::format("the model '{}' does not say what Hugging Face's libraries call its tensors", model.name));
+  }
+  const graph::Graph graph = declared(model, settings);
+  std::map<std::string, Made> tensors;
+  for (const TensorName& name : model.tensor_names(graph, settings)) {
+    if (name.state.empty()) {
+      continue;
+    }
+    const std::size_t state = weights.index_of(name.state);
+    Made& made = tensors[name.name];
+    made.info = {name.name, weights.tensors[state].dtype, name.shape};
+    // The columns of the part there are the rows of the part of the state.
+    made.pieces.push_back({state, name.state_part, name.part, name.transposed ? size_of_part(name, 1) : 0});
+  }
+  std::vector<Made> all;
+  for (auto& [name, made] : tensors) {
+    all.push_back(std::move(made));
+  }
+  return source_made_of(weights, std::move(all), {{"format", "pt"}});
+}
+
+std::string hub_config(const workload::Model& model, const workload::ModelSettings& settings, DType type) {
+  boost::json::value config = boost::json::object();
+  for (const ConfigValue& value : model.write_config(settings)) {
+    boost::json::value& member = member_of(config, value.key);
+    if (value.type == SR_CONFIG_TEXT) {
+      member = value.text;
+    } else {
+      member = files::parse_json_strictly(value.text, fmt::format("model '{}': {}", model.name, value.key));
+    }
+  }
+  config.get_object()["dtype"] = type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
+  return boost::json::serialize(config) + "\n";
+}
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/tensor_source.h"
+#include "core/graph/graph.h"
+#include "core/workload/model.h"
+
+namespace shardrun::checkpoint {
+
+// Folders of models that Hugging Face's libraries write and read: config.json, and safetensors with the names of the
+// model's own library. A model plugin says what both mean (shardrun/model.h).
+
+/// Whether the path is a folder with a config.json.
+[[nodiscard]] bool is_hub_folder(const std::filesystem::path& path);
+
+/// Such a folder as weights of a model that there is here.
+class HubFolder {
+ public:
+  /// Reads no tensor. Throws Error{data} where no model knows the architecture, a key of config.json is unknown or its
+  /// value not supported, or tensors are missing, unknown or of another shape.
+  HubFolder(const std::filesystem::path& path, const workload::Models& models);
+  HubFolder(const HubFolder&) = delete;
+  HubFolder& operator=(const HubFolder&) = delete;
+
+  /// The parameters, under the names of the model's states, and the metadata of a trained model.
+  [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
+  /// Identifies the weights.
+  [[nodiscard]] std::string fingerprint() const { return files_.fingerprint(); }
+  /// What the user may want to know of how config.json was read; empty: nothing.
+  [[nodiscard]] const std::string& note() const noexcept { return note_; }
+
+ private:
+  TensorFiles files_;
+  TensorSource source_;
+  std::string note_;
+};
+
+/// The parameters of a model under the names that others give them. `weights` and `model` outlive it. Throws
+/// Error{usage} if the model is not in folders of others.
+[[nodiscard]] TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,
+                                       const workload::ModelSettings& settings);
+
+/// The text of its config.json. `type`: of the tensors in the folder.
+[[nodiscard]] std::string hub_config(const workload::Model& model, const workload::ModelSettings& settings, DType type);
+
+}  // namespace shardrun::checkpoint

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <shardrun/sdk/model.hpp>
+
+#include "sizes.h"
+
+namespace llama {
+
+// Folders of LlamaForCausalLM and its relatives, as transformers 4 and 5 write them.
+
+void read_config(const shardrun::sdk::HubConfig& config);
+void write_config(const shardrun::sdk::ModelJob& job, const shardrun::sdk::ConfigOutput& config);
+void name_tensors(const Sizes& sizes, const shardrun::sdk::TensorNames& names);
+
+}  // namespace llama
