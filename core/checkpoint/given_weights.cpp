@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/weights.h"
+#include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/text_file.h"
 #include "core/mesh/rows.h"
@@ -68,6 +69,28 @@ void stream_part(const TensorSource& source, std::size_t tensor, const mesh::Box
       done += static_cast<std::int64_t>(count);
     }
   }
+}
+
+}  // namespace
+
+namespace {
+
+/// This rank's part of a state, in the type that it has there.
+void load_state(const TensorSource& source, std::size_t tensor, const runtime::Executor& executor, graph::StateId id) {
+  if (executor.part(id).elements() == 0) {
+    return;
+  }
+  device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
+  std::vector<double> converted;
+  stream_part(source, tensor, executor.part(id), [&](std::int64_t local, std::span<const float> part) {
+    if (values.view().dtype == graph::DType::f32) {
+      std::ranges::copy(part, device::elements_of<float>(values.view()).begin() + local);
+      return;
+    }
+    converted.assign(part.begin(), part.end());
+    device::write_elements(values.view(), local, converted);
+  });
+  values.store();
 }
 
 }  // namespace
@@ -144,15 +167,14 @@ void require_parameters(const TensorSource& source, const graph::Graph& graph) {
 void load_parameters(const TensorSource& source, const graph::Graph& graph, const runtime::Executor& executor) {
   require_parameters(source, graph);
   for (const graph::StateId id : graph.states.ids()) {
-    if (graph.states[id].kind != graph::StateKind::parameter || executor.part(id).elements() == 0) {
+    if (graph.states[id].kind != graph::StateKind::parameter) {
       continue;
     }
-    device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
-    const std::span<float> elements = device::elements_of<float>(values.view());
-    stream_part(
-        source, source.index_of(graph.states[id].name), executor.part(id),
-        [&](std::int64_t local, std::span<const float> part) { std::ranges::copy(part, elements.begin() + local); });
-    values.store();
+    const std::size_t tensor = source.index_of(graph.states[id].name);
+    load_state(source, tensor, executor, id);
+    if (const graph::StateId master = graph.master_of(id); master != id) {
+      load_state(source, tensor, executor, master);
+    }
   }
 }
 

@@ -186,16 +186,26 @@ void take_given(const job::Job& job, const char* key, std::int64_t given, std::i
   size = given > 0 ? given : size;
 }
 
+/// Opens the weights that the job names, if it does.
+void open_weights(const job::Job& job, Compiled& compiled) {
+  const std::filesystem::path& path = job.weights.empty() ? job.checkpoint : job.weights;
+  if (path.empty()) {
+    return;
+  }
+  const bool is_from = !job.weights.empty();
+  placing(job, is_from ? "model" : "job", is_from ? "from" : "checkpoint", [&] {
+    compiled.weights =
+        std::make_shared<const checkpoint::GivenWeights>(path, models_in(directories_of(job.plugins.path)));
+    checkpoint::require_model(compiled.weights->source(), compiled.model.name);
+  });
+}
+
 /// Opens the weights and the array that a model is applied to. Sets what the model is told of the data.
 void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, Compiled& compiled) {
   workload::DataShape& shape = compiled.settings.data;
-  if (!job.checkpoint.empty()) {
-    placing(job, "job", "checkpoint", [&] {
-      compiled.weights =
-          std::make_shared<const checkpoint::GivenWeights>(job.checkpoint, models_in(directories_of(job.plugins.path)));
-      checkpoint::require_model(compiled.weights->source(), compiled.model.name);
-      shape = checkpoint::trained_on(compiled.weights->source());
-    });
+  open_weights(job, compiled);
+  if (compiled.weights != nullptr) {
+    shape = checkpoint::trained_on(compiled.weights->source());
   }
   take_given(job, "features", job.infer.features, shape.features);
   const bool has_classes = shape.vocab > 0 || compiled.model.takes_labels_alone;
@@ -244,7 +254,8 @@ void add_graph(const job::Job& job, Compiled& compiled) {
   }
   compiled.graph = build_graph(job, compiled);
   if (compiled.weights != nullptr) {
-    placing(job, "job", "checkpoint",
+    const bool is_from = !job.weights.empty();
+    placing(job, is_from ? "model" : "job", is_from ? "from" : "checkpoint",
             [&] { checkpoint::require_parameters(compiled.weights->source(), compiled.graph); });
   }
   compiled.saved_state = checkpoint::check_saved_state(job, compiled.graph);
@@ -392,6 +403,8 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   }
   if (job::applies_model(job)) {
     open_applied(job, std::move(dataset), compiled);
+  } else if (!is_engine) {
+    open_weights(job, compiled);
   }
   tell("compiling");
   if (is_engine) {

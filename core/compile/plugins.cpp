@@ -9,6 +9,9 @@
 #include <functional>
 #include <utility>
 
+#include "core/checkpoint/given_weights.h"
+#include "core/checkpoint/weights.h"
+#include "core/compile/model.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/compile/cluster.h"
@@ -123,6 +126,11 @@ job::SchemaProviders schema_providers() {
       .model_names =
           [](const job::Job& job) {
             return plugins::plugin_names(directories_of(job.plugins.path), plugins::PluginKind::model);
+          },
+      .model_of_weights =
+          [](const std::filesystem::path& weights, const job::Job& job) {
+            const checkpoint::GivenWeights given(weights, models_in(directories_of(job.plugins.path)));
+            return checkpoint::job_of(given.source()).sections.at(0).settings;
           },
       .strategy_options = [](std::string_view name, const job::Job& job) -> std::optional<std::vector<OptionSpec>> {
         return plugins::Strategy::open(directories_of(job.plugins.path), name).options();

@@ -74,7 +74,10 @@ void read_model(Reading& reading, const Section& section) {
   }
   const std::vector<OptionSpec> options = plugin_options(
       "model", name->value, name->where, reading.job, reading.providers->model_options, reading.providers->model_names);
-  std::vector<OptionSpec> specs = {name_spec};
+  std::vector<OptionSpec> specs;
+  for (const Setting& setting : section.settings) {
+    specs.push_back(setting.spec);
+  }
   specs.insert(specs.end(), options.begin(), options.end());
   const std::string owner = fmt::format("the model '{}'", shown(name->value));
   check_declared(owner, specs);
@@ -82,6 +85,8 @@ void read_model(Reading& reading, const Section& section) {
   for (const OptionValues::Entry& entry : values.entries()) {
     if (entry.name == name_spec.name) {
       reading.job.model.name = std::get<std::string>(entry.value);
+    } else if (entry.name == "from") {
+      reading.job.weights = std::get<std::string>(entry.value);
     } else {
       reading.job.model.options.set(entry.name, entry.value);
     }

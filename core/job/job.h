@@ -204,6 +204,7 @@ struct Job {
   std::vector<Sharding> sharding;
   PluginSettings plugins;
   Chosen engine;                     ///< in place of model and strategy; without a name: none
+  std::filesystem::path weights;     ///< [model] from: those that a model begins with; empty: its own first values
   std::filesystem::path checkpoint;  ///< that the engine or an inferring model loads; empty: none
   Chosen model;
   DataSettings data;        ///< of tasks train and iterate
@@ -246,6 +247,8 @@ struct SchemaProviders {
   /// Of the Job, only `plugins.path` is there.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view model, const Job& job)> model_options;
   std::function<std::vector<std::string>(const Job& job)> model_names;
+  /// The settings of [model], its name among them, that make the model of these weights. Throws Error.
+  std::function<std::vector<RawSetting>(const std::filesystem::path& weights, const Job& job)> model_of_weights;
 
   /// Called last. The Job is complete except for the plugins' options; `plugins.path` is there.
   std::function<std::optional<std::vector<OptionSpec>>(std::string_view strategy, const Job& job)> strategy_options;

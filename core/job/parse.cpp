@@ -238,6 +238,43 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
+/// The job with the settings of [model] that the weights of [model] from give and it does not have.
+RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
+  const auto section = std::ranges::find(raw.sections, "model", &RawSection::name);
+  const RawSetting* const from = section == raw.sections.end() ? nullptr : section->find("from");
+  if (from == nullptr || from->value.empty()) {
+    return raw;
+  }
+  const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
+  if (!std::filesystem::exists(weights) && section->find("name") != nullptr) {
+    return raw;  // a run that goes on does not read them
+  }
+  Job plugins_only;
+  plugins_only.plugins.path = plugin_path(raw);
+  const RawSetting of_weights = *from;
+  const RawSetting* const name = section->find("name");
+  std::vector<RawSetting> found;
+  try {
+    found = providers.model_of_weights(weights, plugins_only);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: [model] from: {}", of_weights.where, error.message()));
+  }
+  for (RawSetting& setting : found) {
+    if (setting.key == "name" && name != nullptr && name->value != setting.value) {
+      refuse_at(name->where, fmt::format("[model] name = {}, and '{}' holds the model {}: remove one of them",
+                                         shown(name->value), weights.native(), setting.value));
+    }
+    setting.where = of_weights.where;
+    setting.folder = of_weights.folder;
+  }
+  for (RawSetting& setting : found) {
+    if (section->find(setting.key) == nullptr) {
+      section->settings.push_back(std::move(setting));
+    }
+  }
+  return raw;
+}
+
 /// Chooses what is watched where the job does not say it: what costs next to nothing.
 void choose_checks(Reading& reading) {
   Job& job = reading.job;
@@ -278,7 +315,8 @@ void take_all_data(Job& job) {
 
 }  // namespace
 
-Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
+Job parse_job(const RawJob& given, const SchemaProviders& providers) {
+  const RawJob raw = with_model_of_weights(given, providers);
   Reading reading{.raw = raw, .providers = &providers};
   Job& job = reading.job;
   job.file = raw.file;
@@ -298,6 +336,16 @@ Job parse_job(const RawJob& raw, const SchemaProviders& providers) {
   }
   job.checkpoints.used = job.is_given("checkpoint", "");
   take_all_data(job);
+  if (job.task == Task::iterate && !job.weights.empty()) {
+    refuse_at(job.where("model", "from"),
+              "[model] from has no effect with [job] task = iterate; [iterate] from names the state to start from");
+  }
+  if (job.task == Task::infer && !job.weights.empty()) {
+    if (!job.checkpoint.empty()) {
+      refuse_at(job.where("job", "checkpoint"), "[job] checkpoint and [model] from both name weights; remove one");
+    }
+    job.checkpoint = job.weights;
+  }
   read_cluster_axes(reading);
   choose_output(raw, job);
   check_mesh(job);

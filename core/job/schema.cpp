@@ -58,11 +58,20 @@ Section model_section() {
       .help =
           "What is computed. The other keys are the options of the named model. With [job] engine: the model that "
           "'shardrun verify' compares the engine with; then the section may be left out, and a run does not use it.",
-      .settings = {{{.name = "name",
-                     .type = text,
-                     .help = "The model.",
-                     .aliases = {"type", "model", "model_type", "model_name", "arch", "architecture", "kind"}},
-                    into(&Job::model, &Chosen::name)}},
+      .settings =
+          {{{.name = "name",
+             .type = text,
+             .help = "The model.",
+             .aliases = {"type", "model", "model_type", "model_name", "arch", "architecture", "kind"}},
+            into(&Job::model, &Chosen::name)},
+           {{.name = "from",
+             .type = path,
+             .help = "Weights to begin with: a folder that Hugging Face's libraries wrote (config.json and "
+                     "safetensors), the folder of a run, its weights.safetensors, or the folder of a checkpoint. The "
+                     "model's name and its options follow from it; options that stand here replace them.",
+             .optional = true,
+             .aliases = {"weights", "pretrained", "init_from", "pretrained_model_name_or_path", "model_path"}},
+            into(&Job::weights)}},
       .kind = SectionKind::model,
       .aliases = {"architecture", "arch", "net", "transformer", "model_args", "config"},
   };

@@ -67,7 +67,8 @@ void RankLink::check_data() {
     check_file("resumed", "[checkpoint] resume", compiled_.resumed->path(), to_string(compiled_.resumed->hash()));
   }
   if (compiled_.weights != nullptr) {
-    check_file("weights", "[job] checkpoint", compiled_.weights->source().path, compiled_.weights->fingerprint());
+    check_file("weights", job_.weights.empty() ? "[job] checkpoint" : "[model] from", compiled_.weights->source().path,
+               compiled_.weights->fingerprint());
   }
   if (compiled_.dataset == nullptr) {
     return;

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/host_name.h"
+#include "core/checkpoint/given_weights.h"
 #include "core/data/feed.h"
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
@@ -99,7 +100,12 @@ Training::Training(const job::Job& job, const compile::Compiled& compiled, Agree
   }
 }
 
-void Training::initialize() { runtime::initialize(compiled_.graph, job_.seed, executor_); }
+void Training::initialize() {
+  runtime::initialize(compiled_.graph, job_.seed, executor_);
+  if (compiled_.weights != nullptr) {
+    checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor_);
+  }
+}
 
 void Training::begin_at(const checkpoint::Position& first) {
   first_ = first;
