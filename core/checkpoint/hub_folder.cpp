@@ -278,7 +278,9 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
   }
   const auto is_there = [&](const TensorName& name) { return !name.state.empty() && there.contains(name.name); };
   if (std::ranges::none_of(names, is_there)) {
-    std::ranges::for_each(names, [](TensorName& name) { name.name = without_first_word(name.name); });
+    std::ranges::for_each(names, [](TensorName& name) {
+      name.name = name.state.empty() ? name.name : without_first_word(name.name);
+    });
   }
   return names;
 }

@@ -15,7 +15,7 @@ constexpr double norm_epsilon = 1e-5;
 constexpr double deviation = 0.02;
 
 struct Sizes {
-  std::int64_t layers, heads, head_dim, width, context, vocab;
+  std::int64_t layers, heads, head_dim, width, context, positions, vocab;
   bool bias, tied;
   double dropout;
   bool gelu_tanh;
@@ -28,6 +28,7 @@ Sizes sizes(const ModelJob& job) {
           .head_dim = 0,
           .width = options.integer("width"),
           .context = options.integer("context"),
+          .positions = options.has("positions") ? options.integer("positions") : options.integer("context"),
           .vocab = options.has("vocab") ? options.integer("vocab") : job.vocab,
           .bias = options.boolean("bias"),
           .tied = options.boolean("tied"),
@@ -39,6 +40,11 @@ Sizes sizes(const ModelJob& job) {
                          ": each head needs the same number of columns; choose a width that is a multiple of " +
                          std::to_string(s.heads),
                      "model.heads");
+  }
+  if (s.positions < s.context) {
+    throw InvalidJob("[model] positions = " + std::to_string(s.positions) + " is smaller than context = " +
+                         std::to_string(s.context) + ": each token of a sequence needs a position",
+                     "model.positions");
   }
   if (s.vocab == 0) {
     throw InvalidJob("[data] is missing: set text, tokens or arrays; [model] vocab is enough for a plan", "data");
@@ -67,7 +73,7 @@ class Parameters {
     const Dim mlp{"mlp", 4 * s_.width};
     states_.set_layers(s_.layers);
     states_.parameter("embedding/tokens", {{"vocab", s_.vocab}, embed}, weights, true);
-    states_.parameter("embedding/positions", {{"seq", s_.context}, embed}, weights, true);
+    states_.parameter("embedding/positions", {{"seq", s_.positions}, embed}, weights, true);
     for (std::int64_t l = 0; l < s_.layers; ++l) {
       const auto layer = static_cast<std::int32_t>(l);
       const std::string at = layer_scope(l) + "/";
@@ -112,7 +118,11 @@ class Network {
   /// tokens: [batch, seq]   result, after the last normalisation: [batch, seq, embed]
   [[nodiscard]] Value body(const Value& tokens) {
     Value x = embedding(tokens, f_.state("embedding/tokens"));
-    x = (x + f_.state("embedding/positions")).named("embedding/positioned");
+    Value positions = f_.state("embedding/positions");
+    if (s_.positions > s_.context) {
+      positions = slice(positions, 0, 0, s_.context);
+    }
+    x = (x + positions).named("embedding/positioned");
     x = drop(x, "embedding/dropout", "embedding/dropout");
     f_.cut_point("residual", x);
     for (std::int64_t layer = 0; layer < s_.layers; ++layer) {
@@ -197,7 +207,103 @@ class Gpt {
     const Value tokens = f.input("inputs", Element::i32, {{"batch", 1}, {"seq", s.context}});
     f.output("logits", network.logits(take_position(network.body(tokens), "last_position")));
   }
+
+  // Folders of GPT2LMHeadModel, as transformers writes them. Its matrices lie as ours: [inputs, outputs].
+
+  static constexpr const char* architectures = "GPT2LMHeadModel";
+  void read_config(const HubConfig& config) const;
+  void write_config(const ModelJob& job, ConfigOutput& config) const;
+  void name_tensors(const ModelJob& job, TensorNames& names) const;
 };
+
+void Gpt::read_config(const HubConfig& config) const {
+  const std::int64_t width = config.integer("n_embd");
+  config.set("layers", config.integer("n_layer"));
+  config.set("heads", config.integer("n_head"));
+  config.set("width", width);
+  config.set("context", config.integer("n_positions", 1024));
+  config.set("positions", config.integer("n_positions", 1024));
+  config.set("vocab", config.integer("vocab_size"));
+  config.set("bias", true);
+  config.set("tied", config.boolean("tie_word_embeddings", true));
+  const std::string gelu = config.text("activation_function", "gelu_new");
+  if (gelu != "gelu_new" && gelu != "gelu_pytorch_tanh" && gelu != "gelu") {
+    throw InvalidJob("config.json: activation_function = " + gelu + ": known are gelu_new and gelu");
+  }
+  config.set("gelu", gelu == "gelu" ? "erf" : "tanh");
+  const double rate = config.number("resid_pdrop", 0.1);
+  if (config.number("embd_pdrop", 0.1) != rate || config.number("attn_pdrop", 0.1) != rate) {
+    throw InvalidJob("config.json: resid_pdrop, embd_pdrop and attn_pdrop differ, and the model has one rate for all");
+  }
+  config.set("dropout", rate);
+  config.require("n_inner", std::to_string(4 * width));
+  if (config.number("layer_norm_epsilon", norm_epsilon) != norm_epsilon) {
+    throw InvalidJob("config.json: layer_norm_epsilon is not 1e-5, which is the only one that the model has");
+  }
+  config.require("scale_attn_weights", "true");
+  config.require("scale_attn_by_inverse_layer_idx", "false");
+  config.require("add_cross_attention", "false");
+  config.ignore_usual();
+  config.ignore({"n_ctx", "reorder_and_upcast_attn", "summary_*"});
+}
+
+void Gpt::write_config(const ModelJob& job, ConfigOutput& config) const {
+  const Sizes s = sizes(job);
+  if (!s.bias) {
+    throw InvalidJob("[model] bias = false: GPT2LMHeadModel has biases", "model.bias");
+  }
+  config.text("architectures.0", architectures);
+  config.text("model_type", "gpt2");
+  config.integer("n_layer", s.layers);
+  config.integer("n_head", s.heads);
+  config.integer("n_embd", s.width);
+  config.integer("n_positions", s.positions);
+  config.integer("vocab_size", s.vocab);
+  config.boolean("tie_word_embeddings", s.tied);
+  config.text("activation_function", s.gelu_tanh ? "gelu_new" : "gelu");
+  config.number("layer_norm_epsilon", norm_epsilon);
+  config.number("initializer_range", deviation);
+  for (const char* rate : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
+    config.number(rate, s.dropout);
+  }
+}
+
+void Gpt::name_tensors(const ModelJob& job, TensorNames& names) const {
+  const Sizes s = sizes(job);
+  const auto norm = [&](const std::string& state, const std::string& name) {
+    names.add(state + "/gain", name + ".weight", {s.width});
+    if (s.bias) {
+      names.add(state + "/bias", name + ".bias", {s.width});
+    }
+  };
+  const auto linear = [&](const std::string& state, const std::string& name, std::int64_t inputs,
+                          std::int64_t outputs) {
+    names.add(state + "/weights", name + ".weight", {inputs, outputs});
+    if (s.bias) {
+      names.add(state + "/bias", name + ".bias", {outputs});
+    }
+  };
+  names.add("embedding/tokens", "transformer.wte.weight", {s.vocab, s.width});
+  names.add("embedding/positions", "transformer.wpe.weight", {s.positions, s.width});
+  for (std::int64_t layer = 0; layer < s.layers; ++layer) {
+    const std::string state = layer_scope(layer) + "/";
+    const std::string name = "transformer.h." + std::to_string(layer) + ".";
+    norm(state + "attention_norm", name + "ln_1");
+    linear(state + "attention/qkv", name + "attn.c_attn", s.width, 3 * s.width);
+    linear(state + "attention/output", name + "attn.c_proj", s.width, s.width);
+    norm(state + "mlp_norm", name + "ln_2");
+    linear(state + "mlp/up", name + "mlp.c_fc", s.width, 4 * s.width);
+    linear(state + "mlp/down", name + "mlp.c_proj", 4 * s.width, s.width);
+  }
+  norm("final_norm", "transformer.ln_f");
+  if (s.tied) {
+    names.leave_out("lm_head.weight");  // the embedding once more
+  } else {
+    names.add("head/weights", "lm_head.weight", {s.vocab, s.width});
+  }
+  names.leave_out("*.attn.bias");  // causal masks
+  names.leave_out("*.attn.masked_bias");
+}
 
 std::vector<Option> Gpt::options() {
   return {
@@ -213,6 +319,8 @@ std::vector<Option> Gpt::options() {
       also_called(required(integer_option("context", 1, 1, 1048576, "tokens that a sequence has")),
                   "block_size seq_length seq_len sequence_length max_seq_len max_seq_length max_sequence_length "
                   "context_length context_size ctx_len n_ctx n_positions max_position_embeddings max_length"),
+      optional(integer_option("positions", 1, 1, 1048576,
+                              "rows of the table of positions, at least context; as many if it is left out")),
       also_called(optional(integer_option("vocab", 1, 1, 2097152,
                                           "size of the vocabulary, more than the highest token; from the tokenizer "
                                           "where there is text")),
