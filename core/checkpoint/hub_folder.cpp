@@ -71,6 +71,11 @@ std::vector<ConfigValue> config_in(const std::filesystem::path& file) {
   return values;
 }
 
+/// As PyTorch calls it.
+const char* name_of(DType type) {
+  return type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
+}
+
 /// The member of a JSON value that a flattened key names. Numbers are places in lists.
 boost::json::value& member_of(boost::json::value& root, std::string_view key) {
   boost::json::value* at = &root;
@@ -428,7 +433,16 @@ std::string hub_config(const workload::Model& model, const workload::ModelSettin
       member = files::parse_json_strictly(value.text, fmt::format("model '{}': {}", model.name, value.key));
     }
   }
-  config.get_object()["dtype"] = type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
+  config.get_object()["dtype"] = name_of(type);
+  return boost::json::serialize(config) + "\n";
+}
+
+std::string hub_config(const std::filesystem::path& folder, DType type) {
+  const std::filesystem::path file = folder / config_name;
+  boost::json::value config =
+      files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
+  boost::json::object& values = config.as_object();
+  values[values.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(type);
   return boost::json::serialize(config) + "\n";
 }
 

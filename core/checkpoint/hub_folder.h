@@ -46,5 +46,7 @@ class HubFolder {
 
 /// The text of its config.json. `type`: of the tensors in the folder.
 [[nodiscard]] std::string hub_config(const workload::Model& model, const workload::ModelSettings& settings, DType type);
+/// The text of another folder's config.json, for tensors of this type.
+[[nodiscard]] std::string hub_config(const std::filesystem::path& folder, DType type);
 
 }  // namespace shardrun::checkpoint

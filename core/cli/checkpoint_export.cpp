@@ -7,17 +7,25 @@
 #include "core/base/human.h"
 #include "core/base/printable.h"
 #include "core/checkpoint/export.h"
+#include "core/checkpoint/given_weights.h"
+#include "core/checkpoint/hub_folder.h"
 #include "core/checkpoint/open_checkpoint.h"
 #include "core/checkpoint/tensor_source.h"
+#include "core/checkpoint/weights.h"
 #include "core/cli/options.h"
 #include "core/cli/process.h"
+#include "core/compile/model.h"
+#include "core/compile/plugins.h"
+#include "core/files/atomic_file.h"
 #include "core/files/folder.h"
+#include "core/files/text_file.h"
 #include "core/options/options.h"
 
 namespace shardrun::cli {
 namespace {
 
 constexpr const char* usual_max_bytes = "5G";
+constexpr std::size_t most_companion_bytes = std::size_t{256} << 20U;
 
 std::uint64_t max_bytes_of(const Parsed& parsed) {
   const OptionSpec spec{.name = "max_bytes", .type = OptionType::bytes, .minimum = 1};
@@ -41,6 +49,74 @@ std::optional<checkpoint::DType> type_of(const Parsed& parsed) {
   return *name == "f32" ? checkpoint::DType::f32 : checkpoint::DType::bf16;
 }
 
+/// Prints what was written. `of`: what it was made of.
+void print_exported(const checkpoint::Exported& exported, const std::string& of) {
+  fmt::print("{} of {}, {}, in\n", counted(exported.tensors, "tensor"), printable(of), human_bytes(exported.bytes));
+  for (const std::filesystem::path& file : exported.files) {
+    fmt::print("    {}\n", printable(files::human_path(file)));
+  }
+}
+
+/// The folder of others that the run of these weights began with, if it is still there.
+std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& given) {
+  const std::optional<job::RawJob> job = given.job();
+  const job::RawSection* const section = job ? job->find("model") : nullptr;
+  const job::RawSetting* const from = section == nullptr ? nullptr : section->find("from");
+  return from != nullptr && checkpoint::is_hub_folder(from->value) ? std::optional<std::filesystem::path>(from->value)
+                                                                   : std::nullopt;
+}
+
+/// Files beside the weights that do not change when a model is trained on: the tokenizer, its template, and how texts
+/// are generated.
+void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
+                     checkpoint::Exported& exported) {
+  for (const char* name :
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"}) {
+    if (std::filesystem::exists(from / name)) {
+      files::write_file_atomically(to / name, files::read_text_file(from / name, most_companion_bytes));
+      exported.files.push_back(to / name);
+    }
+  }
+}
+
+/// Whether the origin's model differs from the trained one in the length of its sequences at most.
+bool is_same_model(const checkpoint::TensorSource& origin, const checkpoint::TrainedModel& trained,
+                   const workload::Models& models) {
+  OptionValues options = checkpoint::read_model(origin, models).settings.options;
+  if (options.has("context") && trained.settings.options.has("context")) {
+    options.set("context", trained.settings.options.integer("context"));
+  }
+  return to_string(options) == to_string(trained.settings.options);
+}
+
+/// A folder that Hugging Face's libraries read.
+int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder, checkpoint::ExportSettings settings) {
+  const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
+  given.check();
+  const std::optional<job::RawJob> job = given.job();
+  const workload::Models models = compile::models_in(
+      compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>()));
+  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
+  const checkpoint::TensorSource source = checkpoint::hub_tensors(given.source(), trained.model, trained.settings);
+  const std::optional<std::filesystem::path> origin = origin_of(given);
+  if (!settings.type && origin) {
+    settings.type = checkpoint::TensorFiles(*origin).source().tensors.at(0).dtype;
+  }
+  const checkpoint::DType type = settings.type.value_or(source.tensors.at(0).dtype);
+  const std::string config = origin && is_same_model(checkpoint::HubFolder(*origin, models).source(), trained, models)
+                                 ? checkpoint::hub_config(*origin, type)
+                                 : checkpoint::hub_config(trained.model, trained.settings, type);
+  checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
+  files::write_file_atomically(folder / "config.json", config);
+  exported.files.push_back(folder / "config.json");
+  if (origin) {
+    copy_companions(*origin, folder, exported);
+  }
+  print_exported(exported, trained.model.name);
+  return 0;
+}
+
 int export_saved(std::span<const std::string> words) {
   const Parsed parsed = parse(
       "checkpoint export", words,
@@ -50,6 +126,9 @@ int export_saved(std::span<const std::string> words) {
                 "files and an index",
         .letter = 'o'},
        {.name = "max-bytes", .value = "SIZE", .help = "of the tensors in each file of a folder (default 5G)"},
+       {.name = "hub",
+        .help = "a folder as Hugging Face's libraries write it: with config.json, and their names of tensors; PATH may "
+                "also be a run's folder or a weights file"},
        {.name = "all", .help = "also the states of the optimizer and of the strategy"},
        {.name = "type",
         .value = "f32|bf16",
@@ -70,17 +149,21 @@ int export_saved(std::span<const std::string> words) {
   }
   const checkpoint::ExportSettings settings{.max_bytes = max_bytes_of(parsed), .type = type_of(parsed)};
   catch_stop_signals();
+  if (parsed.has("hub")) {
+    if (is_file || parsed.has("all")) {
+      throw Error(ErrorCode::usage,
+                  "checkpoint export: --hub writes a folder of parameters: name one with -o, and leave "
+                  "out --all");
+    }
+    return export_hub_folder(parsed, output, settings);
+  }
   const checkpoint::OpenCheckpoint opened(checkpoint::find_checkpoint(parsed.positional[0]));
   opened.check_all_files();
   const checkpoint::TensorSource source =
       parsed.has("all") ? checkpoint::states_of(opened) : checkpoint::weights_of(opened);
   const checkpoint::Exported exported = is_file ? checkpoint::export_file(source, output, settings.type)
                                                 : checkpoint::export_folder(source, output, settings);
-  fmt::print("{} of step {}, {}, in\n", counted(exported.tensors, "tensor"), opened.manifest().step,
-             human_bytes(exported.bytes));
-  for (const std::filesystem::path& file : exported.files) {
-    fmt::print("    {}\n", printable(files::human_path(file)));
-  }
+  print_exported(exported, fmt::format("step {}", opened.manifest().step));
   return 0;
 }
 

@@ -25,6 +25,9 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
 /// Whether a setting of the run's job is one of its training, or of a split that the command line replaces.
 bool is_left_out(const Parsed& parsed, std::string_view section, std::string_view key) {
   const bool is_alone = parsed.get("ranks") == "1";
+  if (section == "model" && key == "from") {
+    return true;  // these weights take their place
+  }
   if (is_any_of(section, {"data", "train", "iterate", "checkpoint", "infer"})) {
     return true;
   }
