@@ -184,13 +184,18 @@ std::filesystem::path linked(const std::filesystem::path& path) {
   return failed ? path : file;
 }
 
+/// Whether there is something of that name, if only a link that leads nowhere.
+bool is_there(const std::filesystem::path& path) {
+  std::error_code failed;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, failed));
+}
+
 /// Throws Error{data} for a folder with no safetensors.
 void require_safetensors(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / index_name)) {
+  if (is_there(folder / index_name)) {
     return;
   }
-  const bool has_pickles = std::filesystem::exists(folder / "pytorch_model.bin") ||
-                           std::filesystem::exists(folder / "pytorch_model.bin.index.json");
+  const bool has_pickles = is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
   throw Error(ErrorCode::data,
               fmt::format("'{}' has neither {} nor {}{}", folder.native(), one_file_name, index_name,
                           has_pickles ? ": pytorch_model.bin is a pickle, which runs code when it is read: convert it "
@@ -202,7 +207,7 @@ void require_safetensors(const std::filesystem::path& folder) {
 
 TensorFiles::TensorFiles(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
-  if (!is_folder || std::filesystem::exists(path / one_file_name)) {
+  if (!is_folder || is_there(path / one_file_name)) {
     files_.push_back(std::make_unique<SafetensorsFile>(is_folder ? linked(path / one_file_name) : path));
     source_ = TensorSource(*files_.back());
     return;

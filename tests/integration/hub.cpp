@@ -1,0 +1,195 @@
+// Folders that Hugging Face's transformers wrote: the same logits, the same bits when they are written again, and one
+// clear error for each folder that cannot be read.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
+
+using namespace shardrun::test;
+using Catch::Contains;
+
+namespace {
+
+const std::filesystem::path hub = SHARDRUN_HUB_FIXTURES;
+
+/// The values of a .npy file of float32.
+std::vector<float> values_of(const std::filesystem::path& path) {
+  const std::string file = read_file(path);
+  REQUIRE(file.starts_with("\x93NUMPY"));
+  REQUIRE(Contains("'<f4'").match(file.substr(0, 128)));
+  const std::size_t begin = file.find('\n') + 1;
+  std::vector<float> values((file.size() - begin) / sizeof(float));
+  std::memcpy(values.data(), file.data() + begin, values.size() * sizeof(float));
+  return values;
+}
+
+Ended run_in(const TemporaryFolder& folder, std::vector<std::string> words) {
+  return run_program(folder.path(), words);
+}
+
+/// The largest difference from the logits that transformers computed, by the largest of these.
+double error_of(const TemporaryFolder& folder, const std::filesystem::path& model, std::vector<std::string> words) {
+  words.insert(words.begin(), {"predict", model.string(), "--from", (model / "inputs.npy").string(), "--to",
+                               "logits.npy", "--set", "model.context=12"});
+  std::filesystem::remove(folder / "logits.npy");
+  const Ended ended = run_in(folder, words);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::vector<float> found = values_of(folder / "logits.npy");
+  const std::vector<float> expected = values_of(model / "logits.npy");
+  REQUIRE(found.size() == expected.size());
+  double largest = 0;
+  double worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+  }
+  return worst / largest;
+}
+
+/// A copy of a fixture in which a text of config.json is replaced.
+std::filesystem::path changed(const TemporaryFolder& folder, const std::string& from, const std::string& to) {
+  std::filesystem::remove_all(folder / "changed");
+  std::filesystem::copy(hub / "llama", folder / "changed");
+  std::string config = read_file(folder / "changed/config.json");
+  const std::size_t at = config.find(from);
+  REQUIRE(at != std::string::npos);
+  config.replace(at, from.size(), to);
+  write_file(folder / "changed/config.json", config);
+  return folder / "changed";
+}
+
+std::string refusal_of(const TemporaryFolder& folder, const std::filesystem::path& model) {
+  const Ended ended =
+      run_in(folder, {"predict", model.string(), "--from", (hub / "llama/inputs.npy").string(), "--to", "logits.npy"});
+  INFO(ended.err);
+  CHECK(ended.code == 2);
+  CHECK(std::ranges::count(ended.err, '\n') < 12);
+  return ended.err;
+}
+
+}  // namespace
+
+TEST_CASE("hub: logits equal those of transformers", "[hub]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"llama", "llama_bias", "llama_llama3", "llama_linear", "llama_yarn", "mistral", "qwen2",
+                           "qwen2_window", "qwen3", "gpt2"}) {
+    INFO(name);
+    CHECK(error_of(folder, hub / name, {}) < 2e-6);
+  }
+}
+
+TEST_CASE("hub: logits equal those of transformers under each strategy", "[hub]") {
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> splits = {
+      {"--ranks", "2", "--strategy", "tp"},
+      {"--ranks", "3", "--strategy", "tp"},
+      {"--ranks", "2", "--strategy", "pp"},
+      {"--ranks", "2", "--strategy", "zero3"},
+      {"--ranks", "4", "--strategy", "3d", "--set", "mesh.data=2", "--set", "mesh.model=2"}};
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    const char* const name = i % 2 == 0 ? "qwen3" : "qwen2_window";
+    INFO(name << " " << splits[i][3] << " " << splits[i][1]);
+    CHECK(error_of(folder, hub / name, splits[i]) < 2e-6);
+  }
+}
+
+TEST_CASE("hub: a folder that is written again has the same tensors, and its run goes back to one", "[hub]") {
+  const TemporaryFolder folder;
+  for (const char* name : {"llama", "qwen2_window", "gpt2", "llama_linear"}) {
+    INFO(name);
+    std::filesystem::remove_all(folder / "again");
+    REQUIRE(run_in(folder, {"checkpoint", "export", (hub / name).string(), "-o", "again", "--hub"}).code == 0);
+    CHECK(read_file(folder / "again/model.safetensors") == read_file(hub / name / "model.safetensors"));
+    std::filesystem::copy_file(hub / name / "inputs.npy", folder / "again/inputs.npy");
+    std::filesystem::copy_file(hub / name / "logits.npy", folder / "again/logits.npy");
+    CHECK(error_of(folder, folder / "again", {}) < 2e-6);
+  }
+  std::string text;
+  for (int i = 0; i < 400; ++i) {
+    text += static_cast<char>('a' + i * i % 13);
+  }
+  write_file(folder / "text.txt", text);
+  write_file(folder / "job.ini", "[job]\noutput = out\n[model]\nfrom = " + (hub / "llama").string() +
+                                     "\ncontext = 12\n[data]\ntext = text.txt\nbatch = 4\n[train]\nsteps = 0\n");
+  const Ended ended = run_in(folder, {"job.ini"});
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  REQUIRE(run_in(folder, {"checkpoint", "export", "out", "-o", "trained", "--hub"}).code == 0);
+  CHECK(read_file(folder / "trained/model.safetensors") == read_file(hub / "llama/model.safetensors"));
+  CHECK(read_json(folder / "trained/config.json") == read_json(hub / "llama/config.json"));
+}
+
+TEST_CASE("hub: training begins with the weights, and mixed precision with their float32 values", "[hub]") {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) {
+    text += static_cast<char>('a' + i * i % 13);
+  }
+  write_file(folder / "text.txt", text);
+  const auto loss = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> words = {"job.ini", "--replace"};
+    for (const std::string& setting : settings) {
+      words.insert(words.end(), {"--set", setting});
+    }
+    const Ended ended = run_in(folder, words);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    return read_json_lines(folder / "out/metrics.jsonl").at(0).at("loss").to_number<double>();
+  };
+  write_file(folder / "job.ini", "[job]\noutput = out\n[model]\nfrom = " + (hub / "llama_bias").string() +
+                                     "\ncontext = 12\n[data]\ntext = text.txt\nbatch = 4\n[train]\nsteps = 1\n");
+  const double alone = loss({});
+  CHECK(alone > 3.75);  // a model of small first values has ln 40 = 3.69
+  CHECK(loss({"job.ranks=2", "job.strategy=zero3"}) == Approx(alone).epsilon(1e-5));
+  CHECK(loss({"job.ranks=2", "job.strategy=tp"}) == Approx(alone).epsilon(1e-5));
+  CHECK(loss({"train.precision=mixed", "job.ranks=2", "job.strategy=zero1"}) == Approx(alone).epsilon(3e-2));
+}
+
+TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[hub]") {
+  const TemporaryFolder folder;
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"mlp_bias\"", "\"mlp_banana\"")),
+             Contains("mlp_banana = false: the model 'llama' does not know this key"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "LlamaForCausalLM", "BananaForCausalLM")),
+             Contains("no model here knows the architecture 'BananaForCausalLM'") && Contains("Qwen3ForCausalLM"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"silu\"", "\"gelu\"")), Contains("hidden_act = gelu: only silu"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")),
+             Contains("model.layers.2.input_layernorm.weight [24] is missing") && Contains("and 1 more"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1")),
+             Contains("model.layers.1.input_layernorm.weight [24] is not one of the model"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"intermediate_size\": 20", "\"intermediate_size\": 21")),
+             Contains("mlp.down_proj.weight is BF16 [24, 20], expected real numbers [24, 21]"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4")),
+             Contains("kv_heads = 4 does not divide heads = 6"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"hidden_size\": 24", "\"hidden_size\": \"wide\"")),
+             Contains("hidden_size = wide, expected a whole number"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"default\"", "\"dynamic\"")), Contains("rope_type = dynamic"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"mlp_bias\": false", "\"quantization_config\": {\"bits\": 4}")),
+             Contains("quantization_config.bits = 4"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "{", "{,")), Contains("config.json"));
+  const std::filesystem::path pickled = changed(folder, "{", "{ ");
+  std::filesystem::rename(pickled / "model.safetensors", pickled / "pytorch_model.bin");
+  CHECK_THAT(refusal_of(folder, pickled), Contains("pytorch_model.bin is a pickle"));
+  const std::filesystem::path looped = changed(folder, "{", "{ ");
+  std::filesystem::remove(looped / "model.safetensors");
+  std::filesystem::create_symlink("model.safetensors", looped / "model.safetensors");
+  CHECK_THAT(refusal_of(folder, looped), Contains("model.safetensors"));
+  const std::filesystem::path cut = changed(folder, "{", "{ ");
+  std::filesystem::resize_file(cut / "model.safetensors", 5000);
+  CHECK_THAT(refusal_of(folder, cut), Contains("model.safetensors"));
+}
+
+TEST_CASE("hub: the files of a cache, which are links into another folder, are read", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "blobs");
+  std::filesystem::create_directories(folder / "snapshots/1");
+  for (const char* name : {"config.json", "model.safetensors", "inputs.npy", "logits.npy"}) {
+    std::filesystem::copy_file(hub / "mistral" / name, folder / "blobs" / name);
+    std::filesystem::create_symlink(std::filesystem::path("../../blobs") / name, folder / "snapshots/1" / name);
+  }
+  CHECK(error_of(folder, folder / "snapshots/1", {}) < 2e-6);
+}
