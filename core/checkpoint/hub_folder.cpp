@@ -23,8 +23,8 @@ namespace shardrun::checkpoint {
 namespace {
 
 using sdk::ConfigValue;
-using sdk::Part;
 using sdk::TensorName;
+using sdk::TensorPart;
 
 constexpr std::size_t most_config_bytes = std::size_t{16} << 20U;
 constexpr std::size_t most_depth = 16;
@@ -127,8 +127,8 @@ workload::Model model_of_architecture(const std::filesystem::path& file, const s
 /// A part of a tensor that is made of a part of another.
 struct TakenPart {
   std::size_t from = 0;  ///< the other's number in its source
-  Part part = {};
-  Part to = {};
+  TensorPart part = {};
+  TensorPart to = {};
   std::size_t rows = 0;  ///< of the matrix that the part of the other is, if it has to be transposed
 };
 
@@ -140,14 +140,14 @@ struct Made {
 
 std::size_t elements_of(const TensorInfo& info) { return *tensor_bytes(info) / element_bytes(info.dtype); }
 
-bool is_all(const Part& part) { return part.size == 0 && part.first == 0; }
+bool is_all(const TensorPart& part) { return part.size == 0 && part.first == 0; }
 
 /// The same elements in the same order, from element `first` of the other on; nothing if they are not together.
 std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorInfo>& from) {
   if (made.pieces.size() != 1 || made.pieces[0].rows > 0 || !is_all(made.pieces[0].to)) {
     return std::nullopt;
   }
-  const Part& part = made.pieces[0].part;
+  const TensorPart& part = made.pieces[0].part;
   if (is_all(part)) {
     return 0;
   }
@@ -160,7 +160,7 @@ std::optional<std::int64_t> place_in(const Made& made, const std::vector<TensorI
 
 /// Calls act(offset within the whole, bytes, offset within the part) for each run of a part.
 template <class Act>
-void for_each_run(const std::vector<std::int64_t>& shape, const Part& part, std::size_t element, Act act) {
+void for_each_run(const std::vector<std::int64_t>& shape, const TensorPart& part, std::size_t element, Act act) {
   std::size_t outer = 1;
   std::size_t inner = element;
   for (std::size_t d = 0; d < shape.size(); ++d) {
@@ -283,9 +283,8 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
   }
   const auto is_there = [&](const TensorName& name) { return !name.state.empty() && there.contains(name.name); };
   if (std::ranges::none_of(names, is_there)) {
-    std::ranges::for_each(names, [](TensorName& name) {
-      name.name = name.state.empty() ? name.name : without_first_word(name.name);
-    });
+    std::ranges::for_each(
+        names, [](TensorName& name) { name.name = name.state.empty() ? name.name : without_first_word(name.name); });
   }
   return names;
 }
@@ -439,8 +438,7 @@ std::string hub_config(const workload::Model& model, const workload::ModelSettin
 
 std::string hub_config(const std::filesystem::path& folder, DType type) {
   const std::filesystem::path file = folder / config_name;
-  boost::json::value config =
-      files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
+  boost::json::value config = files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
   boost::json::object& values = config.as_object();
   values[values.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(type);
   return boost::json::serialize(config) + "\n";

@@ -23,7 +23,7 @@ std::string text_from(const char* text, const char* what) {
 }
 
 /// The elements of a part. Throws Error{plugin} if the shape has no such part.
-std::int64_t elements_of(const sdk::Part& part, const std::vector<std::int64_t>& shape, const std::string& what) {
+std::int64_t elements_of(const sdk::TensorPart& part, const std::vector<std::int64_t>& shape, const std::string& what) {
   std::int64_t elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] < 1 || shape[d] > graph::max_elements / elements) {

@@ -357,8 +357,8 @@ typedef struct sr_config_writer {
 
 /// A part of a tensor along one dimension: `size` indices from `first` on; size 0: all of it.
 typedef struct sr_part {
+  uint32_t struct_size; /* it stands within another struct, so it stays as it is */
   uint32_t dim;
-  uint32_t reserved; /* zero */
   int64_t first;
   int64_t size;
 } sr_part;

@@ -26,12 +26,12 @@ struct ConfigValue {
 };
 
 /// sr_part as a value.
-struct Part {
+struct TensorPart {
   std::uint32_t dim = 0;
   std::int64_t first = 0;
   std::int64_t size = 0;  ///< 0: all
 
-  bool operator==(const Part&) const = default;
+  bool operator==(const TensorPart&) const = default;
 };
 
 /// sr_tensor_name as a value.
@@ -40,8 +40,8 @@ struct TensorName {
   std::string name;
   std::vector<std::int64_t> shape = {};
   bool transposed = false;
-  Part part = {};
-  Part state_part = {};
+  TensorPart part = {};
+  TensorPart state_part = {};
 
   bool operator==(const TensorName&) const = default;
 };
@@ -57,8 +57,8 @@ namespace detail {
   return {sizeof(sr_config_value), value.type, value.key.c_str(), value.text.c_str()};
 }
 
-[[nodiscard]] inline Part read(const sr_part& raw) noexcept { return {raw.dim, raw.first, raw.size}; }
-[[nodiscard]] inline sr_part write(const Part& part) noexcept { return {part.dim, 0, part.first, part.size}; }
+[[nodiscard]] inline TensorPart read(const sr_part& raw) noexcept { return {raw.dim, raw.first, raw.size}; }
+[[nodiscard]] inline sr_part write(const TensorPart& part) noexcept { return {sizeof(sr_part), part.dim, part.first, part.size}; }
 
 [[nodiscard]] inline TensorName read(const sr_tensor_name& raw) {
   TensorName name{.state = raw.state != nullptr ? raw.state : "",
