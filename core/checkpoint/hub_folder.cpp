@@ -300,6 +300,25 @@ std::vector<TensorName> names_in(const TensorSource& files, std::vector<TensorNa
                                            files.path.native(), fmt::join(shown, "\n  ")));
 }
 
+/// Throws Error{data} unless every element of every parameter has a name.
+void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
+  for (const graph::State& state : graph.states) {
+    const auto found = std::ranges::find(states, state.name, [](const Made& made) { return made.info.name; });
+    if (state.kind != graph::StateKind::parameter) {
+      continue;
+    }
+    std::size_t named = 0;
+    for (const TakenPart& part : found == states.end() ? std::vector<TakenPart>() : found->pieces) {
+      for_each_run(found->info.shape, part.to, 1, [&](std::size_t, std::size_t size, std::size_t) { named += size; });
+    }
+    const std::size_t all = elements_of({state.name, DType::f32, state.type.shape});
+    if (named != all) {
+      throw Error(ErrorCode::data, fmt::format("the model gives names to {} of the {} elements of its parameter {}",
+                                               named, all, state.name));
+    }
+  }
+}
+
 /// The states as made of a folder's tensors. Throws Error{data} with what is missing, unknown or of another shape.
 std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& graph,
                                  const std::vector<TensorName>& names) {
@@ -349,6 +368,7 @@ std::vector<Made> states_made_of(const TensorSource& files, const graph::Graph& 
   for (auto& [name, state] : states) {
     made.push_back(std::move(state));
   }
+  require_all(graph, made);
   return made;
 }
 
@@ -389,12 +409,16 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   }
   note_ = bound_context(settings.options);
   settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
-  const graph::Graph graph = declared(model, settings);
-  const std::vector<TensorName> names = names_in(files_.source(), model.tensor_names(graph, settings));
-  source_ = source_made_of(files_.source(), states_made_of(files_.source(), graph, names),
-                           describe_model(model_section(model, settings), ""));
+  source_ = states_of_hub(files_.source(), model, settings);
   source_.path = path;
   source_.files.push_back(file);
+}
+
+TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
+                           const workload::ModelSettings& settings) {
+  const graph::Graph graph = declared(model, settings);
+  const std::vector<TensorName> names = names_in(files, model.tensor_names(graph, settings));
+  return source_made_of(files, states_made_of(files, graph, names), describe_model(model_section(model, settings), ""));
 }
 
 TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,

@@ -44,6 +44,11 @@ class HubFolder {
 [[nodiscard]] TensorSource hub_tensors(const TensorSource& weights, const workload::Model& model,
                                        const workload::ModelSettings& settings);
 
+/// The parameters of a model from tensors under the names that others give them. `files` and `model` outlive it. Throws
+/// Error{data} where tensors are missing, unknown or of another shape, or do not make up all parameters.
+[[nodiscard]] TensorSource states_of_hub(const TensorSource& files, const workload::Model& model,
+                                         const workload::ModelSettings& settings);
+
 /// The text of its config.json. `type`: of the tensors in the folder.
 [[nodiscard]] std::string hub_config(const workload::Model& model, const workload::ModelSettings& settings, DType type);
 /// The text of another folder's config.json, for tensors of this type.

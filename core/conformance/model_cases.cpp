@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +12,8 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/checkpoint/hub_folder.h"
+#include "core/compile/model.h"
 #include "core/conformance/model_member.h"
 #include "core/conformance/plugin_options.h"
 #include "core/conformance/sandbox.h"
@@ -147,6 +151,73 @@ void pure_writing(ModelMember& member) {
               });
 }
 
+/// The parameters that the model declares, with values of their own: element i of all is the float with the bits i.
+checkpoint::TensorSource numbered_parameters(const graph::Graph& graph) {
+  checkpoint::TensorSource source;
+  std::vector<std::uint32_t> before;
+  std::uint32_t all = 0;
+  for (const graph::State& state : graph.states) {
+    if (state.kind == graph::StateKind::parameter) {
+      source.tensors.push_back({state.name, checkpoint::DType::f32, state.type.shape});
+      before.push_back(all);
+      all += static_cast<std::uint32_t>(*checkpoint::tensor_bytes(source.tensors.back()) / sizeof(float));
+    }
+  }
+  source.read = [before](std::size_t tensor, std::int64_t first, std::span<std::byte> to) {
+    for (std::size_t i = 0; i < to.size() / sizeof(float); ++i) {
+      const std::uint32_t number = before[tensor] + static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(i);
+      std::memcpy(&to[i * sizeof(float)], &number, sizeof(number));
+    }
+  };
+  return source;
+}
+
+std::vector<std::byte> bytes_of(const checkpoint::TensorSource& source, const std::string& tensor) {
+  const std::size_t index = source.index_of(tensor);
+  std::vector<std::byte> bytes(*checkpoint::tensor_bytes(source.tensors[index]));
+  source.read(index, 0, bytes);
+  return bytes;
+}
+
+/// config.json as it is written makes the same model, and the tensors of a folder the same parameters, to the bit.
+void folders_of_others(ModelMember& member) {
+  const workload::Model model = compile::model_of(member.model());
+  if (model.architectures.empty()) {
+    member.note("nothing to check: the model is not in folders of others");
+    return;
+  }
+  for (const ModelJob& job : member.jobs()) {
+    graph::Graph graph;
+    std::vector<sdk::ConfigValue> config;
+    try {
+      model.declare(graph, job.settings);
+      config = model.write_config(job.settings);
+    } catch (const Error& refusal) {
+      if (refusal.code() != ErrorCode::job) {
+        throw;
+      }
+      member.note(fmt::format("{}: no folder of others has this model: {}", job.name, refusal.message()));
+      continue;
+    }
+    workload::ModelSettings again = job.settings;
+    again.options = checked_with_defaults(model.options, model.read_config(config));
+    graph::Graph read;
+    model.declare(read, again);
+    require_same_graph(to_string(graph), to_string(read),
+                       job.name + ": read_config of what write_config wrote makes another model");
+    const checkpoint::TensorSource weights = numbered_parameters(graph);
+    const checkpoint::TensorSource there = checkpoint::hub_tensors(weights, model, job.settings);
+    const checkpoint::TensorSource back = checkpoint::states_of_hub(there, model, job.settings);
+    for (const checkpoint::TensorInfo& tensor : weights.tensors) {
+      if (bytes_of(weights, tensor.name) != bytes_of(back, tensor.name)) {
+        throw Failure(
+            fmt::format("{}: {} has other values after it was written under the names of others and read again",
+                        job.name, tensor.name));
+      }
+    }
+  }
+}
+
 /// Those with the same number of ranks are adjacent.
 std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
@@ -155,6 +226,7 @@ std::vector<ModelCase> model_cases() {
   cases.push_back({.name = "the same graph, whoever asks", .run = same_graph});
   cases.push_back({.name = "options at their limits", .run = model_options_at_limits, .ranks = 1});
   cases.push_back({.name = "no file or socket to write a graph", .run = pure_writing, .ranks = 1});
+  cases.push_back({.name = "folders of others, written and read", .run = folders_of_others, .ranks = 1});
   add_op_cases(cases);
   add_training_cases(cases);
   return cases;
