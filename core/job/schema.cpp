@@ -305,7 +305,6 @@ const Setting* find_setting(const Section& section, std::string_view key) noexce
 const Rules& rules() {
   static const Rules all = {
       .of_models = {{"job", "strategy"},
-                    {"job", "trace"},
                     {"mesh", ""},
                     {"data", "text"},
                     {"data", "tokens"},
@@ -330,7 +329,7 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
-              {{"job", "trace"}, {"job", "task"}, "infer", "none"},
+              {{"job", "trace"}, {"job", "task"}, "infer", "none", true},
               {{"job", "check_every"}, {"job", "task"}, "infer"},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},

@@ -172,6 +172,8 @@ class Executor {
 
   /// Records every instruction from now on, also one that throws; null ends it. `timeline` outlives the recording.
   void record(Timeline* timeline);
+  /// What records now; null: nothing does.
+  [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
   /// Times every instruction from now on.
   void start_profile();
