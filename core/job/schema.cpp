@@ -19,8 +19,9 @@ Section mesh_section() {
           "The ranks as a grid: axis = size, in order from the slowest to the fastest changing. Axis names consist of "
           "a-z, 0-9 and _, and begin with a letter. Sizes are at least 1; their product is [job] ranks. A strategy "
           "with one axis needs no [mesh]. order = 0, 2, 1, 3 says which rank is at each place of the grid, of which "
-          "the "
-          "last axis of the strategy changes fastest; order = topology makes neighbours of ranks that exchange most.",
+          "the last axis of the strategy changes fastest; order = topology takes the order of the axes with which "
+          "machines "
+          "exchange least.",
       .kind = SectionKind::mesh,
       .aliases = {"parallel", "parallelism", "parallel_dims", "device_mesh", "grid", "topology"},
       .key_aliases = {"tensor_model_parallel_size", "tensor_parallel_size", "tensor_parallel_degree",
