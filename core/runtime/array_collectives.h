@@ -25,7 +25,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
 
   /// From now on this records whenever `executor` does, which outlives this.
-  void record_with(const Executor& executor) noexcept { executor_ = &executor; }
+  void record_with(Executor& executor) noexcept { executor_ = &executor; }
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept override { return world_size_; }
@@ -100,7 +100,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void finish(const Part& part);
   [[nodiscard]] Timeline* timeline() const noexcept { return executor_ == nullptr ? nullptr : executor_->timeline(); }
   [[nodiscard]] TimedCall timed(std::string_view name, std::int64_t bytes = 0) const {
-    return {timeline(), Timeline::Call::Kind::operation, name, bytes};
+    return {executor_, Timeline::Call::Kind::operation, name, bytes};
   }
   [[nodiscard]] Link& link(std::uint32_t peer, bool is_send);
   std::uint64_t add_message(Message message);
@@ -118,7 +118,7 @@ class ArrayCollectives final : public plugins::EngineRanks {
   void end_message(std::uint64_t number);
 
   Collectives* collectives_;
-  const Executor* executor_ = nullptr;
+  Executor* executor_ = nullptr;
   std::uint32_t rank_;
   std::uint32_t world_size_;
   std::size_t group_ = 0;                                 ///< of all ranks

@@ -3,9 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -106,32 +104,6 @@ class Timeline {
   std::vector<Call> calls_;
   std::vector<Moved> moved_;
   std::size_t left_out_ = 0;
-};
-
-/// A call of an engine or of one of its operations, from here to the end of the scope.
-class TimedCall {
- public:
-  /// `timeline`: null: nothing is recorded. It outlives this.
-  TimedCall(Timeline* timeline, Timeline::Call::Kind kind, std::string_view name, std::int64_t bytes = 0)
-      : timeline_(timeline), exceptions_(std::uncaught_exceptions()) {
-    if (timeline_ != nullptr) {
-      call_ = {.kind = kind, .name = std::string(name), .begin = now_in_nanoseconds(), .bytes = bytes};
-    }
-  }
-  TimedCall(const TimedCall&) = delete;
-  TimedCall& operator=(const TimedCall&) = delete;
-  ~TimedCall() {
-    if (timeline_ != nullptr) {
-      call_.end = now_in_nanoseconds();
-      call_.failed = std::uncaught_exceptions() > exceptions_;
-      timeline_->add(std::move(call_));
-    }
-  }
-
- private:
-  Timeline* timeline_;
-  int exceptions_;
-  Timeline::Call call_;
 };
 
 }  // namespace shardrun::runtime

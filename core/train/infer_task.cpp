@@ -50,8 +50,10 @@ class InferTask : private RankTask, private plugins::EngineRecords {
       ranks_ = &running.ranks();
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
-      running.instance().infer(*this);
-      engine_call_.reset();
+      {
+        const CallEnd end{engine_call_};
+        running.instance().infer(*this);
+      }
       end_traced(true);
       running.ranks().require_no_messages();
       require_all_written();
@@ -62,6 +64,12 @@ class InferTask : private RankTask, private plugins::EngineRecords {
   }
 
  private:
+  /// Ends the engine's call also where it throws, while the executor is there.
+  struct CallEnd {
+    ~CallEnd() { call.reset(); }
+    std::optional<runtime::TimedCall>& call;
+  };
+
   /// A record that has no predictions yet.
   struct Pending {
     std::int64_t rows;
@@ -169,10 +177,10 @@ class InferTask : private RankTask, private plugins::EngineRecords {
   Result timed(Result (InferTask::*act)(const Argument&), std::string_view name, const Argument& argument) {
     using Kind = runtime::Timeline::Call::Kind;
     struct GoesOn {
-      ~GoesOn() { task.engine_call_.emplace(task.timeline(), Kind::engine, "infer"); }
+      ~GoesOn() { task.engine_call_.emplace(task.executor(), Kind::engine, "infer"); }
       InferTask& task;
     } const afterwards{*this};
-    const runtime::TimedCall call(timeline(), Kind::host, name);
+    const runtime::TimedCall call(executor(), Kind::host, name);
     return (this->*act)(argument);
   }
 

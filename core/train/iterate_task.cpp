@@ -115,7 +115,7 @@ class IterateTask : private RankTask {
                                                                std::optional<RunningEngine>& engine) const {
     if (engine) {
       return [&engine, &executor](std::int64_t step) {
-        const runtime::TimedCall call(executor.timeline(), runtime::Timeline::Call::Kind::engine, "step");
+        const runtime::TimedCall call(&executor, runtime::Timeline::Call::Kind::engine, "step");
         engine->instance().step(step);
       };
     }

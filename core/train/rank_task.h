@@ -106,8 +106,8 @@ class RankTask {
   void begin_traced(std::int64_t step);
   /// `existed`: false: there was no such step after all.
   void end_traced(bool existed);
-  /// What records the step that is traced; null: nothing does.
-  [[nodiscard]] runtime::Timeline* timeline() const noexcept { return executor_->timeline(); }
+  /// REQUIRES: prepare() was called.
+  [[nodiscard]] runtime::Executor* executor() const noexcept { return executor_; }
   /// Called between steps, when nothing waits for it.
   void write_trace_if_due();
 

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include "tests/integration/engine_folder.h"
 #include "tests/integration/trace_file.h"
@@ -103,6 +107,30 @@ TEST_CASE("the trace of an iterated engine has its operations, waits and computi
   REQUIRE(folder.run("engine", {"job.ranks=3", "job.trace=none"}).code == 0);
   CHECK(read_file(folder.path() / "engine/state.safetensors") == traced);
   CHECK_FALSE(std::filesystem::exists(folder.path() / "engine/trace.json"));
+}
+
+TEST_CASE("--profile has the operations of an engine, and what it computes", "[engines]") {
+  const EngineFolder folder;
+  const Ended ended =
+      run_program(folder.path(), with_settings({"engine.ini", "--profile"}, {"job.ranks=2", "train.eval_every=100"}));
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  const std::size_t table = ended.out.find("function   op ");
+  REQUIRE(table != std::string::npos);
+  std::map<std::pair<std::string, std::string>, int> calls;
+  std::istringstream lines(ended.out.substr(table));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string function;
+    std::string op;
+    words >> function >> op >> calls[{function, op}];
+  }
+  CHECK(calls.at({"forward", "compute"}) == 5 + 1);  // and the validation at the end
+  CHECK(calls.at({"backward", "compute"}) == 5);
+  CHECK(calls.at({"backward", "all_reduce"}) == 2 * 5);
+  CHECK(calls.at({"update", "adamw"}) > 0);
 }
 
 TEST_CASE("the trace of an engine's training has its collectives and what the host computes", "[engines]") {
