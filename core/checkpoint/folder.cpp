@@ -183,6 +183,15 @@ void commit_checkpoint(const std::filesystem::path& root, const Manifest& manife
   remove_unfinished_checkpoints(root);  // the one that was replaced
 }
 
+void remove_checkpoints(const std::filesystem::path& root) {
+  for (const Listed& each : list_checkpoints(root)) {
+    remove_checkpoint(root, each);
+  }
+  for (const std::filesystem::path& aside : checkpoints_set_aside(root)) {
+    remove_folder(aside);
+  }
+}
+
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
                             const std::function<bool(const std::filesystem::path&)>& is_whole) {
   if (keeping.newest == 0) {

@@ -70,6 +70,9 @@ struct Keeping {
 void remove_old_checkpoints(const std::filesystem::path& root, const Keeping& keeping,
                             const std::function<bool(const std::filesystem::path&)>& is_whole);
 
+/// Removes all checkpoints, also those that set_aside() has renamed. Throws Error{io}.
+void remove_checkpoints(const std::filesystem::path& root);
+
 /// Renames a damaged checkpoint, such as step-000120, to step-000120.damaged, which is no checkpoint's name: nothing
 /// reads, counts or removes it from then on. Returns the new path. Throws Error{io}.
 [[nodiscard]] std::filesystem::path set_aside(const std::filesystem::path& checkpoint);

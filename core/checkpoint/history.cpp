@@ -14,7 +14,9 @@
 #include "core/checkpoint/saved_state.h"
 #include "core/device/elements.h"
 #include "core/files/folder.h"
+#include "core/files/text_file.h"
 #include "core/metrics/run_files.h"
+#include "core/metrics/summary.h"
 
 namespace shardrun::checkpoint {
 namespace {
@@ -56,19 +58,47 @@ OpenTensor tensor_of_checkpoint(const std::filesystem::path& path, std::string_v
   return tensor_in(checkpoint, states_of(*checkpoint), name);
 }
 
+/// Of a state; weights and files of other programs have none.
+std::int64_t step_in(const SafetensorsFile& file) {
+  const Metadata of_states = describe_state(0);
+  const bool is_state =
+      std::ranges::all_of(of_states, [&](const auto& entry) { return file.metadata().contains(entry.first); });
+  return is_state ? step_of_state(file) : History::unknown_step;
+}
+
+constexpr std::size_t most_summary_bytes = std::size_t{1} << 28U;
+
+/// After which a run has saved its weights, by its summary.
+std::int64_t step_of_run(const std::filesystem::path& run) {
+  try {
+    const metrics::Summary summary =
+        metrics::parse_summary(files::read_text_file(metrics::summary_path(run), most_summary_bytes));
+    return summary.status == "failed" ? History::unknown_step : summary.first_step + summary.steps;
+  } catch (const Error&) {
+    return History::unknown_step;
+  }
+}
+
 }  // namespace
 
 History::History(const std::filesystem::path& given, std::string name, From from) : name_(std::move(name)) {
   std::error_code none;
-  if (!std::filesystem::is_directory(given, none)) {
+  if (given.extension() == ".safetensors" && std::filesystem::is_regular_file(given, none)) {
+    add_file(given, step_in(SafetensorsFile(given)));
+  } else if (!std::filesystem::is_directory(given, none)) {
     throw Error(ErrorCode::usage, fmt::format("'{}' is no folder: name the folder of a run, of checkpoints, or of one "
-                                              "checkpoint",
+                                              "checkpoint, or a safetensors file",
                                               files::human_path(given)));
+  } else {
+    add_states(given);
+    add_outputs(given);
+    if (from == From::all) {
+      add_checkpoints(given);
+      add_weights(given);
+    }
   }
-  add_states(given);
-  add_outputs(given);
-  if (from == From::all) {
-    add_checkpoints(given);
+  if (saved_.size() > 1) {
+    saved_.erase(unknown_step);
   }
   if (!saved_.empty()) {
     return;
@@ -77,7 +107,8 @@ History::History(const std::filesystem::path& given, std::string name, From from
   others_.erase(std::unique(others_.begin(), others_.end()), others_.end());
   throw Error(ErrorCode::data,
               others_.empty()
-                  ? fmt::format("'{}' has no saved states: no state.safetensors, no outputs, and no checkpoints",
+                  ? fmt::format("'{}' has no saved states: no state.safetensors, no outputs, no weights.safetensors, "
+                                "and no checkpoints",
                                 files::human_path(given))
                   : fmt::format("nothing that '{}' has saved is called '{}'{}; it has {}", files::human_path(given),
                                 name_, did_you_mean(name_, others_), fmt::join(others_, ", ")));
@@ -102,7 +133,23 @@ void History::add_states(const std::filesystem::path& run) {
     others_.push_back(tensor.info.name);
   }
   if (newest.find(name_) != nullptr) {
-    add(Kind::state, states);
+    add(Kind::file, states);
+  }
+}
+
+void History::add_file(const std::filesystem::path& path, std::int64_t step) {
+  const SafetensorsFile file(path);
+  for (const Tensor& tensor : file.tensors()) {
+    others_.push_back(tensor.info.name);
+  }
+  if (file.find(name_) != nullptr) {
+    add(Kind::file, {{step, path}});
+  }
+}
+
+void History::add_weights(const std::filesystem::path& run) {
+  if (const std::filesystem::path weights = metrics::weights_path(run); std::filesystem::exists(weights)) {
+    add_file(weights, step_of_run(run));
   }
 }
 
@@ -160,7 +207,7 @@ OpenTensor History::open(std::int64_t step) const {
     throw Error(ErrorCode::usage, fmt::format("'{}' was not saved after step {}, but after {}", name_, step, shown));
   }
   switch (found->second.kind) {
-    case Kind::state: return tensor_of_file(found->second.path, name_);
+    case Kind::file: return tensor_of_file(found->second.path, name_);
     case Kind::output: return tensor_of_array(found->second.path, name_);
     case Kind::checkpoint: return tensor_of_checkpoint(found->second.path, name_);
   }

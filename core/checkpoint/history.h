@@ -21,14 +21,17 @@ struct OpenTensor {
 };
 
 /// One state or output of a run, as it was saved after one step or several: in state.safetensors and
-/// state-000100.safetensors, in the folder of outputs, and in checkpoints.
+/// state-000100.safetensors, in the folder of outputs, in weights.safetensors, and in checkpoints.
 class History {
  public:
   /// Checkpoints come and go while a run goes on; its results stay.
   enum class From : std::uint8_t { results, all };
 
-  /// `given`: a run's folder, a folder of checkpoints, or a checkpoint. Throws Error{data} with the names that there
-  /// are if nothing there has this one.
+  /// Of weights that do not tell after how many steps they were saved.
+  static constexpr std::int64_t unknown_step = -1;
+
+  /// `given`: a run's folder, a folder of checkpoints, a checkpoint, or a safetensors file, such as an export of one.
+  /// Throws Error{data} with the names that there are if nothing there has this one.
   History(const std::filesystem::path& given, std::string name, From from = From::all);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -39,14 +42,16 @@ class History {
   [[nodiscard]] OpenTensor open(std::int64_t step) const;
 
  private:
-  /// What of a folder holds the tensor.
-  enum class Kind : std::uint8_t { state, output, checkpoint };
+  /// What holds the tensor: a safetensors file, an array, or a checkpoint.
+  enum class Kind : std::uint8_t { file, output, checkpoint };
   struct Saved {
-    Kind kind = Kind::state;
+    Kind kind = Kind::file;
     std::filesystem::path path;
   };
 
   void add_states(const std::filesystem::path& run);
+  void add_file(const std::filesystem::path& path, std::int64_t step);
+  void add_weights(const std::filesystem::path& run);
   void add_outputs(const std::filesystem::path& run);
   void add_checkpoints(const std::filesystem::path& given);
   void add(Kind kind, const std::map<std::int64_t, std::filesystem::path>& saved);

@@ -343,12 +343,17 @@ void require_newest(const job::Job& job, std::int64_t step) {
   if (newest.path.empty() || newest.step <= step) {
     return;
   }
+  const bool can_replace = step == 0 && !replaced_checkpoints(job).empty();
   refuse_resume(
       job, fmt::format("this run would begin {}, and '{}' has a checkpoint of step {} already, which it would "
                        "replace: go on from the newest one with --resume, or choose another [checkpoint] "
-                       "folder or [job] output, or remove what is there",
+                       "folder or [job] output, or remove what is there{}",
                        step == 0 ? "at the start" : fmt::format("after step {}", step), files::shown(folder).native(),
-                       newest.step));
+                       newest.step, can_replace ? " with --replace" : ""));
+}
+
+std::filesystem::path replaced_checkpoints(const job::Job& job) {
+  return job.checkpoints.used && !job.checkpoints.folder.empty() ? std::filesystem::path() : job.output / "checkpoints";
 }
 
 RunIdentity identity_of(const job::Job& job, std::string model, const data::Dataset* dataset) {

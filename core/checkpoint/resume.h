@@ -55,6 +55,9 @@ void require_readable(const job::Job& job, const NewestCheckpoint& newest);
 /// Throws Error{job} if the job's checkpoint folder has a checkpoint later than `step`, because a run that goes on from
 /// `step` would replace it. For step 0, also if the folder has only checkpoints that cannot be read.
 void require_newest(const job::Job& job, std::int64_t step);
+/// The folder of checkpoints that a run which begins at the start replaces where it may, because it lies in the output
+/// folder; "" if the job's checkpoints lie elsewhere.
+[[nodiscard]] std::filesystem::path replaced_checkpoints(const job::Job& job);
 
 /// The facts of a job that a run which goes on must share. The manifest has them.
 /// `model`: its section of the job, or an engine's.

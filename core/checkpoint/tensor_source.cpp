@@ -253,15 +253,14 @@ void require_finite(const TensorSource& source, std::size_t tensor, std::int64_t
     return;
   }
   const TensorInfo& info = source.tensors[tensor];
-  throw Error(
-      ErrorCode::data,
-      fmt::format("'{}': tensor {} has {} at {}, and what a job loads must be finite: the training that made it "
-                  "went wrong, or the file was changed",
-                  source.path.native(), info.name,
-                  std::isnan(*found) ? "NaN"
-                  : *found > 0       ? "Inf"
-                                     : "-Inf",
-                  place_of(info, first + (found - values.begin()))));
+  throw Error(ErrorCode::data,
+              fmt::format("'{}': tensor {} has {} at {}, and what a job loads must be finite: the run that made it "
+                          "went wrong, or the file was changed",
+                          source.path.native(), info.name,
+                          std::isnan(*found) ? "NaN"
+                          : *found > 0       ? "Inf"
+                                             : "-Inf",
+                          place_of(info, first + (found - values.begin()))));
 }
 
 namespace {

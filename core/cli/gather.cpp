@@ -57,7 +57,6 @@ void print_numbers(const checkpoint::OpenTensor& tensor) {
 
 /// bfloat16, which NumPy has not, becomes float32.
 void write_array(const checkpoint::OpenTensor& tensor, const std::filesystem::path& to) {
-  files::require_not_read(to, tensor.files);
   const std::int64_t elements = elements_of(tensor.info);
   checkpoint::TensorInfo written = tensor.info;
   const bool is_widened = written.dtype == checkpoint::DType::bf16;
@@ -87,7 +86,8 @@ int gather(std::span<const std::string> words) {
   const Parsed parsed =
       parse("gather", words,
             {{.name = "step", .value = "N", .help = "the step to take it of (default: the last that was saved)"},
-             {.name = "to", .value = "FILE.npy", .help = "write a NumPy file instead of printing the numbers"}},
+             {.name = "to", .value = "FILE.npy", .help = "write a NumPy file instead of printing the numbers"},
+             replace_option()},
             2, 2);
   if (parsed.help_shown) {
     return 0;
@@ -98,18 +98,24 @@ int gather(std::span<const std::string> words) {
                                               "found '{}'",
                                               to.native()));
   }
+  if (parsed.has("replace") && !parsed.has("to")) {
+    throw Error(ErrorCode::usage, "gather: --replace has no effect without --to");
+  }
   const std::int64_t wanted = parsed.integer("step", -1, 0, std::numeric_limits<std::int64_t>::max());
   catch_stop_signals();
   const checkpoint::History history(parsed.positional[0], parsed.positional[1]);
   const std::int64_t step = parsed.has("step") ? wanted : history.steps().back();
   const checkpoint::OpenTensor tensor = history.open(step);
-  const std::string what = fmt::format("{} {} [{}] of step {}", tensor.info.name, to_string(tensor.info.dtype),
-                                       fmt::join(tensor.info.shape, ", "), step);
+  const std::string what =
+      fmt::format("{} {} [{}]{}", tensor.info.name, to_string(tensor.info.dtype), fmt::join(tensor.info.shape, ", "),
+                  step == checkpoint::History::unknown_step ? "" : fmt::format(" of step {}", step));
   if (!parsed.has("to")) {
     fmt::print("# {}\n", printable(what));
     print_numbers(tensor);
     return 0;
   }
+  files::require_not_read(to, tensor.files);
+  require_new(parsed, to);
   write_array(tensor, to);
   fmt::print("{}, {}, in {}\n", printable(what), human_bytes(*checkpoint::tensor_bytes(tensor.info)),
              printable(files::human_path(to)));

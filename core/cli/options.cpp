@@ -7,10 +7,12 @@
 #include <boost/program_options.hpp>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 #include "core/compile/plugins.h"
+#include "core/files/folder.h"
 #include "core/job/hints.h"
 #include "core/job/output.h"
 #include "core/launch/world.h"
@@ -185,6 +187,17 @@ OptionSyntax set_option() {
           .value = "SECTION.KEY=VALUE",
           .help = "override a setting of the job file (may be repeated)",
           .repeated = true};
+}
+
+OptionSyntax replace_option() { return {.name = "replace", .help = "write the file even if it exists"}; }
+
+void require_new(const Parsed& parsed, const std::filesystem::path& file) {
+  std::error_code none;
+  if (!parsed.has("replace") && std::filesystem::exists(std::filesystem::symlink_status(file, none))) {
+    throw Error(ErrorCode::usage,
+                fmt::format("'{}' exists: choose another name with --to, or replace it with --replace",
+                            files::human_path(file)));
+  }
 }
 
 std::vector<OptionSyntax> resume_options() {

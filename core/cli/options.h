@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,6 +45,10 @@ struct Parsed {
 
 /// The options of every command that takes a job file.
 [[nodiscard]] OptionSyntax set_option();
+/// --replace, of a command that writes a file.
+[[nodiscard]] OptionSyntax replace_option();
+/// Throws Error{usage} if the file exists, unless --replace is given.
+void require_new(const Parsed& parsed, const std::filesystem::path& file);
 /// The options of a command whose job may go on from a checkpoint: `--resume[=FOLDER]`, short for a setting of the job
 /// file, and `--force-data`.
 [[nodiscard]] std::vector<OptionSyntax> resume_options();

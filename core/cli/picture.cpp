@@ -53,6 +53,7 @@ int picture(std::span<const std::string> words) {
              {.name = "all", .help = "all saved steps, as an animation (GIF)"},
              {.name = "over-time", .help = "of a field of one dimension: all saved steps in one picture, time upwards"},
              {.name = "to", .value = "FILE", .help = "the file (default: in the folder pictures of a run, else here)"},
+             replace_option(),
              {.name = "colors",
               .value = "MAP",
               .help = "sequential (default): from dark to light; diverging: with white at zero"},
@@ -89,14 +90,17 @@ int picture(std::span<const std::string> words) {
   const std::int64_t step = parsed.has("step") ? wanted : history.steps().back();
   std::filesystem::path to = given;
   if (to.empty()) {
-    to = metrics::picture_path(run, is_over_time ? name + "-over-time" : name,
-                               is_animation || is_over_time ? std::nullopt : std::optional(step), extension);
+    to = metrics::picture_path(
+        run, is_over_time ? name + "-over-time" : name,
+        is_animation || is_over_time || step == checkpoint::History::unknown_step ? std::nullopt : std::optional(step),
+        extension);
     if (metrics::is_of_a_run(run)) {
       files::create_folders(to.parent_path(), "the folder of pictures");
     } else {
       to = to.filename();
     }
   }
+  require_new(parsed, to);
   if (is_animation) {
     report::draw_animation(history, settings, seconds, to);
   } else if (is_over_time) {

@@ -133,13 +133,13 @@ int plan(std::span<const std::string> words) {
   compile::Compiled compiled = compile::compile(job);
   run::require_device(job, *compiled.device);
   if (compiled.engine != nullptr) {
+    const run::Beginning beginning = run::beginning_of(job, compiled);
     if (parsed.has("json")) {
-      fmt::print("{}", engine_plan_json(job, compiled));
+      fmt::print("{}", engine_plan_json(job, compiled, beginning));
     } else {
-      fmt::print("{}",
-                 printable_lines(fmt::format("{}\ndisk: {}\n{}", engine_plan_text(job, compiled),
-                                             forecast::to_string(forecast::disk_use(job, compiled)),
-                                             run::to_string(run::beginning_of(job, compiled)))));
+      fmt::print("{}", printable_lines(fmt::format("{}\ndisk: {}\n{}", engine_plan_text(job, compiled),
+                                                   forecast::to_string(forecast::disk_use(job, compiled)),
+                                                   run::to_string(beginning))));
     }
     return 0;
   }

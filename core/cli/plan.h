@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -59,6 +60,10 @@ struct AxisTransport {
 
 /// Of a job with an engine: the parts that its ranks hold, and the memory that the host keeps for it.
 [[nodiscard]] std::string engine_plan_text(const job::Job& job, const compile::Compiled& compiled);
-[[nodiscard]] std::string engine_plan_json(const job::Job& job, const compile::Compiled& compiled);
+[[nodiscard]] std::string engine_plan_json(const job::Job& job, const compile::Compiled& compiled,
+                                           const run::Beginning& beginning);
+
+/// The keys `disk` and `beginning` of either.
+void add_to_plan(boost::json::object& plan, const forecast::DiskUse& disk, const run::Beginning& beginning);
 
 }  // namespace shardrun::cli

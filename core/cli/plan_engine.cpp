@@ -95,7 +95,7 @@ std::string engine_plan_text(const job::Job& job, const compile::Compiled& compi
   return text;
 }
 
-std::string engine_plan_json(const job::Job& job, const compile::Compiled& compiled) {
+std::string engine_plan_json(const job::Job& job, const compile::Compiled& compiled, const run::Beginning& beginning) {
   json::array ranks;
   for (const AlikeRanks& alike : ranks_of(job, compiled)) {
     json::object bytes = {{"parameters", alike.memory.parameters},
@@ -111,7 +111,9 @@ std::string engine_plan_json(const job::Job& job, const compile::Compiled& compi
     ranks.push_back(json::object{{"members", json::array(alike.members.begin(), alike.members.end())},
                                  {"bytes", std::move(bytes)}});
   }
-  return json::serialize(json::object{{"engine", job.engine.name}, {"ranks", std::move(ranks)}}) + "\n";
+  json::object plan = {{"engine", job.engine.name}, {"ranks", std::move(ranks)}};
+  add_to_plan(plan, forecast::disk_use(job, compiled), beginning);
+  return json::serialize(plan) + "\n";
 }
 
 }  // namespace shardrun::cli

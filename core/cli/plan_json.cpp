@@ -163,6 +163,13 @@ boost::json::object json_of(const run::Beginning& beginning) {
 
 }  // namespace
 
+void add_to_plan(boost::json::object& plan, const forecast::DiskUse& disk, const run::Beginning& beginning) {
+  plan["disk"] = json_of(disk);
+  if (beginning.kind != run::Beginning::Kind::unsaved) {
+    plan["beginning"] = json_of(beginning);
+  }
+}
+
 std::string plan_json(const Planned& planned, const std::optional<forecast::FitSearch>& search) {
   namespace json = boost::json;
   const compile::Compiled& compiled = planned.compiled;
@@ -177,13 +184,17 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   }
   json::object plan = {{"parameters", graph::parameter_count(compiled.graph)},
                        {"flops_per_step", whole_number(compile::flops_per_step(compiled))},
-                       {"disk", json_of(planned.disk)},
                        {"data_bytes", compiled.dataset == nullptr ? 0 : compiled.dataset->host_bytes()},
                        {"machines", planned.machines()},
                        {"ranks", std::move(ranks)},
                        {"transports", std::move(transports)}};
   if (const std::vector<std::int64_t>& order = compiled.partition.placements.mesh.order; !order.empty()) {
     plan["order"] = json::array(order.begin(), order.end());
+  }
+  if (const std::int64_t shared = planned.job.cluster.ranks_per_machine; shared > 0) {
+    plan["between_machines"] =
+        json::object{{"ranks_per_machine", shared},
+                     {"bytes", compile::bytes_between_machines(compile::traffic_of(planned.job, compiled), shared)}};
   }
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     plan["after_step_every"] = hook->every;
@@ -195,9 +206,7 @@ std::string plan_json(const Planned& planned, const std::optional<forecast::FitS
   if (forecast.step) {
     plan["predicted"] = json_of(*forecast.step);
   }
-  if (planned.beginning.kind != run::Beginning::Kind::unsaved) {
-    plan["beginning"] = json_of(planned.beginning);
-  }
+  add_to_plan(plan, planned.disk, planned.beginning);
   if (planned.idle) {
     plan["idle"] = json_of(*planned.idle);
   }

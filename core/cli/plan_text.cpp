@@ -350,6 +350,11 @@ std::string head_text(const Planned& planned) {
       title_text(planned) + fmt::format("parameters {:>21}\nFLOPs a step {:>19.0f}   {}\n",
                                         graph::parameter_count(compiled.graph), flops, human_flops(flops));
   text += transports_text(planned);
+  if (const std::int64_t shared = planned.job.cluster.ranks_per_machine; shared > 0 && shared < planned.job.ranks) {
+    const std::uint64_t bytes = compile::bytes_between_machines(compile::traffic_of(planned.job, compiled), shared);
+    text += fmt::format("between machines {:>16}   {} a step, with {} each\n", bytes, human_bytes(bytes),
+                        counted(shared, "rank"));
+  }
   if (const auto* hook = compiled.partition.placements.find_hook(plan::HookKind::after_step)) {
     text +=
         fmt::format("a step is one that the strategy's hook follows, as it does every {} and the last\n", hook->every);

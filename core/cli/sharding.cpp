@@ -8,7 +8,13 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_name.h"
 #include "core/base/suggest.h"
+#include "core/device/choice.h"
+#include "core/files/text_file.h"
+#include "core/launch/world.h"
+#include "core/metrics/run_files.h"
+#include "core/metrics/summary.h"
 #include <shardrun/sdk/strategy/glob.hpp>
 
 namespace shardrun::cli {
@@ -157,6 +163,35 @@ class Tensors {
   const compile::Compiled& compiled_;
 };
 
+/// By its summary; none if there is no summary.
+std::vector<RankPlace> places_of_run(const std::filesystem::path& output) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 28U;
+  std::vector<RankPlace> places;
+  try {
+    for (const metrics::RankSummary& rank :
+         metrics::parse_summary(files::read_text_file(metrics::summary_path(output), most_bytes)).ranks) {
+      places.push_back({rank.host, rank.device});
+    }
+  } catch (const Error&) {
+    places.clear();  // not there, or another version's
+  }
+  return places;
+}
+
+/// That the rank of this machine with this local number would compute on.
+std::string device_of(const job::Job& job, const device::Device& device, std::int64_t local, std::int64_t ranks) {
+  try {
+    if (device.has_units()) {
+      const std::size_t number = device::unit_of(device, device::parse_device(job.device), local, ranks);
+      const device::Unit unit = device.units().at(number);
+      return fmt::format("{}:{} ({}, {})", device.name(), number, unit.name, unit.architecture);
+    }
+  } catch (const Error&) {
+    // The job may be planned for another machine.
+  }
+  return device.name();
+}
+
 std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& wanted) {
   std::vector<std::string> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
@@ -181,6 +216,26 @@ std::vector<PlacedTensor> find_tensors(const compile::Compiled& compiled, const 
     tensors.push_back(known.find(name));
   }
   return tensors;
+}
+
+std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled) {
+  if (std::vector<RankPlace> places = places_of_run(job.output); std::cmp_equal(places.size(), job.ranks)) {
+    return places;
+  }
+  std::vector<RankPlace> places(static_cast<std::size_t>(job.ranks));
+  std::int64_t first = 0;
+  std::int64_t count = job.ranks;
+  if (const std::optional<launch::World> world = launch::world_of(); world && world->size == job.ranks) {
+    first = world->rank - world->local_rank.value_or(0);
+    count = world->local_size.value_or(1);
+  }
+  for (std::int64_t local = 0; local < count && first + local < job.ranks; ++local) {
+    places[static_cast<std::size_t>(first + local)] = {host_name(), device_of(job, *compiled.device, local, count)};
+  }
+  for (RankPlace& place : places) {
+    place.device = place.device.empty() ? compiled.device->name() : place.device;
+  }
+  return places;
 }
 
 std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled) {

@@ -34,11 +34,23 @@ struct PlacedTensor {
 /// The parts of a tensor in its first role, with the ranks that have them.
 [[nodiscard]] std::vector<mesh::Shard> shards_of(const PlacedTensor& tensor, const compile::Compiled& compiled);
 
+/// Where a rank is, as far as it is known: else "".
+struct RankPlace {
+  std::string host;
+  std::string device;  ///< as in a run's summary
+};
+
+/// Of all ranks. If the output folder has a run with as many ranks, as its summary says. Otherwise as a run would have
+/// them that is started as this process was: here, or by the launcher that has started this process, which knows the
+/// ranks of its own host.
+[[nodiscard]] std::vector<RankPlace> places_of(const job::Job& job, const compile::Compiled& compiled);
+
 /// For people: a drawing and a table of the ranks' parts. `width`: of the screen.
 [[nodiscard]] std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled,
-                                        std::size_t width);
+                                        const std::vector<RankPlace>& places, std::size_t width);
 
 /// For programs.
-[[nodiscard]] std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled);
+[[nodiscard]] std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled,
+                                        const std::vector<RankPlace>& places);
 
 }  // namespace shardrun::cli

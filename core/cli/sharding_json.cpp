@@ -34,8 +34,10 @@ json::object json_of(const mesh::Placement& placement, const mesh::Mesh& mesh) {
           {"varying", names(placement.varying)}};
 }
 
-json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
-  json::array of_ranks(static_cast<std::size_t>(ranks));
+json::array json_of(const std::vector<mesh::Shard>& shards, const std::vector<RankPlace>& places,
+                    std::size_t element_bytes) {
+  const auto known = [](const std::string& text) { return text.empty() ? json::value() : json::value(text); };
+  json::array of_ranks(places.size());
   for (const mesh::Shard& shard : shards) {
     json::array ranges;
     for (std::size_t d = 0; d < shard.box.shape.size(); ++d) {
@@ -48,6 +50,8 @@ json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, 
                         {"ranges", ranges},
                         {"shape", json::array(shape.begin(), shape.end())},
                         {"elements", shard.box.elements()},
+                        {"host", known(places[static_cast<std::size_t>(rank)].host)},
+                        {"device", known(places[static_cast<std::size_t>(rank)].device)},
                         {"bytes", static_cast<std::uint64_t>(shard.box.elements()) * element_bytes}};
       if (shard.box.run) {
         part["run"] = json::array{shard.box.run->begin, shard.box.run->end};
@@ -59,7 +63,8 @@ json::array json_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, 
   return of_ranks;
 }
 
-json::object json_of(const PlacedTensor& tensor, const compile::Compiled& compiled) {
+json::object json_of(const PlacedTensor& tensor, const compile::Compiled& compiled,
+                     const std::vector<RankPlace>& places) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   json::object placements;
   for (const PlacedRole& role : tensor.roles) {
@@ -72,19 +77,20 @@ json::object json_of(const PlacedTensor& tensor, const compile::Compiled& compil
           {"shape", json::array(tensor.type.shape.begin(), tensor.type.shape.end())},
           {"axes", json::array(tensor.type.axes.begin(), tensor.type.axes.end())},
           {"placements", std::move(placements)},
-          {"ranks", json_of(shards_of(tensor, compiled), mesh.ranks(), tensor.element_bytes())}};
+          {"ranks", json_of(shards_of(tensor, compiled), places, tensor.element_bytes())}};
 }
 
 }  // namespace
 
-std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled) {
+std::string sharding_json(const std::vector<PlacedTensor>& tensors, const compile::Compiled& compiled,
+                          const std::vector<RankPlace>& places) {
   json::array axes;
   for (const mesh::Axis& axis : compiled.partition.placements.mesh.axes) {
     axes.push_back(json::object{{"name", axis.name}, {"size", axis.size}});
   }
   json::array all;
   for (const PlacedTensor& tensor : tensors) {
-    all.push_back(json_of(tensor, compiled));
+    all.push_back(json_of(tensor, compiled, places));
   }
   return json::serialize(json::object{{"mesh", std::move(axes)}, {"tensors", std::move(all)}}) + "\n";
 }

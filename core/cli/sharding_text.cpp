@@ -23,7 +23,21 @@ struct Line {
   std::string shape;
   std::int64_t elements;
   std::uint64_t bytes;
+  std::string place;
 };
+
+/// "node1 cpu"; of several ranks each place once. What is not known is "?".
+std::string place_text(const std::vector<std::int64_t>& ranks, const std::vector<RankPlace>& places) {
+  std::vector<std::string> texts;
+  for (const std::int64_t rank : ranks) {
+    const RankPlace& place = places[static_cast<std::size_t>(rank)];
+    std::string text = fmt::format("{} {}", place.host.empty() ? "?" : place.host, place.device);
+    if (std::ranges::find(texts, text) == texts.end()) {
+      texts.push_back(std::move(text));
+    }
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
 
 /// "stages 0, 3 of 4"; empty without a pipeline.
 std::string stages_having(const PlacedTensor& tensor) {
@@ -38,10 +52,11 @@ std::string stages_having(const PlacedTensor& tensor) {
                                                  fmt::join(having, ", "), tensor.stages.size());
 }
 
-std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, std::int64_t ranks, std::size_t element_bytes) {
+std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, const std::vector<RankPlace>& places,
+                           std::size_t element_bytes) {
   std::vector<std::pair<std::vector<std::int64_t>, const mesh::Box*>> rows;
   for (const mesh::Shard& shard : shards) {
-    if (ranks > most_ranks_by_line) {
+    if (std::ssize(places) > most_ranks_by_line) {
       rows.emplace_back(shard.ranks, &shard.box);
       continue;
     }
@@ -56,7 +71,8 @@ std::vector<Line> lines_of(const std::vector<mesh::Shard>& shards, std::int64_t 
                      .ranges = mesh::ranges_text(*box),
                      .shape = fmt::format("[{}]", fmt::join(box->part_shape(), ", ")),
                      .elements = box->elements(),
-                     .bytes = static_cast<std::uint64_t>(box->elements()) * element_bytes});
+                     .bytes = static_cast<std::uint64_t>(box->elements()) * element_bytes,
+                     .place = place_text(members, places)});
   }
   return lines;
 }
@@ -70,11 +86,11 @@ std::string table(const std::vector<Line>& lines) {
     ranges = std::max(ranges, line.ranges.size());
     shape = std::max(shape, line.shape.size());
   }
-  std::string text = fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}\n", "rank", ranks, "index ranges", ranges,
-                                 "shape", shape, "elements", "bytes");
+  std::string text = fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}  host and device\n", "rank", ranks,
+                                 "index ranges", ranges, "shape", shape, "elements", "bytes");
   for (const Line& line : lines) {
-    text += fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}\n", line.ranks, ranks, line.ranges, ranges, line.shape,
-                        shape, line.elements, line.bytes);
+    text += fmt::format("{:>{}}  {:<{}}  {:<{}}  {:>12}  {:>14}  {}\n", line.ranks, ranks, line.ranges, ranges,
+                        line.shape, shape, line.elements, line.bytes, line.place);
   }
   return text;
 }
@@ -110,7 +126,8 @@ std::string mesh_text(const mesh::Mesh& mesh) {
 
 }  // namespace
 
-std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled, std::size_t width) {
+std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& compiled,
+                          const std::vector<RankPlace>& places, std::size_t width) {
   const mesh::Mesh& mesh = compiled.partition.placements.mesh;
   const auto bytes = static_cast<std::uint64_t>(graph::element_count(tensor.type)) * tensor.element_bytes();
   const mesh::Placement& placement = tensor.roles.front().placement;
@@ -125,7 +142,7 @@ std::string sharding_text(const PlacedTensor& tensor, const compile::Compiled& c
     text += fmt::format("each rank along {} has a value of its own\n", mesh.axes[axis].name);
   }
   return fmt::format("{}\n{}\n{}", text, draw(shards, tensor.type.axes, width),
-                     table(lines_of(shards, mesh.ranks(), tensor.element_bytes())));
+                     table(lines_of(shards, places, tensor.element_bytes())));
 }
 
 }  // namespace shardrun::cli

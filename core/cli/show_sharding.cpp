@@ -27,12 +27,14 @@ int show_sharding(std::span<const std::string> words) {
   compile::require_model(job, "sharding");
   const compile::Compiled compiled = compile::compile(job);
   const std::vector<PlacedTensor> tensors = find_tensors(compiled, parsed.positional[1]);
+  const std::vector<RankPlace> places = places_of(job, compiled);
   if (parsed.has("json")) {
-    fmt::print("{}", sharding_json(tensors, compiled));
+    fmt::print("{}", sharding_json(tensors, compiled, places));
     return 0;
   }
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    fmt::print("{}{}", t == 0 ? "" : "\n", printable_lines(sharding_text(tensors[t], compiled, terminal_width())));
+    fmt::print("{}{}", t == 0 ? "" : "\n",
+               printable_lines(sharding_text(tensors[t], compiled, places, terminal_width())));
   }
   return 0;
 }

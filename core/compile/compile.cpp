@@ -333,34 +333,6 @@ partition::TransferScratch scratch_of(const job::Job& job, const Compiled& compi
   };
 }
 
-/// Ranks that exchange most are neighbours: the more rank 0 sends along an axis in a step, the faster its coordinate
-/// changes with the rank. Axes that send the same keep their order.
-std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled) {
-  const mesh::Mesh& mesh = compiled.partition.placements.mesh;
-  const partition::Programs programs = programs_of_rank(job, compiled, 0);
-  IdVector<mesh::AxisId, std::uint64_t> sent(mesh.axes.size(), 0);
-  for (const std::size_t program : programs_of_step(compiled, programs)) {
-    for (const partition::Transfer& transfer : programs.programs[program].transfers) {
-      sent[transfer.axis] +=
-          partition::sent_bytes(transfer, mesh::coordinates_of(mesh, 0)[transfer.axis], mesh.size(transfer.axis));
-    }
-  }
-  const auto ids = mesh.axes.ids();
-  std::vector<mesh::AxisId> axes(ids.begin(), ids.end());
-  std::ranges::stable_sort(axes, {}, [&](mesh::AxisId axis) { return sent[axis]; });
-  std::vector<std::int64_t> order(static_cast<std::size_t>(mesh.ranks()));
-  for (std::int64_t rank = 0; rank < mesh.ranks(); ++rank) {
-    mesh::Coordinates at(mesh.axes.size(), 0);
-    std::int64_t rest = rank;
-    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-      at[*axis] = rest % mesh.size(*axis);
-      rest /= mesh.size(*axis);
-    }
-    order[static_cast<std::size_t>(mesh::rank_at(mesh, at))] = rank;
-  }
-  return std::ranges::is_sorted(order) ? std::vector<std::int64_t>() : order;
-}
-
 }  // namespace
 
 int threads_of(const job::Job& job) { return threads_of(job, job.ranks); }

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/given_weights.h"
@@ -81,6 +83,19 @@ struct Compiled {
 /// Indices of the programs of one optimizer step, iteration or batch that a model is applied to, in order. If the plan
 /// has a hook after_step: of a step that the hook follows.
 [[nodiscard]] std::vector<std::size_t> programs_of_step(const Compiled& compiled, const partition::Programs& programs);
+
+/// Bytes that a rank sends another in a step. Those of collectives are counted in a ring, as by
+/// partition::sent_bytes().
+using Traffic = std::map<std::pair<std::int64_t, std::int64_t>, std::uint64_t>;
+[[nodiscard]] Traffic traffic_of(const job::Job& job, const Compiled& compiled);
+/// The sum of those whose ranks are on different machines. Ranks from i · ranks_per_machine on, and as many, share one.
+/// `order`: renumbers the ranks; empty: it does not.
+[[nodiscard]] std::uint64_t bytes_between_machines(const Traffic& traffic, std::int64_t ranks_per_machine,
+                                                   const std::vector<std::int64_t>& order = {});
+/// [mesh] order = topology: the order of the mesh's axes with which machines send each other least, and of several such
+/// the first. If [cluster] does not say how many ranks share a machine: the sum over all numbers that are possible.
+/// REQUIRES: `compiled` has no order yet.
+[[nodiscard]] std::vector<std::int64_t> order_by_traffic(const job::Job& job, const Compiled& compiled);
 
 /// What a checkpoint of the job holds.
 [[nodiscard]] checkpoint::Contents contents_of(const job::Job& job, const Compiled& compiled);

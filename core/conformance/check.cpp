@@ -285,7 +285,9 @@ class Check {
       world.run([&](std::size_t passed) { add({cases_[indices[passed]].name, "", world.notes(passed)}); });
       const std::string problem = world.problem();
       if (world.passed() == indices.size()) {
-        add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
+        if (!problem.empty()) {
+          add({fmt::format("the end of a world of {} rank{}", first.ranks, first.ranks == 1 ? "" : "s"), problem});
+        }
         return true;
       }
       const CaseInfo& failed = cases_[indices[world.passed()]];

@@ -27,10 +27,11 @@ namespace {
 constexpr std::uint64_t line_of_training = 360;
 constexpr std::uint64_t line_of_iterating = 110;
 constexpr std::uint64_t event_of_trace = 300;
+constexpr std::uint64_t events_of_engine = 200;  // a guess: in a step
 constexpr std::uint64_t token_of_sample = 4;
 
 std::uint64_t traced_bytes(const job::Job& job, const compile::Compiled& compiled, std::int64_t steps) {
-  std::uint64_t instructions = 0;
+  std::uint64_t instructions = compiled.engine == nullptr ? 0 : events_of_engine;
   for (const std::size_t program : compile::programs_of_step(compiled, compiled.programs)) {
     instructions += compiled.programs.programs[program].instructions.size();
   }

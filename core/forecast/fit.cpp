@@ -156,7 +156,7 @@ class Search {
     if (job_.cluster.flops > 0) {
       planned = plan(settings, true);
     }
-    // [cluster] may say nothing of an axis that these settings bring.
+    // The rates of [cluster] may say nothing of an axis that these settings bring.
     planned = planned ? planned : plan(settings, false);
     if (planned && planned->most < most_) {
       result_.tried.push_back(*planned);
@@ -169,7 +169,7 @@ class Search {
       job::Job other = job::parse_job(job::read_job_text(job::canonical_text(job_), job_.file, settings),
                                       compile::schema_providers());
       if (!with_time) {
-        other.cluster = {};
+        other.cluster = {.memory = job_.cluster.memory, .ranks_per_machine = job_.cluster.ranks_per_machine};
       }
       const compile::Compiled compiled = compile::compile(other, 0, {}, dataset_);
       const Forecast forecast = forecast::forecast(other, compiled);

@@ -7,7 +7,7 @@
 
 #include "core/base/stop.h"
 #include "core/checkpoint/rank_file.h"
-#include "core/forecast/alike.h"
+#include "core/partition/alike.h"
 #include "core/partition/launch_order.h"
 
 namespace shardrun::forecast {
@@ -48,10 +48,10 @@ std::function<std::uint64_t(std::int64_t rank)> snapshots_of(const job::Job& job
 
 /// Adds a group of alike ranks, divided by the bytes that they send and save.
 void add_ranks(std::vector<RankForecast>& all, RankForecast kind, const std::vector<std::int64_t>& members,
-               const SentTable& table, const mesh::Mesh& mesh,
+               const partition::SentTable& table, const mesh::Mesh& mesh,
                const std::function<std::uint64_t(std::int64_t rank)>& snapshot_of) {
   for (const std::int64_t rank : members) {
-    const partition::SentBytes sent = sent_of(table, mesh::coordinates_of(mesh, rank));
+    const partition::SentBytes sent = partition::sent_of(table, mesh::coordinates_of(mesh, rank));
     kind.snapshot = snapshot_of(rank);
     const auto same = std::find_if(all.begin(), all.end(), [&](const RankForecast& each) {
       return each.stage == kind.stage && each.memory == kind.memory && each.flops == kind.flops &&
@@ -80,7 +80,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
   partition::LaunchOrders launch_orders;
   for (const partition::StageId stage : partition.pipeline.stage_ids()) {
     const std::shared_ptr<const partition::StageFunctions> functions = compile::functions_of_stage(compiled, stage);
-    for (const std::vector<std::int64_t>& alike : alike_ranks(compiled.graph, partition, *functions)) {
+    for (const std::vector<std::int64_t>& alike : partition::alike_ranks(compiled.graph, partition, *functions)) {
       stop_point();  // a deep pipeline takes seconds
       const bool is_compiled = alike.front() == compiled.programs.rank;
       partition::Programs programs =
@@ -88,7 +88,7 @@ Forecast forecast(const job::Job& job, const compile::Compiled& compiled) {
                       : compile::programs_of_rank(job, compiled, alike.front(), *compiled.device, *functions);
       launch_orders.add(stage, programs);
       const std::vector<std::size_t> executed = compile::programs_of_step(compiled, programs);
-      const SentTable table = sent_table(programs, executed);
+      const partition::SentTable table = partition::sent_table(programs, executed);
       add_ranks(result.ranks, forecast_of(compiled, programs, executed), alike, table, programs.mesh, snapshot_of);
       if (predictor) {
         predictor->add(std::move(programs), executed);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -13,6 +15,8 @@ namespace shardrun::forecast {
 namespace {
 
 using InstructionSpan = runtime::Timeline::Span;
+using EngineCall = runtime::Timeline::Call;
+using EngineTransfer = runtime::Timeline::Moved;
 using Kind = partition::Instruction::Kind;
 using partition::Collective;
 using partition::Instruction;
@@ -90,6 +94,33 @@ class StepTrace {
  public:
   StepTrace(metrics::Trace& trace, Rows& rows, const partition::Programs& programs)
       : trace_(trace), rows_(rows), programs_(programs), at_(mesh::coordinates_of(programs.mesh, programs.rank)) {}
+
+  /// What an engine has done in a step that was added.
+  void add_engine(const TracedStep& step, const runtime::Timeline& timeline) {
+    step_ = step.step;
+    const auto is_in = [&](std::int64_t time) { return step.begin <= time && time <= step.end; };
+    std::vector<EngineCall> calls;
+    std::ranges::copy_if(timeline.calls(), std::back_inserter(calls),
+                         [&](const EngineCall& call) { return is_in(call.begin); });
+    std::ranges::stable_sort(calls, [](const EngineCall& a, const EngineCall& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
+    });
+    add_engine_calls(calls);
+    std::vector<EngineTransfer> transfers;
+    for (const EngineTransfer& moved : timeline.moved()) {
+      if (is_in(moved.start_begin)) {
+        add_part_of(moved, "start ", "start", moved.start_begin, moved.start_end);
+        transfers.push_back(moved);
+      }
+      if (moved.wait_end > 0 && is_in(moved.wait_begin)) {
+        add_part_of(moved, "wait for ", "wait", moved.wait_begin, moved.wait_end);
+      }
+    }
+    std::ranges::stable_sort(transfers, {}, [](const EngineTransfer& moved) { return begin_of(moved); });
+    for (const EngineTransfer& moved : transfers) {
+      add_transfer(moved, step.end);
+    }
+  }
 
   /// `spans`: the step's, in order. `left_out`: how many more there were.
   void add(const TracedStep& step, std::span<const InstructionSpan> spans, std::size_t left_out) {
@@ -276,6 +307,83 @@ class StepTrace {
     transfers_.push_back(std::move(transfer));
   }
 
+  /// Between its operations the engine computes. `calls`: in the order of their begins.
+  void add_engine_calls(const std::vector<EngineCall>& calls) {
+    const EngineCall* function = nullptr;
+    std::int64_t since = 0;  // the function's operations before have ended
+    const auto compute_until = [&](std::int64_t time) {
+      if (function != nullptr && function->kind == EngineCall::Kind::engine && since < time) {
+        add_span({compute_row, "compute", "compute", since, time}, engine_arguments("compute", function->name));
+      }
+    };
+    for (const EngineCall& call : calls) {
+      if (function != nullptr && call.begin >= function->end) {
+        compute_until(function->end);
+        function = nullptr;
+      }
+      const bool is_operation = call.kind == EngineCall::Kind::operation;
+      compute_until(call.begin);
+      function = is_operation ? function : &call;
+      since = is_operation ? call.end : call.begin;
+      std::vector<metrics::JsonField> arguments =
+          engine_arguments(call.name, function == nullptr ? std::string_view() : function->name);
+      if (is_operation) {
+        arguments.push_back({"bytes", call.bytes});
+      }
+      if (call.failed) {
+        arguments.push_back({"state", "failed"});
+      }
+      add_span({compute_row, call.name, is_operation ? "operation" : "function", call.begin, call.end},
+               std::move(arguments));
+    }
+    compute_until(function == nullptr ? 0 : function->end);
+  }
+
+  /// `function`: "" outside of all.
+  static std::vector<metrics::JsonField> engine_arguments(std::string_view op, std::string_view function) {
+    std::vector<metrics::JsonField> arguments = {{"op", op}};
+    if (!function.empty()) {
+      arguments.push_back({"function", function});
+      arguments.push_back({"action", function});
+    }
+    return arguments;
+  }
+
+  /// The start of a transfer or the wait for it.
+  void add_part_of(const EngineTransfer& moved, std::string_view what, std::string_view category, std::int64_t begin,
+                   std::int64_t end) {
+    add_span({compute_row, fmt::format("{}{}", what, moved.name), category, begin, end},
+             {{"op", moved.name}, {"bytes", moved.bytes}});
+  }
+
+  static std::int64_t begin_of(const EngineTransfer& moved) {
+    return moved.wait_end == 0 || moved.ended == 0 ? moved.start_begin
+                                                   : std::clamp(moved.begun, moved.start_begin, moved.wait_end);
+  }
+
+  void add_transfer(const EngineTransfer& moved, std::int64_t end_of_step) {
+    const bool is_complete = moved.wait_end > 0;
+    const std::int64_t begin = begin_of(moved);
+    const std::int64_t end = std::max(!is_complete       ? std::max(end_of_step, moved.start_end)
+                                      : moved.ended == 0 ? moved.wait_end
+                                                         : std::clamp(moved.ended, begin, moved.wait_end),
+                                      begin + 1);
+    const std::string& axis_name = programs_.mesh.axes[mesh::AxisId(0)].name;
+    std::vector<metrics::JsonField> arguments = {{"op", moved.name}, {"axis", axis_name}, {"bytes", moved.bytes}};
+    if (!is_complete) {
+      arguments.push_back({"state", "not complete when the recording ended"});
+    } else if (moved.kind != EngineTransfer::Kind::collective) {
+      arguments.push_back({moved.kind == EngineTransfer::Kind::send ? metrics::message_sent : metrics::message_received,
+                           moved.message});
+    }
+    constexpr std::array<std::string_view, 3> kinds = {"collectives", "send", "receive"};
+    constexpr std::array<std::int64_t, 3> places = {3, 1, 2};  // as those of the transfers of programs
+    const auto kind = static_cast<std::size_t>(moved.kind);
+    add_span({rows_.row_of(fmt::format("{} {}", kinds.at(kind), axis_name), places.at(kind), begin, end), moved.name,
+              "communication", begin, end},
+             std::move(arguments));
+  }
+
   void add_transfers() {
     std::stable_sort(transfers_.begin(), transfers_.end(),
                      [](const UnderWay& a, const UnderWay& b) { return a.begin < b.begin; });
@@ -370,6 +478,7 @@ metrics::Trace trace_of(const std::vector<TracedStep>& steps, const runtime::Tim
     const std::size_t end = s + 1 < steps.size() ? steps[s + 1].first_span : spans.size();
     writer.add(steps[s], spans.subspan(steps[s].first_span, end - steps[s].first_span),
                s + 1 == steps.size() ? timeline.left_out() : 0);
+    writer.add_engine(steps[s], timeline);
   }
   return trace;
 }

@@ -118,8 +118,8 @@ std::vector<std::string> sentences(const Section& section) {
       const std::string refused =
           rule.harmless ? fmt::format("{} other than {}", named(rule.key), *rule.harmless) : named(rule.key);
       result.push_back(
-          rule.value ? fmt::format("{} is refused with {} = {}, where it has no effect.", refused, named(rule.other),
-                                   *rule.value)
+          rule.value ? fmt::format("{} is refused with {} = {}{}, where it has no effect.", refused, named(rule.other),
+                                   *rule.value, rule.of_models ? " of a model" : "")
                      : fmt::format("{} is refused without {}, where it has no effect.", refused, named(rule.other)));
     }
   }

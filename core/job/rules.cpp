@@ -30,7 +30,7 @@ void check_order(const Job& job, const OrderRule& rule, const std::vector<Effect
 }
 
 void check_effect(const Job& job, const EffectRule& rule, const std::vector<EffectiveSetting>& settings) {
-  if (!job.is_given(rule.key.section, rule.key.key)) {
+  if (!job.is_given(rule.key.section, rule.key.key) || (rule.of_models && !job.engine.name.empty())) {
     return;
   }
   const std::string name = to_string(rule.key);

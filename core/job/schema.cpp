@@ -19,8 +19,9 @@ Section mesh_section() {
           "The ranks as a grid: axis = size, in order from the slowest to the fastest changing. Axis names consist of "
           "a-z, 0-9 and _, and begin with a letter. Sizes are at least 1; their product is [job] ranks. A strategy "
           "with one axis needs no [mesh]. order = 0, 2, 1, 3 says which rank is at each place of the grid, of which "
-          "the "
-          "last axis of the strategy changes fastest; order = topology makes neighbours of ranks that exchange most.",
+          "the last axis of the strategy changes fastest; order = topology takes the order of the axes with which "
+          "machines "
+          "exchange least.",
       .kind = SectionKind::mesh,
       .aliases = {"parallel", "parallelism", "parallel_dims", "device_mesh", "grid", "topology"},
       .key_aliases = {"tensor_model_parallel_size", "tensor_parallel_size", "tensor_parallel_degree",
@@ -314,7 +315,6 @@ const Setting* find_setting(const Section& section, std::string_view key) noexce
 const Rules& rules() {
   static const Rules all = {
       .of_models = {{"job", "strategy"},
-                    {"job", "trace"},
                     {"mesh", ""},
                     {"data", "text"},
                     {"data", "tokens"},
@@ -339,7 +339,7 @@ const Rules& rules() {
               {{"job", "trace_first"}, {"job", "trace"}, "none"},
               {{"checkpoint", "keep_every"}, {"checkpoint", "keep"}, "0"},
               {{"job", "trace_steps"}, {"job", "trace"}, "none"},
-              {{"job", "trace"}, {"job", "task"}, "infer", "none"},
+              {{"job", "trace"}, {"job", "task"}, "infer", "none", true},
               {{"job", "check_every"}, {"job", "task"}, "infer"},
               {{"train", "loss"}, {"job", "engine"}, std::nullopt},
               {{"train", "momentum"}, {"train", "optimizer"}, "adamw"},

@@ -64,6 +64,7 @@ struct EffectRule {
   KeyName other;
   std::optional<std::string> value;
   std::optional<std::string> harmless = std::nullopt;
+  bool of_models = false;  ///< a job with an engine may have both
 };
 
 /// At most one of `keys` is given.

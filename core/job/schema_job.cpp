@@ -215,7 +215,9 @@ Section job_section() {
                 .type = integer,
                 .default_value = "3",
                 .minimum = 1,
-                .help = "The first traced step, counted from 1. A run that is too short traces its last steps.",
+                .help = "The first traced step, counted from 1. A run that is too short traces its last steps. With "
+                        "task = infer "
+                        "records are counted.",
                 .aliases = {"profile_step_start", "trace_start"}},
                into(&Job::trace_first)},
               {{.name = "trace_steps",

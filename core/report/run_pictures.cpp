@@ -46,7 +46,7 @@ Cells cells_in(const OpenTensor& tensor) {
 }
 
 std::string title_of(const History& history, std::int64_t step) {
-  return fmt::format("step {}: {}", step, history.name());
+  return step == History::unknown_step ? history.name() : fmt::format("step {}: {}", step, history.name());
 }
 
 Style style_of(const PictureSettings& settings, const std::optional<Scale>& bounds) {

@@ -25,7 +25,8 @@ Prepared prepare(const job::Job& job, const Preparing& preparing) {
   placed.machine_ranks = std::max<std::int64_t>(preparing.ranks_here, 1);  // not known: none shares one
   Prepared prepared = {.compiled = compile::compile(placed, preparing.rank, preparing.now_at), .notices = {}};
   if (preparing.writes) {
-    begin_from(open_resumed(job, prepared.notices), prepared.compiled);
+    begin_from(open_resumed(job, prepared.notices, preparing.replaces && job.task != job::Task::infer),
+               prepared.compiled);
   }
   append(require_runnable(job, prepared.compiled, preparing.ranks_here, preparing.processes), prepared.notices);
   if (preparing.processes > 0) {

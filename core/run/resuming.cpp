@@ -26,11 +26,14 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job, std::vector<std::string>& notices) {
+std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job, std::vector<std::string>& notices,
+                                                               bool replaces) {
   const std::filesystem::path path =
       job.checkpoints.used ? checkpoint::checkpoint_to_resume(job, notices) : std::filesystem::path();
   if (path.empty()) {
-    checkpoint::require_newest(job, 0);
+    if (!replaces || checkpoint::replaced_checkpoints(job).empty()) {
+      checkpoint::require_newest(job, 0);
+    }
     return nullptr;
   }
   auto opened = std::make_shared<const checkpoint::OpenCheckpoint>(path);

@@ -11,9 +11,11 @@
 namespace shardrun::run {
 
 /// Opens the checkpoint that the job goes on from; null if it begins at the start. Adds lines for the person. Throws
-/// Error{job}, also if the run would replace later checkpoints; Error{data} if the checkpoint is damaged.
+/// Error{job}, also if the run would replace later checkpoints; Error{data} if the checkpoint is damaged. `replaces`:
+/// a run that begins at the start may replace those of its output folder.
 [[nodiscard]] std::shared_ptr<const checkpoint::OpenCheckpoint> open_resumed(const job::Job& job,
-                                                                             std::vector<std::string>& notices);
+                                                                             std::vector<std::string>& notices,
+                                                                             bool replaces = false);
 
 /// Sets the checkpoint that the job begins from; null: none.
 void begin_from(std::shared_ptr<const checkpoint::OpenCheckpoint> resumed, compile::Compiled& compiled);

@@ -31,9 +31,26 @@ Run::Run(const job::Job& job, const RunSettings& settings)
       locked_folder_(settings.output.empty() ? job.output : settings.output),
       job_(with_output(job, locked_folder_.root())) {}
 
+void Run::replace_checkpoints() {
+  const std::filesystem::path folder = checkpoint::replaced_checkpoints(job_);
+  std::error_code none;
+  if (folder.empty() || job_.task == job::Task::infer || !std::filesystem::is_directory(folder, none)) {
+    return;
+  }
+  if (!checkpoints_) {
+    checkpoints_.emplace(checkpoint::lock_checkpoints(folder));
+  }
+  checkpoint::remove_checkpoints(folder);
+}
+
 std::string Run::begin(const checkpoint::OpenCheckpoint* resumed) {
   if (job_.checkpoints.used) {
     checkpoints_.emplace(checkpoint::lock_checkpoints(checkpoint::checkpoint_folder(job_)));
+  }
+  if (settings_.replaces && resumed == nullptr) {
+    replace_checkpoints();
+  }
+  if (job_.checkpoints.used) {
     checkpoint::require_newest(job_, resumed == nullptr ? 0 : resumed->manifest().step);  // another run may have saved
     checkpoint::remove_unfinished_checkpoints(checkpoint::checkpoint_folder(job_));
   }

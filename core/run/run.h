@@ -64,6 +64,8 @@ class Run {
 
  private:
   void write_job() const;
+  /// Removes the checkpoints that the run replaces.
+  void replace_checkpoints();
   void complete(metrics::Summary& summary) const;
 
   const RunSettings& settings_;

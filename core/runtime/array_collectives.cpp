@@ -82,7 +82,7 @@ ArrayCollectives::ArrayCollectives(Collectives* collectives, std::uint32_t rank,
   for (std::uint32_t from = 0; from < world_size && messages; ++from) {
     for (std::uint32_t to = 0; to < world_size; ++to) {
       if (from != to && (rank == from || rank == to)) {
-        links_[{rank == from ? to : from, rank == from}] = collectives_->connect(
+        links_[{rank == from ? to : from, rank == from}].group = collectives_->connect(
             fmt::format("{} to {}", from, to), std::uint64_t{from} * world_size + to + 1, {from, to}, rank);
       }
     }
@@ -110,11 +110,43 @@ std::vector<std::int64_t> ArrayCollectives::shape_of(const Facts& facts) {
 void ArrayCollectives::run(sdk::OpSpec op) {
   op.flags = SR_OP_FLAG_BLOCKING;
   try {
-    collectives_->finish_once(collectives_->start_once(group_, std::move(op)));
+    finish(start(group_, std::move(op), ""));
   } catch (...) {
     end();
     throw;
   }
+}
+
+ArrayCollectives::Part ArrayCollectives::start(std::size_t group, sdk::OpSpec op, std::string message) {
+  Timeline* const recording = timeline();
+  if (recording == nullptr) {
+    return {.op = collectives_->start_once(group, std::move(op))};
+  }
+  Timeline::Moved moved{
+      .kind = op.opcode == SR_OP_SEND   ? Timeline::Moved::Kind::send
+              : op.opcode == SR_OP_RECV ? Timeline::Moved::Kind::receive
+                                        : Timeline::Moved::Kind::collective,
+      .name = op.label,
+      .message = std::move(message),
+      .bytes = static_cast<std::int64_t>(std::max(op.send ? op.send->bytes : 0, op.recv ? op.recv->bytes : 0)),
+      .start_begin = now_in_nanoseconds()};
+  const Collectives::Handle started = collectives_->start_once(group, std::move(op));
+  moved.start_end = now_in_nanoseconds();
+  return {.op = started, .recorded = recording->add(std::move(moved))};
+}
+
+void ArrayCollectives::finish(const Part& part) {
+  Timeline* const recording = timeline();
+  Timeline::Moved* const moved = recording == nullptr ? nullptr : recording->moved_at(part.recorded);
+  if (moved == nullptr) {
+    collectives_->finish_once(part.op);
+    return;
+  }
+  moved->wait_begin = now_in_nanoseconds();
+  const auto times = collectives_->finish_once(part.op).value_or(Communicator::Times{});
+  moved->wait_end = now_in_nanoseconds();
+  moved->begun = times.begun;
+  moved->ended = times.ended;
 }
 
 std::vector<ArrayCollectives::Facts> ArrayCollectives::compare(const Facts& own) {
@@ -174,12 +206,14 @@ void ArrayCollectives::require_same_shape(const std::vector<Facts>& all, std::op
 }
 
 void ArrayCollectives::barrier() {
+  const TimedCall call = timed("barrier");
   if (collectives_ != nullptr) {
     static_cast<void>(compare({.call = is_barrier}));
   }
 }
 
 void ArrayCollectives::all_gather(const ArrayView& array, std::uint32_t axis, const MakeArray& make) {
+  const TimedCall call = timed("all_gather", static_cast<std::int64_t>(array.bytes()));
   require_axis_of(array, axis);
   if (collectives_ == nullptr) {
     return copy_array(array, make);
@@ -210,6 +244,7 @@ void ArrayCollectives::all_gather(const ArrayView& array, std::uint32_t axis, co
 }
 
 void ArrayCollectives::all_reduce(const ArrayView& array, std::uint32_t reduction, const MakeArray& make) {
+  const TimedCall call = timed("all_reduce", static_cast<std::int64_t>(array.bytes()));
   const std::uint32_t code = checked_reduction(reduction);
   if (collectives_ == nullptr) {
     return copy_array(array, make);
@@ -234,6 +269,7 @@ void ArrayCollectives::all_reduce(const ArrayView& array, std::uint32_t reductio
 
 void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis, std::uint32_t reduction,
                                       const MakeArray& make) {
+  const TimedCall call = timed("reduce_scatter", static_cast<std::int64_t>(array.bytes()));
   require_axis_of(array, axis);
   const std::uint32_t code = checked_reduction(reduction);
   if (collectives_ == nullptr) {
@@ -265,6 +301,7 @@ void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis
 }
 
 void ArrayCollectives::all_to_all(const ArrayView& array, std::uint32_t axis, const MakeArray& make) {
+  const TimedCall call = timed("all_to_all", static_cast<std::int64_t>(array.bytes()));
   require_axis_of(array, axis);
   if (collectives_ == nullptr) {
     return copy_array(array, make);
@@ -299,6 +336,7 @@ void ArrayCollectives::all_to_all(const ArrayView& array, std::uint32_t axis, co
 }
 
 void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uint32_t root, const MakeArray& make) {
+  const TimedCall call = timed("broadcast", array ? static_cast<std::int64_t>(array->bytes()) : 0);
   if (root >= world_size_) {
     refuse_call(fmt::format("there is no rank {} to be the root: the job has {}", static_cast<std::int32_t>(root),
                             world_size_));
@@ -331,6 +369,7 @@ void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uin
 }
 
 void ArrayCollectives::add_up(std::span<double> numbers) {
+  const TimedCall call = timed("the ranks' sums", static_cast<std::int64_t>(numbers.size_bytes()));
   if (collectives_ == nullptr) {
     return;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/runtime/collectives.h"
+#include "core/runtime/executor.h"
 #include "plugins/loader/engine.h"
 
 namespace shardrun::runtime {
@@ -22,6 +23,9 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// `collectives`: along one mesh axis with all ranks; outlives this; null with one rank. `messages`: connects each
   /// rank with each other in both directions, for sends. All ranks make theirs at the same point.
   ArrayCollectives(Collectives* collectives, std::uint32_t rank, std::uint32_t world_size, bool messages);
+
+  /// From now on this records whenever `executor` does, which outlives this.
+  void record_with(Executor& executor) noexcept { executor_ = &executor; }
 
   [[nodiscard]] std::uint32_t rank() const noexcept override { return rank_; }
   [[nodiscard]] std::uint32_t world_size() const noexcept override { return world_size_; }
@@ -59,6 +63,18 @@ class ArrayCollectives final : public plugins::EngineRanks {
     std::array<std::int64_t, 7> shape = {};
   };
 
+  /// A transfer under way.
+  struct Part {
+    Collectives::Handle op = 0;
+    std::size_t recorded = Timeline::most_of_engine;  ///< its place among Timeline::moved()
+  };
+
+  /// A group of two ranks.
+  struct Link {
+    std::size_t group = 0;
+    std::uint64_t transfers = 0;  ///< so far, which both ranks count alike
+  };
+
   /// A message under way: its header, then its elements.
   struct Message {
     std::uint32_t peer = 0;
@@ -68,8 +84,8 @@ class ArrayCollectives final : public plugins::EngineRanks {
     plugins::ArrayView array;                  ///< the engine's
     const plugins::MakeArray* make = nullptr;  ///< of a receive that does not know its array yet
     std::vector<std::byte> bytes;  ///< what is moved: an engine that fails may free its array before the transport ends
-    std::optional<Collectives::Handle> header;
-    std::optional<Collectives::Handle> data;
+    std::optional<Part> header;
+    std::optional<Part> data;
     bool is_complete = false;
   };
 
@@ -80,24 +96,33 @@ class ArrayCollectives final : public plugins::EngineRanks {
   /// And with the same shape, except along `axis`.
   void require_same_shape(const std::vector<Facts>& all, std::optional<std::uint32_t> axis) const;
   void run(sdk::OpSpec op);
-  [[nodiscard]] std::size_t link(std::uint32_t peer, bool is_send) const;
+  [[nodiscard]] Part start(std::size_t group, sdk::OpSpec op, std::string message);
+  void finish(const Part& part);
+  [[nodiscard]] Timeline* timeline() const noexcept { return executor_ == nullptr ? nullptr : executor_->timeline(); }
+  [[nodiscard]] TimedCall timed(std::string_view name, std::int64_t bytes = 0) const {
+    return {executor_, Timeline::Call::Kind::operation, name, bytes};
+  }
+  [[nodiscard]] Link& link(std::uint32_t peer, bool is_send);
   std::uint64_t add_message(Message message);
-  [[nodiscard]] Collectives::Handle start_part(const Message& message, std::uint64_t count, void* data,
-                                               std::uint64_t bytes, std::uint32_t dtype);
+  [[nodiscard]] Part start_part(const Message& message, std::string_view what, std::uint64_t count, void* data,
+                                std::uint64_t bytes, std::uint32_t dtype);
+  void start_header(Message& message);
   void start_data(Message& message);
   /// Gives a received array to the engine.
   static void deliver(const Message& message);
   /// Goes on with a message as far as it can, or, if it `waits`, to its end.
   void advance(Message& message, bool waits);
-  bool finished(std::optional<Collectives::Handle>& part, bool waits);
+  bool finished(std::optional<Part>& part, bool waits);
   /// Receives from one rank go one after the other: those before this one go first. Returns whether they are complete.
   bool advance_earlier(std::uint64_t number, const Message& message, bool waits);
+  void end_message(std::uint64_t number);
 
   Collectives* collectives_;
+  Executor* executor_ = nullptr;
   std::uint32_t rank_;
   std::uint32_t world_size_;
-  std::size_t group_ = 0;                                        ///< of all ranks
-  std::map<std::pair<std::uint32_t, bool>, std::size_t> links_;  ///< groups, by peer and whether this rank sends
+  std::size_t group_ = 0;                                 ///< of all ranks
+  std::map<std::pair<std::uint32_t, bool>, Link> links_;  ///< by peer and whether this rank sends
   std::map<std::uint64_t, Message> messages_;
   std::uint64_t next_message_ = 0;
 };

@@ -18,9 +18,13 @@ namespace {
 
 constexpr std::uint32_t message_call = 100;  // not the number of a collective
 
+std::string name_of(std::uint32_t peer, bool is_send) {
+  return fmt::format("{} rank {}", is_send ? "send to" : "receive from", peer);
+}
+
 }  // namespace
 
-std::size_t ArrayCollectives::link(std::uint32_t peer, bool is_send) const {
+ArrayCollectives::Link& ArrayCollectives::link(std::uint32_t peer, bool is_send) {
   if (peer >= world_size_ || peer == rank_) {
     throw Error(ErrorCode::plugin, peer == rank_ ? fmt::format("rank {} cannot exchange messages with itself", rank_)
                                                  : fmt::format("there is no rank {}: the job has {}",
@@ -41,23 +45,29 @@ std::uint64_t ArrayCollectives::add_message(Message message) {
 }
 
 /// The sender is the first member of the link's group.
-Collectives::Handle ArrayCollectives::start_part(const Message& message, std::uint64_t count, void* data,
-                                                 std::uint64_t bytes, std::uint32_t dtype) {
+ArrayCollectives::Part ArrayCollectives::start_part(const Message& message, std::string_view what, std::uint64_t count,
+                                                    void* data, std::uint64_t bytes, std::uint32_t dtype) {
   sdk::OpSpec op;
   op.opcode = message.is_send ? SR_OP_SEND : SR_OP_RECV;
   op.peer = message.is_send ? 1 : 0;
   op.dtype = dtype;
   op.count = count;
   (message.is_send ? op.send : op.recv) = sdk::Buffer{.data = data, .bytes = bytes};
-  op.label = message.is_send ? fmt::format("send to rank {}", message.peer)
-                             : fmt::format("receive from rank {}", message.peer);
-  return collectives_->start_once(link(message.peer, message.is_send), std::move(op));
+  op.label = fmt::format("{}{}", what, name_of(message.peer, message.is_send));
+  Link& over = link(message.peer, message.is_send);
+  return start(over.group, std::move(op),
+               fmt::format("rank {} to {}, {}", message.is_send ? rank_ : message.peer,
+                           message.is_send ? message.peer : rank_, ++over.transfers));
+}
+
+void ArrayCollectives::start_header(Message& message) {
+  message.header = start_part(message, "header of ", sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
 }
 
 void ArrayCollectives::start_data(Message& message) {
   if (message.array.elements() > 0) {
     message.data =
-        start_part(message, static_cast<std::uint64_t>(message.array.elements()), message.bytes.data(),
+        start_part(message, "", static_cast<std::uint64_t>(message.array.elements()), message.bytes.data(),
                    message.bytes.size(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
   }
 }
@@ -70,6 +80,7 @@ void ArrayCollectives::deliver(const Message& message) {
 }
 
 std::uint64_t ArrayCollectives::start_send(std::uint32_t to, const plugins::ArrayView& array) {
+  const TimedCall call = timed(name_of(to, true), static_cast<std::int64_t>(array.bytes()));
   static_cast<void>(link(to, true));
   const std::uint64_t number =
       add_message({.peer = to, .is_send = true, .facts = facts_of(message_call, array), .array = array});
@@ -78,12 +89,13 @@ std::uint64_t ArrayCollectives::start_send(std::uint32_t to, const plugins::Arra
     const auto* const first = static_cast<const std::byte*>(array.address);
     message.bytes.assign(first, first + array.bytes());
   }
-  message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
+  start_header(message);
   start_data(message);
   return number;
 }
 
 std::uint64_t ArrayCollectives::start_receive(std::uint32_t from, const plugins::ArrayView& array) {
+  const TimedCall call = timed(name_of(from, false), static_cast<std::int64_t>(array.bytes()));
   static_cast<void>(link(from, false));
   const std::uint64_t number = add_message({.peer = from, .array = array});
   Message& message = messages_.at(number);
@@ -93,12 +105,12 @@ std::uint64_t ArrayCollectives::start_receive(std::uint32_t from, const plugins:
   return number;
 }
 
-bool ArrayCollectives::finished(std::optional<Collectives::Handle>& part, bool waits) {
-  if (part && !waits && !collectives_->test_once(*part)) {
+bool ArrayCollectives::finished(std::optional<Part>& part, bool waits) {
+  if (part && !waits && !collectives_->test_once(part->op)) {
     return false;
   }
   if (part) {
-    collectives_->finish_once(*std::exchange(part, std::nullopt));
+    finish(*std::exchange(part, std::nullopt));
   }
   return true;
 }
@@ -106,7 +118,7 @@ bool ArrayCollectives::finished(std::optional<Collectives::Handle>& part, bool w
 void ArrayCollectives::advance(Message& message, bool waits) {
   if (!message.is_send && !message.has_header) {
     if (!message.header) {
-      message.header = start_part(message, sizeof(Facts), &message.facts, sizeof(Facts), SR_DTYPE_U8);
+      start_header(message);
     }
     if (!finished(message.header, waits)) {
       return;
@@ -160,6 +172,13 @@ bool ArrayCollectives::test(std::uint64_t number) {
 }
 
 void ArrayCollectives::wait(std::uint64_t number) {
+  const auto found = messages_.find(number);
+  const TimedCall call =
+      timed(found == messages_.end() ? "wait" : "wait for " + name_of(found->second.peer, found->second.is_send));
+  end_message(number);
+}
+
+void ArrayCollectives::end_message(std::uint64_t number) {
   if (!test(number)) {
     Message& message = messages_.at(number);
     static_cast<void>(advance_earlier(number, message, true));
@@ -172,8 +191,9 @@ void ArrayCollectives::wait(std::uint64_t number) {
 }
 
 void ArrayCollectives::receive(std::uint32_t from, const plugins::MakeArray& make) {
+  const TimedCall call = timed(name_of(from, false));
   static_cast<void>(link(from, false));
-  wait(add_message({.peer = from, .make = &make}));
+  end_message(add_message({.peer = from, .make = &make}));
 }
 
 void ArrayCollectives::require_no_messages() const {

@@ -308,11 +308,13 @@ Communicator::Handle Collectives::start_once(std::size_t group, sdk::OpSpec op) 
   return next_once_;
 }
 
-void Collectives::finish_once(Handle handle) {
+std::optional<Communicator::Times> Collectives::finish_once(Handle handle) {
   Op& op = once_.at(handle);
   wait(op);
   op.reuse->push_back(op.recorded);
+  const std::optional<Times> times = op.times;
   once_.erase(handle);
+  return times;
 }
 
 void Collectives::abort(const std::string& reason) noexcept {

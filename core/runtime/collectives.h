@@ -71,8 +71,8 @@ class Collectives final : public Communicator, private QueuedTransfers {
   /// group numbers `op`. Throws Error.
   [[nodiscard]] Handle start_once(std::size_t group, sdk::OpSpec op);
   [[nodiscard]] bool test_once(Handle op) { return once_.at(op).op.test(); }
-  /// Waits and frees it. Throws its error.
-  void finish_once(Handle op);
+  /// Waits and frees it. Returns its times, if the transport tells them. Throws its error.
+  std::optional<Times> finish_once(Handle op);
   /// Whether there is one that has not ended with finish_once().
   [[nodiscard]] bool has_once() const noexcept { return !once_.empty(); }
   /// Frees those that are under way. REQUIRES: abort() was called.

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -172,6 +174,14 @@ class Executor {
 
   /// Records every instruction from now on, also one that throws; null ends it. `timeline` outlives the recording.
   void record(Timeline* timeline);
+  /// What records now; null: nothing does.
+  [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
+
+  // Of an engine, which makes its calls itself: see TimedCall. They count as ops of the function that they are within.
+
+  [[nodiscard]] bool times_calls() const noexcept { return timed_; }
+  void begin_call(const Timeline::Call& call);
+  void end_call(Timeline::Call call);
 
   /// Times every instruction from now on.
   void start_profile();
@@ -324,7 +334,10 @@ class Executor {
   std::optional<std::int64_t> step_;  ///< see begin_step()
   bool profiling_ = false;
   Timeline* timeline_ = nullptr;
-  bool timed_ = false;  ///< profiling or recording
+  std::map<std::pair<std::string, std::string>, OpTime> engine_ops_;  ///< by function and op, while profiling
+  std::string engine_function_;                                       ///< the call of it that has not ended
+  double seconds_in_function_ = 0;                                    ///< of its operations
+  bool timed_ = false;                                                ///< profiling or recording
   bool apart_ = false;  ///< every instruction runs by itself, so that its results can be looked at
   std::function<bool()> ends_;
 };
@@ -337,5 +350,33 @@ void initialize(const graph::Graph& graph, std::uint64_t seed, Executor& executo
 /// that it would have in the unsplit state.
 void initialize(const device::TensorView& view, const mesh::Box& part, const graph::State& state, std::uint64_t seed,
                 device::Threads& threads);
+
+/// A call of an engine, or of one of its operations, from here to the end of the scope: for traces and profiles.
+class TimedCall {
+ public:
+  /// `executor`: outlives this; null: nothing is recorded.
+  TimedCall(Executor* executor, Timeline::Call::Kind kind, std::string_view name, std::int64_t bytes = 0)
+      : executor_(executor != nullptr && executor->times_calls() ? executor : nullptr),
+        exceptions_(std::uncaught_exceptions()) {
+    if (executor_ != nullptr) {
+      call_ = {.kind = kind, .name = std::string(name), .begin = now_in_nanoseconds(), .bytes = bytes};
+      executor_->begin_call(call_);
+    }
+  }
+  TimedCall(const TimedCall&) = delete;
+  TimedCall& operator=(const TimedCall&) = delete;
+  ~TimedCall() {
+    if (executor_ != nullptr) {
+      call_.end = now_in_nanoseconds();
+      call_.failed = std::uncaught_exceptions() > exceptions_;
+      executor_->end_call(std::move(call_));
+    }
+  }
+
+ private:
+  Executor* executor_;
+  int exceptions_;
+  Timeline::Call call_;
+};
 
 }  // namespace shardrun::runtime

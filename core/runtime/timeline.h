@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace shardrun::runtime {
@@ -13,8 +15,8 @@ namespace shardrun::runtime {
       .count();
 }
 
-/// Begin and end of instructions, in the order in which they ran. Room is reserved beforehand: recording allocates
-/// nothing, and spans that do not fit are only counted.
+/// Begin and end of instructions, in the order in which they ran. Room is reserved beforehand: recording them allocates
+/// nothing, and spans that do not fit are only counted. Also what an engine does, which nobody knows beforehand.
 class Timeline {
  public:
   /// Times are of now_in_nanoseconds().
@@ -27,6 +29,37 @@ class Timeline {
     // For a wait: the times at which its transfer began and ended; 0 if the transport does not report them.
     std::int64_t transfer_begun = 0;
     std::int64_t transfer_ended = 0;
+  };
+
+  /// A call of a function of an engine, or of one of its operations.
+  struct Call {
+    enum class Kind : std::uint8_t {
+      engine,     ///< of its code
+      host,       ///< of what the host does between two such calls
+      operation,  ///< that the engine or the host has called
+    };
+    Kind kind = Kind::engine;
+    std::string name;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t bytes = 0;  ///< of the array that an operation is called with
+    bool failed = false;
+  };
+
+  /// A transfer of an operation. Times that have not come are 0.
+  struct Moved {
+    enum class Kind : std::uint8_t { collective, send, receive };
+    Kind kind = Kind::collective;
+    std::string name;
+    std::string message;  ///< the same at both ends; "" of a collective
+    std::int64_t bytes = 0;
+    std::int64_t start_begin = 0;
+    std::int64_t start_end = 0;
+    std::int64_t wait_begin = 0;
+    std::int64_t wait_end = 0;  ///< it was complete
+    // As in Span.
+    std::int64_t begun = 0;
+    std::int64_t ended = 0;
   };
 
   explicit Timeline(std::size_t most) { spans_.reserve(most); }
@@ -42,8 +75,34 @@ class Timeline {
   [[nodiscard]] const std::vector<Span>& spans() const noexcept { return spans_; }
   [[nodiscard]] std::size_t left_out() const noexcept { return left_out_; }
 
+  // Of an engine: at most so many of each. More are only counted.
+  static constexpr std::size_t most_of_engine = 100'000;
+
+  void add(Call call) { add(calls_, std::move(call)); }
+  /// Returns where the transfer is in `moved()`, or a number beyond its end.
+  std::size_t add(Moved moved) {
+    const std::size_t place = moved_.size() < most_of_engine ? moved_.size() : most_of_engine;
+    add(moved_, std::move(moved));
+    return place;
+  }
+  /// The transfer at that place; null if there is none.
+  [[nodiscard]] Moved* moved_at(std::size_t place) noexcept { return place < moved_.size() ? &moved_[place] : nullptr; }
+  [[nodiscard]] const std::vector<Call>& calls() const noexcept { return calls_; }  ///< in the order of their ends
+  [[nodiscard]] const std::vector<Moved>& moved() const noexcept { return moved_; }
+
  private:
+  template <class Record>
+  void add(std::vector<Record>& all, Record record) {
+    if (all.size() < most_of_engine) {
+      all.push_back(std::move(record));
+    } else {
+      ++left_out_;
+    }
+  }
+
   std::vector<Span> spans_;
+  std::vector<Call> calls_;
+  std::vector<Moved> moved_;
   std::size_t left_out_ = 0;
 };
 

@@ -31,8 +31,38 @@ void Executor::record(Timeline* timeline) {
   timed_ = profiling_ || timeline != nullptr;
 }
 
+void Executor::begin_call(const Timeline::Call& call) {
+  if (call.kind != Timeline::Call::Kind::operation) {
+    engine_function_ = call.name;
+    seconds_in_function_ = 0;
+  }
+}
+
+void Executor::end_call(Timeline::Call call) {
+  const bool is_operation = call.kind == Timeline::Call::Kind::operation;
+  if (profiling_) {
+    const double seconds = static_cast<double>(call.end - call.begin) * 1e-9;
+    const std::string op = is_operation                                ? call.name
+                           : call.kind == Timeline::Call::Kind::engine ? "compute"
+                                                                       : "the host";
+    const std::string function = engine_function_.empty() ? "-" : engine_function_;  // the host's own
+    OpTime& sum = engine_ops_[{function, op}];
+    sum.function = function;
+    sum.op = op;
+    ++sum.calls;
+    sum.seconds += is_operation ? seconds : seconds - seconds_in_function_;
+    seconds_in_function_ += is_operation ? seconds : 0;
+  }
+  if (!is_operation) {
+    engine_function_.clear();
+  }
+  if (timeline_ != nullptr) {
+    timeline_->add(std::move(call));
+  }
+}
+
 std::vector<OpTime> Executor::profile() const {
-  std::map<std::pair<std::string, std::string>, OpTime> sums;
+  std::map<std::pair<std::string, std::string>, OpTime> sums = engine_ops_;
   for (std::size_t p = 0; p < calls_.size(); ++p) {
     OpTime* timed = nullptr;  // its time includes the fused ops after it
     for (const Call& call : calls_[p]) {

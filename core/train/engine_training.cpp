@@ -88,6 +88,7 @@ std::int64_t EngineTraining::feed(const Samples& samples) {
 bool EngineTraining::predict(std::int64_t rows) {
   const std::vector<std::int64_t> expected = {rows, engine_.request.outputs};
   bool has_predictions = false;
+  const runtime::TimedCall call(&executor_, runtime::Timeline::Call::Kind::engine, "forward");
   running_->instance().forward(
       {.shape = {rows, engine_.request.features}, .address = inputs_.data()}, [&](const ArrayView& like) {
         const bool is_empty = like.elements() == 0;
@@ -116,6 +117,7 @@ void EngineTraining::add_loss(std::size_t program, bool is_first) {
 
 /// The first microbatch's gradients go to the arena at once.
 void EngineTraining::backward(const ArrayView& gradient, bool is_first) {
+  const runtime::TimedCall call(&executor_, runtime::Timeline::Call::Kind::engine, "backward");
   if (is_first) {
     return running_->instance().backward(gradient, gradients_);
   }

@@ -50,7 +50,11 @@ class InferTask : private RankTask, private plugins::EngineRecords {
       ranks_ = &running.ranks();
       settings_.link.barrier();
       const StepsUnderWay from_here_on;
-      running.instance().infer(*this);
+      {
+        const CallEnd end{engine_call_};
+        running.instance().infer(*this);
+      }
+      end_traced(true);
       running.ranks().require_no_messages();
       require_all_written();
       record_.finish_progress();
@@ -60,6 +64,12 @@ class InferTask : private RankTask, private plugins::EngineRecords {
   }
 
  private:
+  /// Ends the engine's call also where it throws, while the executor is there.
+  struct CallEnd {
+    ~CallEnd() { call.reset(); }
+    std::optional<runtime::TimedCall>& call;
+  };
+
   /// A record that has no predictions yet.
   struct Pending {
     std::int64_t rows;
@@ -145,8 +155,37 @@ class InferTask : private RankTask, private plugins::EngineRecords {
     }
   }
 
-  /// A stop is an end, which all ranks have heard.
+  /// With traces a record is a step, from here to the next one. The engine runs between the calls.
   bool next(const MakeArray& make) override {
+    engine_call_.reset();
+    begin_traced(read_);
+    const bool has_record = timed(&InferTask::read_record, "read record", make);
+    read_ += has_record ? 1 : 0;
+    if (!has_record) {
+      end_traced(false);
+    }
+    return has_record;
+  }
+
+  void write(const ArrayView& predictions) override {
+    engine_call_.reset();
+    timed(&InferTask::write_predictions, "write predictions", predictions);
+  }
+
+  /// Calls what the host does for the engine. Afterwards the engine goes on.
+  template <class Result, class Argument>
+  Result timed(Result (InferTask::*act)(const Argument&), std::string_view name, const Argument& argument) {
+    using Kind = runtime::Timeline::Call::Kind;
+    struct GoesOn {
+      ~GoesOn() { task.engine_call_.emplace(task.executor(), Kind::engine, "infer"); }
+      InferTask& task;
+    } const afterwards{*this};
+    const runtime::TimedCall call(executor(), Kind::host, name);
+    return (this->*act)(argument);
+  }
+
+  /// A stop is an end, which all ranks have heard.
+  bool read_record(const MakeArray& make) {
     signal_ = signal_ != 0 ? signal_ : stopped();
     now_at("inferring", records_ + 1);
     std::optional<data::NpyRecord> record;
@@ -173,7 +212,7 @@ class InferTask : private RankTask, private plugins::EngineRecords {
     return true;
   }
 
-  void write(const ArrayView& predictions) override {
+  void write_predictions(const ArrayView& predictions) {
     if (pending_.empty()) {
       throw Error(ErrorCode::plugin, "it writes predictions for more records than it has read");
     }
@@ -256,7 +295,9 @@ class InferTask : private RankTask, private plugins::EngineRecords {
   std::optional<data::NpyWriter> writer_;
   runtime::ArrayCollectives* ranks_ = nullptr;
   std::deque<Pending> pending_;
-  std::int64_t records_ = 0;  ///< with predictions
+  std::optional<runtime::TimedCall> engine_call_;  ///< while it is recorded
+  std::int64_t read_ = 0;                          ///< records
+  std::int64_t records_ = 0;                       ///< with predictions
   std::int64_t skipped_ = 0;
   int signal_ = 0;
   std::chrono::steady_clock::time_point told_;

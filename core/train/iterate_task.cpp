@@ -114,7 +114,10 @@ class IterateTask : private RankTask {
   [[nodiscard]] std::function<void(std::int64_t step)> step_of(runtime::Executor& executor,
                                                                std::optional<RunningEngine>& engine) const {
     if (engine) {
-      return [&engine](std::int64_t step) { engine->instance().step(step); };
+      return [&engine, &executor](std::int64_t step) {
+        const runtime::TimedCall call(&executor, runtime::Timeline::Call::Kind::engine, "step");
+        engine->instance().step(step);
+      };
     }
     return [this, &executor, program = executor.find(graph::Role::once)](std::int64_t step) {
       const std::int64_t sample = checkpoint::samples_after(job_, first_, step);

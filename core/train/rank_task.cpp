@@ -322,6 +322,21 @@ void RankTask::save_at_end(int signal) {
   }
 }
 
+void RankTask::begin_traced(std::int64_t step) {
+  if (tracer_) {
+    recording_.reset();
+    write_trace_if_due();
+    recording_.emplace(*tracer_, *executor_, step);
+  }
+}
+
+void RankTask::end_traced(bool existed) {
+  if (recording_ && !existed) {
+    recording_->discard();
+  }
+  recording_.reset();
+}
+
 void RankTask::write_trace_if_due() {
   if (tracer_ && tracer_->is_due()) {
     tracer_->write(job_.output);
@@ -331,6 +346,11 @@ void RankTask::write_trace_if_due() {
 /// For a run that ends before all steps were recorded. An error here is not the run's.
 void RankTask::write_trace_at_end() {
   try {
+    end_traced(true);
+    if (tracer_ && !tracer_->has_steps() && job_.task == job::Task::infer && record_.is_first()) {
+      record_.say(fmt::format("no trace: {} predicted, and it begins with number {} ([job] trace_first)",
+                              counted(record_.summary.steps, "record"), job_.trace_first));
+    }
     if (tracer_) {
       tracer_->write(job_.output);
     }

@@ -102,6 +102,12 @@ class RankTask {
     executor.begin_step(step);
     return naming_step(step, [&] { return tracer_ ? tracer_->step(step - first_.step, executor, run) : run(); });
   }
+  /// The same of a step that lasts from here to the next call of this, or to end_traced().
+  void begin_traced(std::int64_t step);
+  /// `existed`: false: there was no such step after all.
+  void end_traced(bool existed);
+  /// REQUIRES: prepare() was called.
+  [[nodiscard]] runtime::Executor* executor() const noexcept { return executor_; }
   /// Called between steps, when nothing waits for it.
   void write_trace_if_due();
 
@@ -144,6 +150,7 @@ class RankTask {
   double flops_ = 0;                ///< of this rank in a step; 0: unknown
   metrics::RankRates since_shown_;  ///< of the steps since rates were shown
   std::optional<Tracer> tracer_;
+  std::optional<Tracer::Recording> recording_;
   std::optional<Replicas> replicas_;            ///< with several ranks
   std::optional<Checkpointing> checkpointing_;  ///< with [checkpoint]
   bool evaluated_ = true;                       ///< whether the evaluation after the last step came to its end

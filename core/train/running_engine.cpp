@@ -17,6 +17,7 @@ RunningEngine::RunningEngine(const job::Job& job, const compile::Compiled& compi
   const compile::JobEngine& engine = *compiled.engine;
   ranks_ = std::make_unique<runtime::ArrayCollectives>(link.collectives(), engine.request.rank,
                                                        engine.request.world_size, engine.plugin.has_messages());
+  ranks_->record_with(executor);
   set_first_values(job, compiled, executor);
   std::vector<plugins::NamedArray> parameters;
   for (const EngineParameter& parameter : engine.own()) {

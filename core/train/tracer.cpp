@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <system_error>
 
@@ -25,13 +26,18 @@ std::size_t instructions_per_step(const compile::Compiled& compiled) {
   return count;
 }
 
-std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, job::steps_of(job)); }
+/// Nobody knows how many records a stream has.
+std::int64_t all_steps(const job::Job& job) {
+  return job.task == job::Task::infer ? std::numeric_limits<std::int64_t>::max() : job::steps_of(job);
+}
+
+std::int64_t steps_to_trace(const job::Job& job) { return std::min(job.trace_steps, all_steps(job)); }
 
 }  // namespace
 
 Tracer::Tracer(const job::Job& job, const compile::Compiled& compiled)
     : compiled_(compiled),
-      first_(std::min(job.trace_first - 1, job::steps_of(job) - steps_to_trace(job))),
+      first_(std::min(job.trace_first - 1, all_steps(job) - steps_to_trace(job))),
       most_steps_(static_cast<std::size_t>(steps_to_trace(job))),
       timeline_(most_steps_ * instructions_per_step(compiled)) {
   steps_.reserve(most_steps_);
@@ -50,6 +56,9 @@ Tracer::Recording::~Recording() {
   if (is_recorded_) {
     executor_.record(nullptr);
     tracer_.steps_.back().end = runtime::now_in_nanoseconds();
+    if (is_discarded_) {
+      tracer_.steps_.pop_back();
+    }
   }
 }
 

@@ -24,14 +24,7 @@ class Tracer {
     return run();
   }
 
-  /// Whether the step with this number, counted from 0, is to be recorded.
-  [[nodiscard]] bool records(std::int64_t step) const noexcept { return step >= first_ && steps_.size() < most_steps_; }
-  /// Whether all steps are recorded and not yet written.
-  [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
-  /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.
-  void write(const std::filesystem::path& output);
-
- private:
+  /// A step, counted from 0, that lasts as long as this. It is recorded if it is to be traced.
   class Recording {
    public:
     Recording(Tracer& tracer, runtime::Executor& executor, std::int64_t step);
@@ -39,12 +32,25 @@ class Tracer {
     Recording& operator=(const Recording&) = delete;
     ~Recording();
 
+    /// There was no such step.
+    void discard() noexcept { is_discarded_ = true; }
+
    private:
     Tracer& tracer_;
     runtime::Executor& executor_;
     const bool is_recorded_;
+    bool is_discarded_ = false;
   };
 
+  /// Whether the step with this number, counted from 0, is to be recorded.
+  [[nodiscard]] bool records(std::int64_t step) const noexcept { return step >= first_ && steps_.size() < most_steps_; }
+  /// Whether all steps are recorded and not yet written.
+  [[nodiscard]] bool is_due() const noexcept { return !written_ && steps_.size() == most_steps_; }
+  [[nodiscard]] bool has_steps() const noexcept { return !steps_.empty(); }
+  /// Writes the rank's file with the steps recorded so far, once. Without steps there is no file.
+  void write(const std::filesystem::path& output);
+
+ private:
   const compile::Compiled& compiled_;
   std::int64_t first_ = 0;  ///< counted from 0
   std::size_t most_steps_ = 0;

@@ -520,3 +520,30 @@ TEST_CASE("a simulation resumes from a checkpoint", "[program]") {
        "checkpoint.resume=whole/checkpoints/step-000010"});
   CHECK(read_file(folder / "later/state.safetensors") == read_file(folder / "whole/state.safetensors"));
 }
+
+TEST_CASE("--replace also replaces the checkpoints in the output folder, and no others", "[checkpoints]") {
+  const JobFolder job;
+  const auto run = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = with_settings({"job.ini"}, {"train.steps=2"});
+    all.insert(all.end(), words.begin(), words.end());
+    return run_program(job.path(), all);
+  };
+  // The option brings the section [checkpoint], so the run saves one at its end.
+  REQUIRE(run({"--resume"}).code == 0);
+  REQUIRE(std::filesystem::exists(job.path() / "run/checkpoints/step-000002"));
+  const Ended plain = run({});
+  CHECK(plain.code == 2);
+  CHECK_THAT(plain.err, Contains("or remove what is there with --replace"));
+  const Ended replacing = run({"--replace"});
+  INFO(replacing.err);
+  CHECK(replacing.code == 0);
+  CHECK(names_in(job.path() / "run/checkpoints").empty());
+  CHECK(run({}).code == 0);
+
+  const std::vector<std::string> elsewhere = {"--set", "checkpoint.folder=saved"};
+  REQUIRE(run(elsewhere).code == 0);
+  const Ended kept = run({elsewhere[0], elsewhere[1], "--replace"});
+  CHECK(kept.code == 2);
+  CHECK(kept.err.find("--replace") == std::string::npos);
+  CHECK(std::filesystem::exists(job.path() / "saved/step-000002"));
+}

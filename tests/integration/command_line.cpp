@@ -280,6 +280,11 @@ TEST_CASE("a third party's file is checked, case by case", "[program]") {
   CHECK_THAT(strategy.out, StartsWith("strategy faulty_sound 1.0 (ABI 1.9) /") &&
                                Contains("  ok     gpt over 8 ranks\n") && Catch::Matchers::EndsWith("\nall is well\n"));
 
+  const Ended model_cases =
+      run_program(folder.path(), {"plugins", "check", SHARDRUN_PLUGINS "/shardrun_model_heat1d.so", "--case", "opening",
+                                  "--case", "strategies split"});  // one rank, and several: two worlds
+  CHECK_THAT(model_cases.out, Contains(": 2 cases\n"));
+  CHECK(model_cases.out.find("  ok     the end of a world") == std::string::npos);
   const Ended transport = run_program(folder.path(), {"plugins", "check", sound, "--case", "barrier", "--json"});
   CHECK(transport.code == 0);
   CHECK_THAT(transport.err, Contains("  ok     a barrier holds\n"));

@@ -392,6 +392,11 @@ TEST_CASE("plan of an engine tells what its ranks hold, and the memory that a ru
   REQUIRE(folder.run("heat", settings).code == 0);
   const boost::json::object summary = boost::json::parse(read_file(folder.path() / "engine/summary.json")).as_object();
   const boost::json::value plan = boost::json::parse(planned.out);
+  CHECK(plan.at("disk").at("result_bytes") == std::filesystem::file_size(folder.path() / "engine/state.safetensors"));
+  CHECK_FALSE(plan.as_object().contains("beginning"));
+  const Ended resumed = run_program(folder.path(), with_settings({"plan", "heat.ini", "--json", "--resume"}, settings));
+  INFO(resumed.err);
+  CHECK(boost::json::parse(resumed.out).at("beginning").at("how") == "at the start");
   for (const boost::json::value& alike : plan.at("ranks").as_array()) {
     for (const boost::json::value& member : alike.at("members").as_array()) {
       CHECK(summary.at("ranks").at(member.to_number<std::size_t>()).at("peak_bytes") == alike.at("bytes").at("peak"));

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "core/checkpoint/safetensors.h"
@@ -201,6 +202,25 @@ TEST_CASE("a state of another model is refused before anything starts", "[progra
              Contains("--set iterate.steps: [iterate] steps = 1, after the 1000000000000000 of [iterate] from: "));
   CHECK_THAT(refused({"iterate.from=later"}), Contains("[iterate] from: ") && Contains("step '1000000000000001'"));
   CHECK_THAT(refused({"iterate.steps=1000000000000001"}), Contains("[iterate] steps = 1000000000000001: "));
+}
+
+TEST_CASE("a state that is not finite is not blamed on a training", "[program]") {
+  const TemporaryFolder folder;
+  write_file(folder / "heat.ini",
+             "[job]\ntask = iterate\n[model]\nname = heat1d\ncells = 5\n[iterate]\nsteps = 2\n"
+             "[checkpoint]\nevery = 1\n");
+  std::vector<float> values(5);
+  values[3] = std::numeric_limits<float>::quiet_NaN();
+  shardrun::checkpoint::write_safetensors(
+      folder / "bad.safetensors",
+      std::vector<shardrun::checkpoint::Tensor>{
+          {{"temperature", shardrun::checkpoint::DType::f32, {5}}, std::as_bytes(std::span(values))}},
+      {});
+  const Ended ended =
+      run_program(folder.path(), {"checkpoint", "import", "bad.safetensors", "--job", "heat.ini", "-o", "made"});
+  CHECK(ended.code == 2);
+  CHECK(ended.err.find("tensor temperature has NaN at [3]") != std::string::npos);
+  CHECK(ended.err.find("the run that made it went wrong, or the file was changed") != std::string::npos);
 }
 
 namespace {

@@ -208,7 +208,16 @@ TEST_CASE("picture draws a step, and an animation with one scale for all steps",
   CHECK((read_png(folder / "x.png").pixels == colors_of(expected(folder / "run", 4, Scale{0, 2}))));
   const Ended named = picture({});
   CHECK(named.out == "run/pictures/temperature-000010.png\n");
-  CHECK(std::filesystem::exists(folder / "run/pictures/temperature-000010.png"));
+  const std::filesystem::path drawn = folder / "run/pictures/temperature-000010.png";
+  CHECK(std::filesystem::exists(drawn));
+  write_file(drawn, "of somebody");
+  const Ended again = picture({});
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains("temperature-000010.png' exists: choose another name with --to, or replace it with "
+                                 "--replace"));
+  CHECK(read_file(drawn) == "of somebody");
+  REQUIRE(picture({"--replace"}).code == 0);
+  CHECK((read_png(drawn).pixels == colors_of(expected(folder / "run", 10, std::nullopt))));
 
   REQUIRE(picture({"--all", "--to", "x.gif"}).code == 0);
   std::optional<Scale> scale;
@@ -289,6 +298,31 @@ TEST_CASE("gather gives the whole of a state, whatever layout saved it", "[progr
   CHECK(other.code == 2);
   CHECK_THAT(other.err, Contains("did you mean 'layer.0/mlp/up/weights'?"));
   CHECK(run_program(job.path(), {"gather", "run", name, "--to", "w.csv"}).code == 2);
+}
+
+TEST_CASE("gather reads weights, and replaces a file only if it is told to", "[program][picture]") {
+  const JobFolder job;
+  REQUIRE(job.run({"train.steps=3"}).code == 0);
+  const std::string name = "layer.0/mlp/up/weights";
+  const auto gather = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "gather");
+    return run_program(job.path(), words);
+  };
+  const Ended of_run = gather({"run", name, "--to", "w.npy"});
+  INFO(of_run.err);
+  REQUIRE(of_run.code == 0);
+  CHECK_THAT(of_run.out, Contains(" of step 3, "));
+  const std::string array = read_file(job.path() / "w.npy");
+  const Ended again = gather({"run", name, "--to", "w.npy"});
+  CHECK(again.code == 2);
+  CHECK_THAT(again.err, Contains("'w.npy' exists: choose another name with --to, or replace it with --replace"));
+  write_file(job.path() / "w.npy", "");
+  const Ended of_file = gather({"run/weights.safetensors", name, "--to", "w.npy", "--replace"});
+  CHECK(of_file.code == 0);
+  CHECK_THAT(of_file.out, !Contains("of step"));  // the file does not tell
+  CHECK(read_file(job.path() / "w.npy") == array);
+  CHECK_THAT(gather({"run", name, "--replace"}).err, Contains("--replace has no effect without --to"));
+  CHECK_THAT(gather({"run", "nobody"}).err, Contains("it has ") && Contains(name));
 }
 
 TEST_CASE("gather prints rows, and the numbers read back are the same", "[program][picture]") {

@@ -247,6 +247,57 @@ TEST_CASE("an order of ranks is checked, and order = topology makes neighbours o
   CHECK_FALSE(job.as_json(both(split, {})).contains("order"));
 }
 
+TEST_CASE("order = topology leaves least between machines, by what all ranks send", "[plan]") {
+  const Bare job;
+  // Rank 0 sends more along data, for the sums of its stage's large embedding. Together the ranks send more along pipe.
+  const std::vector<std::string> split = {
+      "job.strategy=3d",     "job.ranks=4",      "mesh.data=2",     "mesh.pipe=2",
+      "data.microbatches=2", "model.vocab=4000", "strategy.zero=0", "cluster.ranks_per_machine=2"};
+  const auto between = [&](const std::string& order) {
+    const json::object plan = job.as_json(both(split, {"mesh.order=" + order}));
+    CHECK(plan.at("between_machines").at("ranks_per_machine") == 2);
+    return plan.at("between_machines").at("bytes").as_int64();
+  };
+  const json::object sent = job.as_json(split).at("ranks").at(0).at("sent_bytes").as_object();
+  CHECK(sent.at("data").at("all_reduce").as_int64() > sent.at("pipe").at("send").as_int64());
+  CHECK(between("topology") == between("0, 2, 1, 3"));
+  CHECK(between("topology") < between("0, 1, 2, 3"));
+  // Every byte that crosses is what a rank sends along the axis between the machines.
+  std::int64_t along_data = 0;
+  const json::object plan = job.as_json(split);
+  for (const json::value& ranks : plan.at("ranks").as_array()) {
+    const auto members = static_cast<std::int64_t>(ranks.at("members").as_array().size());
+    for (const auto& [collective, bytes] : ranks.at("sent_bytes").at("data").as_object()) {
+      along_data += members * bytes.as_int64();
+    }
+  }
+  CHECK(between("0, 2, 1, 3") == along_data);
+  CHECK_THAT(job.plan(split).out, Contains("between machines") && Contains(" a step, with 2 ranks each\n"));
+  // Without [cluster] any number of ranks may share a machine; of four only two is between one and all.
+  const std::vector<std::string> unknown(split.begin(), split.end() - 1);
+  CHECK(job.as_json(both(unknown, {"mesh.order=topology"})).at("order") == json::parse("[0, 2, 1, 3]"));
+  CHECK_FALSE(job.as_json(unknown).contains("between_machines"));
+}
+
+TEST_CASE("other settings are planned for the machines that [cluster] says", "[plan]") {
+  const Bare job;
+  std::vector<std::string> tp = {"job.strategy=tp", "strategy.sequence=true", "job.ranks=4", "job.transport=auto",
+                                 "cluster.ranks_per_machine=1"};
+  const std::int64_t peak = job.as_json(both(tp, {"cluster.memory=1G"})).at("memory").at("most").as_int64();
+  tp.push_back("cluster.memory=" + std::to_string(peak - 1));
+  int kept = 0;
+  const json::object tight = job.as_json(tp);
+  for (const json::value& tried : tight.at("memory").at("tried").as_array()) {
+    const auto first = json::value_to<std::string>(tried.at("settings").at(0));
+    if (tried.at("settings").as_array().size() == 1 && !first.starts_with("job.strategy=") &&
+        !first.starts_with("strategy.")) {
+      CHECK(job.as_json(both(tp, {first})).at("memory").at("most") == tried.at("most"));
+      ++kept;
+    }
+  }
+  CHECK(kept > 0);
+}
+
 TEST_CASE("bfloat16 moments that would not decay are refused", "[plan]") {
   const Bare job;
   const auto refused = [&](const std::vector<std::string>& how) {

@@ -1,3 +1,4 @@
+#include "core/base/host_name.h"
 #include "tests/integration/program.h"
 #include "tests/support/catch.h"
 
@@ -30,7 +31,8 @@ TEST_CASE("a tensor's parts are drawn and listed", "[program]") {
   const Ended ended = show(job, "layer.0/mlp/up/weights", {"job.strategy=tp", "job.ranks=3"});
   INFO(ended.err);
   CHECK(ended.code == 0);
-  CHECK(ended.out == R"(layer.0/mlp/up/weights
+  const std::string place = shardrun::host_name() + " cpu\n";
+  std::string expected = R"(layer.0/mlp/up/weights
 parameter f32[embed 16, mlp 64], 4.00 KiB
 mesh      model 3 = 3 ranks
 placement [- | model]
@@ -43,13 +45,46 @@ embed ↓  mlp →
      │                │               │               │
      └────────────────┴───────────────┴───────────────┘
 
-rank  index ranges   shape         elements           bytes
-   0  [0:16, 0:22]   [16, 22]           352            1408
-   1  [0:16, 22:43]  [16, 21]           336            1344
-   2  [0:16, 43:64]  [16, 21]           336            1344
-)");
+rank  index ranges   shape         elements           bytes  host and device
+)";
+  expected += "   0  [0:16, 0:22]   [16, 22]           352            1408  " + place;
+  expected += "   1  [0:16, 22:43]  [16, 21]           336            1344  " + place;
+  expected += "   2  [0:16, 43:64]  [16, 21]           336            1344  " + place;
+  CHECK(ended.out == expected);
   CHECK(ended.err.empty());
   CHECK_FALSE(std::filesystem::exists(job.path() / "run"));
+}
+
+TEST_CASE("host and device of a part are those of a run, or else of this process's launcher", "[program]") {
+  const JobFolder job;
+  const std::vector<std::string> how = {"job.strategy=dp", "job.ranks=2", "train.steps=1"};
+  const auto places = [&] {
+    const json::array found = tensors(job, "layer.0/mlp/up/weights", how);
+    std::vector<std::pair<json::value, json::value>> all;
+    for (const json::value& rank : found.at(0).at("ranks").as_array()) {
+      all.emplace_back(rank.at("host"), rank.at("device"));
+    }
+    return all;
+  };
+  const json::value here = shardrun::host_name().c_str();
+  CHECK((places() == std::vector<std::pair<json::value, json::value>>(2, {here, "cpu"})));
+
+  const Ended second = run_script(job.path(),
+                                  "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
+                                  "MASTER_PORT=1 $0 show-sharding job.ini layer.0/mlp/up/weights --json --set "
+                                  "job.strategy=dp --set job.ranks=2");
+  INFO(second.err);
+  const json::value ranks = json::parse(second.out).at("tensors").at(0).at("ranks");
+  CHECK(ranks.at(0).at("host").is_null());
+  CHECK(ranks.at(0).at("device") == "cpu");
+  CHECK(ranks.at(1).at("host") == here);
+
+  REQUIRE(job.run(how).code == 0);
+  std::string summary = read_file(job.path() / "run/summary.json");
+  const std::string host = "\"host\": \"" + shardrun::host_name() + "\"";
+  summary.replace(summary.rfind(host), host.size(), "\"host\": \"elsewhere\"");
+  write_file(job.path() / "run/summary.json", summary);
+  CHECK(places().back() == std::pair<json::value, json::value>("elsewhere", "cpu"));
 }
 
 TEST_CASE("the parts shown for every rank are the parts of its program", "[program]") {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
 
 #include "tests/integration/program.h"
+#include "tests/integration/trace_file.h"
 #include "tests/support/catch.h"
 
 using namespace shardrun::test;
@@ -14,105 +14,9 @@ namespace json = boost::json;
 
 namespace {
 
-struct Event {
-  std::int64_t process;
-  std::int64_t row;
-  std::int64_t begin;  ///< nanoseconds
-  std::int64_t end;
-  std::string name;
-  std::string category;
-  json::object arguments;
-
-  [[nodiscard]] bool has(const char* argument) const { return arguments.contains(argument); }
-};
-
-/// One end of an arrow.
-struct ArrowEnd {
-  std::int64_t process;
-  std::int64_t row;
-  std::int64_t time;  ///< nanoseconds
-};
-
-std::string text(const json::value& value) { return json::value_to<std::string>(value); }
-
-/// The complete events of a trace; the ends of its arrows; the names of its processes and rows, by their numbers.
-struct Trace {
-  std::vector<Event> events;
-  std::map<std::int64_t, std::vector<ArrowEnd>> begins;  ///< by the arrow's number
-  std::map<std::int64_t, std::vector<ArrowEnd>> ends;
-  std::map<std::int64_t, std::string> processes;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::string> rows;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> places;  ///< of rows
-
-  [[nodiscard]] std::vector<Event> of(const std::string& category, std::int64_t process, std::int64_t step) const {
-    std::vector<Event> found;
-    std::copy_if(events.begin(), events.end(), std::back_inserter(found), [&](const Event& event) {
-      return event.category == category && event.process == process && event.arguments.at("step") == step;
-    });
-    return found;
-  }
-};
-
-Trace read_trace(const std::filesystem::path& path) {
-  Trace trace;
-  const json::object file = read_json(path);
-  for (const json::value& event : file.at("traceEvents").as_array()) {
-    const std::int64_t process = event.at("pid").as_int64();
-    const std::int64_t row = event.at("tid").as_int64();
-    const std::string name = text(event.at("name"));
-    if (event.at("ph") == "M") {
-      if (name == "process_name") {
-        trace.processes[process] = text(event.at("args").at("name"));
-      } else if (name == "thread_name") {
-        trace.rows[{process, row}] = text(event.at("args").at("name"));
-      } else if (name == "thread_sort_index") {
-        trace.places[{process, row}] = event.at("args").at("sort_index").as_int64();
-      }
-      continue;
-    }
-    const auto begin = std::llround(1000 * event.at("ts").to_number<double>());
-    if (event.at("ph") == "s" || event.at("ph") == "f") {
-      const bool begins = event.at("ph") == "s";
-      CHECK((begins || event.at("bp") == "e"));
-      (begins ? trace.begins : trace.ends)[event.at("id").as_int64()].push_back({process, row, begin});
-      continue;
-    }
-    REQUIRE(event.at("ph") == "X");
-    const auto duration = std::llround(1000 * event.at("dur").to_number<double>());
-    CHECK(duration >= 0);
-    trace.events.push_back(
-        {process, row, begin, begin + duration, name, text(event.at("cat")), event.at("args").as_object()});
-  }
-  return trace;
-}
-
-/// How many events of a row begin within another and end after it.
-int crossing(const Trace& trace) {
-  int count = 0;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Event>> rows;
-  for (const Event& event : trace.events) {
-    rows[{event.process, event.row}].push_back(event);
-  }
-  for (auto& [row, events] : rows) {
-    CHECK(trace.rows.contains(row));
-    std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-    });
-    std::vector<std::int64_t> open;
-    for (const Event& event : events) {
-      while (!open.empty() && open.back() <= event.begin) {
-        open.pop_back();
-      }
-      count += !open.empty() && event.end > open.back() ? 1 : 0;
-      open.push_back(event.end);
-    }
-  }
-  return count;
-}
-
 /// The communication that an arrow's end lies in.
-const Event& at_end(const Trace& trace, const ArrowEnd& end) {
-  const auto found = std::find_if(trace.events.begin(), trace.events.end(), [&](const Event& event) {
+const TraceEvent& at_end(const Trace& trace, const ArrowEnd& end) {
+  const auto found = std::find_if(trace.events.begin(), trace.events.end(), [&](const TraceEvent& event) {
     return event.category == "communication" && event.process == end.process && event.row == end.row &&
            event.begin <= end.time && end.time < event.end;
   });
@@ -124,9 +28,9 @@ const Event& at_end(const Trace& trace, const ArrowEnd& end) {
 void check_arrows(const Trace& trace) {
   std::map<std::string, int> sent;
   std::size_t received = 0;
-  for (const Event& event : trace.events) {
+  for (const TraceEvent& event : trace.events) {
     if (event.category == "communication" && event.arguments.at("op") == "send") {
-      ++sent[text(event.arguments.at("sends"))];
+      ++sent[event_text(event.arguments.at("sends"))];
     }
     received += event.has("receives") ? 1 : 0;
   }
@@ -138,27 +42,27 @@ void check_arrows(const Trace& trace) {
     const auto ends = trace.ends.find(number);
     REQUIRE(ends != trace.ends.end());
     REQUIRE((begins.size() == 1 && ends->second.size() == 1));
-    const Event& from = at_end(trace, begins[0]);
-    const Event& to = at_end(trace, ends->second[0]);
+    const TraceEvent& from = at_end(trace, begins[0]);
+    const TraceEvent& to = at_end(trace, ends->second[0]);
     CHECK(from.arguments.at("sends") == to.arguments.at("receives"));
     CHECK(from.name.substr(from.name.find(' ')) == to.name.substr(to.name.find(' ')));
     CHECK(from.arguments.at("bytes") == to.arguments.at("bytes"));
     CHECK(from.process != to.process);
     CHECK(from.begin <= to.begin);  // a reader takes what begins first for the sender
-    CHECK(++sent.at(text(from.arguments.at("sends"))) == 2);
+    CHECK(++sent.at(event_text(from.arguments.at("sends"))) == 2);
   }
 }
 
 /// Whatever a step does belongs to an action of the schedule, or else to its update.
 void check_actions(const Trace& trace) {
   int of_actions = 0;
-  for (const Event& event : trace.events) {
+  for (const TraceEvent& event : trace.events) {
     if (event.category == "step" || event.category == "function") {
       continue;
     }
     INFO(event.name);
     REQUIRE(event.has("action"));
-    const std::string action = text(event.arguments.at("action"));
+    const std::string action = event_text(event.arguments.at("action"));
     const bool update = action == "update";
     CHECK(event.has("microbatch") == !update);
     CHECK(event.has("chunk") == !update);
@@ -177,8 +81,8 @@ void check_actions(const Trace& trace) {
 }
 
 /// "0F2", as plan writes it.
-std::string action_of(const Event& event) {
-  return std::to_string(event.arguments.at("chunk").as_int64()) + text(event.arguments.at("action")) +
+std::string action_of(const TraceEvent& event) {
+  return std::to_string(event.arguments.at("chunk").as_int64()) + event_text(event.arguments.at("action")) +
          std::to_string(event.arguments.at("microbatch").as_int64());
 }
 
@@ -186,7 +90,7 @@ std::string action_of(const Event& event) {
 std::vector<std::string> actions_of(const Trace& trace, std::int64_t process, std::int64_t step) {
   std::vector<std::string> actions;
   std::int64_t end = 0;
-  for (const Event& event : trace.of("action", process, step)) {
+  for (const TraceEvent& event : trace.of("action", process, step)) {
     CHECK(event.name == action_of(event));
     CHECK(event.begin >= std::exchange(end, event.end));
     actions.push_back(event.name);
@@ -211,24 +115,12 @@ std::vector<std::string> rows_of(const Trace& trace, std::int64_t process) {
   return names;
 }
 
-/// Those that a process recorded.
-std::set<std::int64_t> steps_of(const Trace& trace, std::int64_t process) {
-  std::set<std::int64_t> steps;
-  for (const Event& event : trace.events) {
-    if (event.process == process && event.category == "step") {
-      steps.insert(event.arguments.at("step").as_int64());
-      CHECK(event.name == "step " + std::to_string(*steps.rbegin()));
-    }
-  }
-  return steps;
-}
-
 /// Seconds that a process computed and moved data in a step: the sum of each instruction's median over three steps.
 double median_computing(const Trace& trace, std::int64_t process, std::int64_t first_step) {
-  std::vector<std::vector<Event>> steps;
+  std::vector<std::vector<TraceEvent>> steps;
   for (std::int64_t step = first_step; step < first_step + 3; ++step) {
-    std::vector<Event>& computed = steps.emplace_back(trace.of("compute", process, step));
-    const std::vector<Event> moved = trace.of("move", process, step);
+    std::vector<TraceEvent>& computed = steps.emplace_back(trace.of("compute", process, step));
+    const std::vector<TraceEvent> moved = trace.of("move", process, step);
     computed.insert(computed.end(), moved.begin(), moved.end());
   }
   double sum = 0;
@@ -259,7 +151,7 @@ TEST_CASE("a trace of a pipeline has every action, message and function", "[prog
   check_arrows(trace);
   for (const std::int64_t process : {1, 2}) {
     std::map<std::string, int> messages;
-    for (const Event& event : trace.of("communication", process, 4)) {
+    for (const TraceEvent& event : trace.of("communication", process, 4)) {
       ++messages[event.name.substr(0, event.name.find(' '))];
     }
     CHECK(messages["send"] >= 3);
@@ -290,7 +182,7 @@ TEST_CASE("each stage's actions are traced in the order of plan's timeline, with
       for (const std::int64_t stage : {0, 1}) {
         std::vector<std::string> planned;
         for (const json::value& action : timeline.at("stages").at(static_cast<std::size_t>(stage)).as_array()) {
-          planned.push_back(text(action.at("action")));
+          planned.push_back(event_text(action.at("action")));
         }
         CHECK(actions_of(trace, stage + 1, 3) == planned);
         CHECK(actions_of(trace, stage + 1, 4) == planned);
@@ -312,7 +204,7 @@ TEST_CASE("without a pipeline each microbatch has its forward and its backward",
 
   check_actions(trace);
   std::vector<std::int64_t> microbatches;
-  for (const Event& event : trace.of("function", 1, 3)) {
+  for (const TraceEvent& event : trace.of("function", 1, 3)) {
     if (event.name == "micro") {
       microbatches.push_back(event.arguments.at("microbatch").as_int64());
     } else {
@@ -344,7 +236,7 @@ TEST_CASE("every rank's steps are in one trace, each transfer once", "[program]"
         CHECK(steps_of(trace, process) == std::set<std::int64_t>{3, 4});
         for (const std::int64_t step : {3, 4}) {
           std::multiset<std::string> names;
-          for (const Event& event : trace.of("communication", process, step)) {
+          for (const TraceEvent& event : trace.of("communication", process, step)) {
             CHECK(event.row > 1);
             CHECK_FALSE(event.arguments.contains("state"));
             CHECK(event.arguments.at("bytes").as_int64() > 0);
@@ -372,7 +264,7 @@ TEST_CASE("the sent bytes in a trace equal the plan's", "[program]") {
   const Ended plan = run_program(job.path(), with_settings({"plan", "job.ini", "--json"}, how));
 
   std::int64_t sent = 0;
-  for (const Event& event : read_trace(job.path() / "run/trace.json").of("communication", 1, 1)) {
+  for (const TraceEvent& event : read_trace(job.path() / "run/trace.json").of("communication", 1, 1)) {
     CHECK(event.arguments.at("axis") == "data");
     sent += event.arguments.at("sent_bytes").as_int64();
   }

@@ -435,6 +435,18 @@ TEST_CASE("--profile shows where the time went", "[program]") {
   CHECK(ended.out.find("step 30: rank 0 sends 0 B/s, computes ") != std::string::npos);
 }
 
+#if defined(SHARDRUN_FIRST_PRODUCT)
+TEST_CASE("the first product, with which its library sets itself up, is none of the job's", "[program]") {
+  const JobFolder job;
+  const std::string script = preloading(SHARDRUN_FIRST_PRODUCT) + "\"$0\" job.ini --set train.steps=1 --profile";
+  const Ended ended = run_script(job.path(), script);
+  INFO(ended.err);
+  REQUIRE(ended.code == 0);
+  CHECK(ended.err.starts_with("product 48 48 48\nproduct "));
+  CHECK_FALSE(ended.err.starts_with("product 48 48 48\nproduct 48 48 48\n"));
+}
+#endif
+
 TEST_CASE("--profile shows what each rank sends and computes while the run goes on", "[program]") {
   const JobFolder job;
   const Ended ended =

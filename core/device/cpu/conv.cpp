@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/device/cpu/sgemm.h"
+
 namespace shardrun::device::cpu {
 namespace {
 
@@ -150,6 +152,7 @@ std::size_t products_scratch(const graph::OpShape& shape, int threads) {
 
 template <bool transposed>
 std::shared_ptr<void> prepare_products(const graph::OpShape& shape) {
+  set_up_sgemm();
   return std::make_shared<ConvProducts>(shape, transposed);
 }
 

@@ -29,6 +29,8 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
   multiply(m, n, k, alpha, a, b, c, c_stride, accumulate);
 }
 
+void set_up_sgemm() {}
+
 /// Eigen has no products by the CPU's instructions for bfloat16.
 const Bf16Product* bf16_product(const Product&, bool) { return nullptr; }
 

@@ -5,6 +5,7 @@
 #include "core/device/contraction.h"
 #include "core/device/cpu/element_nest.h"
 #include "core/device/cpu/prepared_product.h"
+#include "core/device/cpu/sgemm.h"
 #include "core/device/host_device.h"
 #include "core/device/queue.h"
 #include "core/device/threads.h"
@@ -210,6 +211,7 @@ std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   Contraction contraction = contraction_of(shape);
   auto prepared = std::make_shared<Prepared>();
   if (contraction.products) {
+    set_up_sgemm();
     prepared->products = std::make_unique<Products>(std::move(contraction));
   } else {
     prepared->nest = element_nest(contraction);

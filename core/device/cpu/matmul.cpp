@@ -2,6 +2,7 @@
 
 #include "core/device/cpu/bf16_product.h"
 #include "core/device/cpu/prepared_product.h"
+#include "core/device/cpu/sgemm.h"
 #include "core/device/device.h"
 #include "core/device/op_products.h"
 
@@ -38,6 +39,7 @@ std::size_t scratch_bytes(const graph::OpShape& shape, int threads) {
 template <ProductOf product_of>
 std::shared_ptr<void> prepare(const graph::OpShape& shape) {
   const Product product = product_of_types<product_of>(shape);
+  set_up_sgemm();
   return in_floats(product) ? nullptr : std::make_shared<PreparedProduct>(product);
 }
 

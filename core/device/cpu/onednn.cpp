@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/device/cpu/bf16_product.h"
@@ -182,6 +183,17 @@ void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a
   if (status != dnnl_success) {
     fail(status, "f32", m, n, k);
   }
+}
+
+void set_up_sgemm() {
+  static const bool once = [] {
+    constexpr std::int64_t size = 48;  // smaller ones go another way
+    const std::vector<float> matrix(size * size);
+    std::vector<float> product(size * size);
+    sgemm(size, size, size, 1, {matrix.data(), size}, {matrix.data(), size}, product.data(), size, false);
+    return true;
+  }();
+  static_cast<void>(once);
 }
 
 const Bf16Product* bf16_product(const Product& product, bool accumulate) {

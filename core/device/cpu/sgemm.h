@@ -15,4 +15,8 @@ struct Matrix {
 void sgemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Matrix a, Matrix b, float* c,
            std::int64_t c_stride, bool accumulate);
 
+/// Has the library do now what it does once, in its first product: it makes its machine code. For whoever prepares
+/// products: the first call then takes as long as others.
+void set_up_sgemm();
+
 }  // namespace shardrun::device::cpu

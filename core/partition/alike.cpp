@@ -1,20 +1,19 @@
-#include "core/forecast/alike.h"
+#include "core/partition/alike.h"
 
 #include <set>
 #include <utility>
 
-namespace shardrun::forecast {
+namespace shardrun::partition {
 namespace {
 
 using Sized = std::pair<std::vector<std::int64_t>, mesh::Placement>;  ///< a shape and its placement
 
 /// The shapes and placements of everything in a stage's functions.
-std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& partition,
-                         const partition::StageFunctions& stage) {
+std::set<Sized> parts_of(const graph::Graph& graph, const Partition& partition, const StageFunctions& stage) {
   std::set<Sized> parts;
-  for (const partition::SplitFunction& function : stage.functions) {
+  for (const SplitFunction& function : stage.functions) {
     for (const graph::ValueId id : function.values.ids()) {
-      const partition::SplitValue& value = function.values[id];
+      const SplitValue& value = function.values[id];
       if (value.alike == id) {
         parts.emplace(value.type.shape, value.placement);
       }
@@ -28,11 +27,11 @@ std::set<Sized> parts_of(const graph::Graph& graph, const partition::Partition& 
 }
 
 /// Mesh axes along which ranks with equal parts exchange different amounts: at the ends there is less.
-std::set<mesh::AxisId> exchanged_axes(const partition::Partition& partition) {
+std::set<mesh::AxisId> exchanged_axes(const Partition& partition) {
   std::set<mesh::AxisId> axes;
-  for (const partition::SplitFunction& function : partition.sharded.functions) {
-    for (const partition::SplitNode& node : function.nodes) {
-      if (node.transition && node.transition->kind == partition::Transition::Kind::exchange) {
+  for (const SplitFunction& function : partition.sharded.functions) {
+    for (const SplitNode& node : function.nodes) {
+      if (node.transition && node.transition->kind == Transition::Kind::exchange) {
         axes.insert(node.transition->axis);
       }
     }
@@ -42,8 +41,8 @@ std::set<mesh::AxisId> exchanged_axes(const partition::Partition& partition) {
 
 }  // namespace
 
-std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const partition::Partition& partition,
-                                                   const partition::StageFunctions& stage) {
+std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, const Partition& partition,
+                                                   const StageFunctions& stage) {
   const mesh::Mesh& mesh = partition.placements.mesh;
   const std::set<Sized> parts = parts_of(graph, partition, stage);
   const std::set<mesh::AxisId> exchanged = exchanged_axes(partition);
@@ -77,16 +76,16 @@ std::vector<std::vector<std::int64_t>> alike_ranks(const graph::Graph& graph, co
   return alike;
 }
 
-SentTable sent_table(const partition::Programs& programs, const std::vector<std::size_t>& executed) {
-  IdVector<mesh::AxisId, std::map<partition::Collective, std::vector<std::uint64_t>>> sums(
+SentTable sent_table(const Programs& programs, const std::vector<std::size_t>& executed) {
+  IdVector<mesh::AxisId, std::map<Collective, std::vector<std::uint64_t>>> sums(
       programs.mesh.axes.size());  // per member
   for (const std::size_t program : executed) {
-    for (const partition::Transfer& transfer : programs.programs[program].transfers) {
+    for (const Transfer& transfer : programs.programs[program].transfers) {
       const std::int64_t members = programs.mesh.size(transfer.axis);
       std::vector<std::uint64_t>& sum = sums[transfer.axis][transfer.collective];
       sum.resize(static_cast<std::size_t>(members));
       for (std::int64_t member = 0; member < members; ++member) {
-        sum[static_cast<std::size_t>(member)] += partition::sent_bytes(transfer, member, members);
+        sum[static_cast<std::size_t>(member)] += sent_bytes(transfer, member, members);
       }
     }
   }
@@ -105,12 +104,12 @@ SentTable sent_table(const partition::Programs& programs, const std::vector<std:
   return table;
 }
 
-partition::SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at) {
-  partition::SentBytes sent;
+SentBytes sent_of(const SentTable& table, const mesh::Coordinates& at) {
+  SentBytes sent;
   for (const mesh::AxisId axis : table.ids()) {
-    sent.merge(partition::SentBytes(table[axis][static_cast<std::size_t>(at[axis])]));
+    sent.merge(SentBytes(table[axis][static_cast<std::size_t>(at[axis])]));
   }
   return sent;
 }
 
-}  // namespace shardrun::forecast
+}  // namespace shardrun::partition

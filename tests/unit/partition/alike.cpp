@@ -1,6 +1,6 @@
 // Ranks that share a program: what is said of them is what each one's own program says.
 
-#include "core/forecast/alike.h"
+#include "core/partition/alike.h"
 
 #include <algorithm>
 
@@ -58,15 +58,15 @@ TEST_CASE("ranks that are reported as alike have the same memory and traffic", "
       const partition::Partition partition = partition::split(model.graph, plan);
       const mesh::Mesh& mesh = partition.placements.mesh;
       std::vector<std::int64_t> seen;
-      for (const std::vector<std::int64_t>& alike : forecast::alike_ranks(
+      for (const std::vector<std::int64_t>& alike : partition::alike_ranks(
                model.graph, partition, *partition::functions_of(model.graph, partition, partition::StageId(0)))) {
         const Programs first = programs_of(model.graph, partition, alike.front());
-        const forecast::SentTable table = forecast::sent_table(first, all_of(first));
+        const partition::SentTable table = partition::sent_table(first, all_of(first));
         for (const std::int64_t rank : alike) {
           INFO(model.name << ", rank " << rank << " like " << alike.front());
           const Programs own = programs_of(model.graph, partition, rank);
           CHECK(own.memory == first.memory);
-          CHECK(forecast::sent_of(table, mesh::coordinates_of(mesh, rank)) == sent_by(own));
+          CHECK(partition::sent_of(table, mesh::coordinates_of(mesh, rank)) == sent_by(own));
           seen.push_back(rank);
         }
         shared += alike.size() - 1;
