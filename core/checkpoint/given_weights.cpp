@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/checkpoint/folder.h"
 #include "core/checkpoint/weights.h"
+#include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/text_file.h"
 #include "core/mesh/rows.h"
@@ -145,10 +146,16 @@ void load_parameters(const TensorSource& source, const graph::Graph& graph, cons
       continue;
     }
     device::HostTensor values(executor.queue(), executor.state(id), device::Access::write);
-    const std::span<float> elements = device::elements_of<float>(values.view());
-    stream_part(
-        source, source.index_of(graph.states[id].name), executor.part(id),
-        [&](std::int64_t local, std::span<const float> part) { std::ranges::copy(part, elements.begin() + local); });
+    std::vector<double> widened;  // the reference device stores float64
+    stream_part(source, source.index_of(graph.states[id].name), executor.part(id),
+                [&](std::int64_t local, std::span<const float> part) {
+                  if (values.view().dtype == graph::DType::f32) {
+                    std::ranges::copy(part, device::elements_of<float>(values.view()).begin() + local);
+                  } else {
+                    widened.assign(part.begin(), part.end());
+                    device::write_elements(values.view(), local, widened);
+                  }
+                });
     values.store();
   }
 }
