@@ -369,6 +369,22 @@ TEST_CASE("samples of engines have any element type and 0 to 4 dimensions, and s
   CHECK(read_file(folder / "predictions.npy") == stream);
 }
 
+TEST_CASE("the example of images of any size predicts the mean of each color", "[engines]") {
+  const TemporaryFolder folder;
+  write_file(folder / "records.npy",
+             array_file("|u1", "(1, 2, 3)", std::string("\x01\x02\x03\x03\x04\xff", 6)) +
+                 array_file("|u1", "(3, 1, 1, 3)", std::string("\x01\x02\x03\x04\x05\x06\x07\x08\x09", 9)));
+  write_file(folder / "job.ini",
+             "[job]\nengine = brightness\ntask = infer\nranks = 2\n[plugins]\npath = " SHARDRUN_EXAMPLE_ENGINES
+             "\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+  const Ended ended = run_program(folder.path(), {"job.ini"});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(read_file(folder / "predictions.npy") ==
+        array_file("<f4", "(3,)", bytes_of_numbers<float>({2, 3, 129})) +
+            array_file("<f4", "(3, 3)", bytes_of_numbers<float>({1, 2, 3, 4, 5, 6, 7, 8, 9})));
+}
+
 TEST_CASE("records become the samples' type, or are refused with what that type lacks", "[engines]") {
   const TemporaryFolder folder;
   const auto predicted_as = [&](const std::string& element, const std::string& input) {

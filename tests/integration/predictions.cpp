@@ -283,6 +283,29 @@ TEST_CASE("a model's samples have any shape and type that has as many numbers", 
   CHECK(worst_difference(Values(of_three.begin(), of_three.begin() + 2), of_one) < 1e-6);
 }
 
+TEST_CASE("a model on arrays may have an option context", "[predict]") {
+  const TrainedFolder folder;
+  write_file(folder.path() / "windows.ini",
+             "[model]\nname = windows\n[plugins]\npath = " SHARDRUN_OUTSIDE_STRATEGIES
+             "\n[data]\narrays = x.npy, y.npy\nbatch = 4\n[train]\nsteps = 2\nlearning_rate = 0.05\n");
+  const Ended trained = run_program(folder.path(), {"windows.ini"});
+  INFO(trained.err);
+  CHECK(trained.code == 0);
+  for (const std::string ranks : {"1", "2"}) {
+    const Ended ended =
+        folder.predict({"runs/windows", "--from", "new.npy", "--to", "out.npy", "--force", "--ranks=" + ranks,
+                        "--strategy=" + std::string(ranks == "1" ? "single" : "dp")});
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+    const States states = read_states(folder.path() / "runs/windows/weights.safetensors");
+    float first = 0;
+    for (std::size_t f = 0; f < features; ++f) {
+      first += folder.samples()[f] * states.at("w")[2 * f];
+    }
+    CHECK(read_array(folder.path() / "out.npy", "(23, 2)").front() == Approx(first).epsilon(1e-5).margin(1e-6));
+  }
+}
+
 TEST_CASE("predictions are verified against float64, whatever the split", "[predict]") {
   const TrainedFolder folder;
   write_file(folder.path() / "apply.ini",
