@@ -24,7 +24,7 @@ int verify(std::span<const std::string> words) {
       {set_option(),
        {.name = "steps",
         .value = "N",
-        .help = "how many steps to run and compare (default 3, or as many as the job has)"},
+        .help = "how many steps, or batches of predictions, to run and compare (default 3, or as many as the job has)"},
        {.name = "tensors",
         .value = "GLOB",
         .help = "compare only matching tensors, such as 'layer.0/*', with a parameter's gradient and optimizer "
@@ -45,7 +45,7 @@ int verify(std::span<const std::string> words) {
                             "started: start it once, by itself",
                             world->size, world->launcher));
   }
-  const std::int64_t most = std::max<std::int64_t>(1, job::steps_of(job));
+  const std::int64_t most = job::applies_model(job) ? INT32_MAX : std::max<std::int64_t>(1, job::steps_of(job));
   const std::int64_t steps = parsed.integer("steps", std::min(default_steps, most), 1, most);
   const auto rows = static_cast<std::size_t>(parsed.integer("rows", 10, 1, 1'000'000));
   const bool json = parsed.has("json");

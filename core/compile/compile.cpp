@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -200,6 +201,39 @@ void open_weights(const job::Job& job, Compiled& compiled) {
   });
 }
 
+/// Of a model that takes both, the data that it was trained on decides.
+bool is_applied_to_tokens(const workload::Model& model, const workload::DataShape& trained_on) {
+  return model.takes_tokens && trained_on.features == 0;
+}
+
+/// Throws Error{job} for data of a kind that the model is not trained on.
+void require_kind_of_data(const job::Job& job, const workload::Model& model) {
+  if (!job.data.arrays.empty() && model.takes_tokens && !model.takes_arrays) {
+    throw Error(ErrorCode::job, fmt::format("{}: model {} is trained on tokens: use [data] text or tokens",
+                                            job.where("data", "arrays"), job.model.name));
+  }
+  if ((!job.data.text.empty() || !job.data.tokens.empty()) && model.takes_arrays && !model.takes_tokens) {
+    throw Error(ErrorCode::job, fmt::format("{}: model {} is not trained on tokens: use [data] arrays",
+                                            job.where("model", "name"), job.model.name));
+  }
+}
+
+/// The sizes of samples and predictions of an engine by [infer] or the checkpoint.
+workload::DataShape inferred_shape(const job::Job& job) {
+  workload::DataShape shape;
+  if (!job.checkpoint.empty()) {
+    const checkpoint::SafetensorsFile file(job.checkpoint);
+    const auto read = [&](const char* name) {
+      const auto found = file.metadata().find(fmt::format("shardrun.{}", name));
+      return found == file.metadata().end() ? 0 : std::atoll(found->second.c_str());
+    };
+    shape = {.features = read("features"), .outputs = read("outputs")};
+  }
+  take_given(job, "features", job.infer.features, shape.features);
+  take_given(job, "outputs", job.infer.outputs, shape.outputs);
+  return shape;
+}
+
 /// Opens the weights and the array that a model is applied to. Sets what the model is told of the data.
 void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, Compiled& compiled) {
   workload::DataShape& shape = compiled.settings.data;
@@ -217,9 +251,11 @@ void open_applied(const job::Job& job, std::shared_ptr<data::Dataset> dataset, C
                             compiled.weights == nullptr ? "the job" : fmt::format("'{}'", job.checkpoint.native())));
   }
   const OptionValues& options = job.model.options;
-  compiled.dataset = dataset != nullptr
-                         ? std::move(dataset)
-                         : data::open_dataset(job, options.has("vocab") ? options.integer("vocab") : shape.vocab);
+  std::optional<std::int64_t> vocab;
+  if (is_applied_to_tokens(compiled.model, shape)) {
+    vocab = options.has("vocab") ? options.integer("vocab") : shape.vocab;
+  }
+  compiled.dataset = dataset != nullptr ? std::move(dataset) : data::open_dataset(job, vocab);
   const std::int64_t found = compiled.dataset == nullptr ? 0 : compiled.dataset->shape().features;
   if (found > 0 && shape.features > 0 && found != shape.features) {
     throw Error(ErrorCode::data,
@@ -362,6 +398,7 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   if (job.task == job::Task::train || has_data(job)) {
     if (dataset == nullptr) {
       tell("reading data");
+      require_kind_of_data(job, compiled.model);
       dataset = data::open_dataset(job);
     }
     if (dataset == nullptr && !compiled.model.takes_data) {
@@ -396,6 +433,18 @@ Compiled compile(const job::Job& job, std::int64_t rank, const std::function<voi
   return compiled;
 }
 
+bool is_applied_to_tokens(const job::Job& job) {
+  if (!job::applies_model(job)) {
+    return false;
+  }
+  workload::DataShape trained_on;
+  if (!job.checkpoint.empty()) {
+    const checkpoint::GivenWeights weights(job.checkpoint, models_in(directories_of(job.plugins.path)));
+    trained_on = checkpoint::trained_on(weights.source());
+  }
+  return is_applied_to_tokens(open_model(job), trained_on);
+}
+
 Compiled compile_reference(const job::Job& job, const Compiled& engine) {
   if (job.task != job::Task::train || job.model.name.empty()) {
     throw Error(ErrorCode::job,
@@ -421,6 +470,12 @@ graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled) 
   job::Job plain = job;
   plain.train.remat = job::Remat::none;
   return build_graph(plain, compiled);
+}
+
+graph::Graph reference_graph(const job::Job& job, const Compiled& compiled) {
+  return job::applies_model(job)
+             ? workload::build_kept_inference(compiled.model, compiled.settings, compiled.evaluation_rows.front())
+             : graph_without_remat(job, compiled);
 }
 
 partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank) {

@@ -62,12 +62,19 @@ struct Compiled {
                                const std::function<void(std::string_view activity)>& now_at = {},
                                std::shared_ptr<data::Dataset> dataset = nullptr);
 
+/// Whether the job applies a model to tokens, rather than to numbers.
+[[nodiscard]] bool is_applied_to_tokens(const job::Job& job);
+
 /// The model that an engine is compared with, as one device trains it on the engine's data: without a plan and
 /// programs. `engine`: of the job. Throws Error{job} if the job names no model, or its parameters are not the engine's.
 [[nodiscard]] Compiled compile_reference(const job::Job& job, const Compiled& engine);
 
 /// The job's graph without remat.
 [[nodiscard]] graph::Graph graph_without_remat(const job::Job& job, const Compiled& compiled);
+
+/// The graph that the job is compared with: without remat. Of a model that is applied, the function of a whole batch,
+/// whose output is a state.
+[[nodiscard]] graph::Graph reference_graph(const job::Job& job, const Compiled& compiled);
 
 /// Another rank's programs. The second form is for another device, with the functions of the rank's stage.
 [[nodiscard]] partition::Programs programs_of_rank(const job::Job& job, const Compiled& compiled, std::int64_t rank);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/human.h"
 #include "core/checkpoint/saved_state.h"
 #include "core/compile/plugins.h"
 #include "core/mesh/placement.h"
@@ -132,6 +133,12 @@ std::pair<std::int64_t, std::int64_t> JobEngine::rows_of(std::int64_t rows) cons
   return {part.begin, part.size()};
 }
 
+plugins::ArrayView JobEngine::samples(std::int64_t rows) const {
+  plugins::ArrayView array = sample;
+  array.shape.insert(array.shape.begin(), rows);
+  return array;
+}
+
 void require_model(const job::Job& job, std::string_view what) {
   if (!job.engine.name.empty()) {
     throw Error(ErrorCode::job,
@@ -178,10 +185,21 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
         fmt::format("{}: engine '{}' iterates alone, and is neither trained nor predicts: set [job] task = iterate",
                     job.where("job", "engine"), job.engine.name));
   }
+  if (job.task == job::Task::train && !engine.plugin.trains()) {
+    throw Error(ErrorCode::job, fmt::format("{}: engine '{}' infers alone, and is not trained: set [job] task = infer",
+                                            job.where("job", "engine"), job.engine.name));
+  }
   plugins::EngineRequest request = engine.request;
   for (request.rank = 0; request.rank < request.world_size; ++request.rank) {
     try {
-      engine.parameters.push_back(engine.plugin.declare(request));
+      plugins::EngineDeclaration declared = engine.plugin.declare(request);
+      engine.parameters.push_back(std::move(declared.parameters));
+      plugins::ArrayView sample = sample_of(job, engine.plugin, declared.sample, request.features);
+      if (request.rank > 0 && (sample.element != engine.sample.element || sample.shape != engine.sample.shape)) {
+        throw Error(ErrorCode::plugin, fmt::format("engine '{}': ranks 0 and {} declare different samples",
+                                                   job.engine.name, request.rank));
+      }
+      engine.sample = std::move(sample);
     } catch (const plugins::Invalid& invalid) {
       throw Error(ErrorCode::job, fmt::format("{}: {}", job.where("job", "engine"), invalid.message()));
     } catch (const Error& error) {
@@ -198,29 +216,26 @@ JobEngine open_engine(const job::Job& job, std::int64_t rank, const workload::Da
   return engine;
 }
 
-workload::DataShape inferred_shape(const job::Job& job) {
-  workload::DataShape shape{.features = job.infer.features, .outputs = job.infer.outputs};
-  if (job.checkpoint.empty()) {
-    return shape;
+plugins::ArrayView sample_of(const job::Job& job, const plugins::Engine& engine,
+                             const std::optional<plugins::ArrayView>& said, std::int64_t features) {
+  if (!said) {
+    return {.shape = {features > 0 ? features : -1}};
   }
-  const checkpoint::SafetensorsFile file(job.checkpoint);
-  const auto read = [&](const char* name, std::int64_t& size) {
-    const auto found = file.metadata().find(fmt::format("shardrun.{}", name));
-    if (found == file.metadata().end()) {
-      return;
-    }
-    const std::int64_t saved = std::atoll(found->second.c_str());
-    if (size != 0 && size != saved) {
-      throw Error(ErrorCode::job,
-                  fmt::format("{}: [infer] {} = {}, and '{}' was trained with {}: leave it out or correct "
-                              "it",
-                              job.where("infer", name), name, size, job.checkpoint.string(), saved));
-    }
-    size = saved;
-  };
-  read("features", shape.features);
-  read("outputs", shape.outputs);
-  return shape;
+  const std::string sample = fmt::format("{} [{}]", to_string(said->dtype()), fmt::join(said->shape, ", "));
+  const bool is_known = std::ranges::find(said->shape, -1) == said->shape.end();
+  if (job.task == job::Task::train && (said->element != SR_ELEMENT_F32 || !is_known)) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: engine '{}' takes samples {}, and is trained on f32 samples of a known size: it can "
+                            "only infer ([job] task = infer)",
+                            job.where("job", "engine"), engine.manifest().name, sample));
+  }
+  if (is_known && features > 0 && said->elements() != features) {
+    throw Error(ErrorCode::job,
+                fmt::format("{}: engine '{}' takes samples {}, and those of the data or checkpoint have "
+                            "{}: change its options, or give it other samples",
+                            job.where("job", "engine"), engine.manifest().name, sample, counted(features, "value")));
+  }
+  return *said;
 }
 
 workload::EngineProgram parameters_of(const JobEngine& engine) {

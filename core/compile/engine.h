@@ -24,12 +24,15 @@ struct JobEngine {
   plugins::EngineRequest request;  ///< of this rank
   workload::DataShape data;
   std::vector<std::vector<plugins::EngineParameter>> parameters;  ///< per rank, in order of declaration
+  plugins::ArrayView sample = {};                                 ///< the type and shape of a sample, -1 for any extent
 
   [[nodiscard]] const std::vector<plugins::EngineParameter>& own() const { return parameters[request.rank]; }
   /// The ranks that hold the same part, in order.
   [[nodiscard]] std::vector<std::uint32_t> holders_of(const plugins::EngineParameter& parameter) const;
   /// This rank's rows of so many: their first, and how many.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> rows_of(std::int64_t rows) const;
+  /// An array without elements of so many samples. REQUIRES: no extent is -1.
+  [[nodiscard]] plugins::ArrayView samples(std::int64_t rows) const;
 };
 
 /// Throws Error{job} if the job has an engine. `what`: the command or setting that needs a model, as "a plan".
@@ -47,8 +50,9 @@ void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, c
 /// Throws Error{plugin} where the ranks' parts overlap, leave gaps, or disagree about the whole.
 void require_whole_parameters(const JobEngine& engine);
 
-/// The sizes of samples and predictions by [infer] or the checkpoint. Throws Error{job} if they disagree.
-[[nodiscard]] workload::DataShape inferred_shape(const job::Job& job);
+/// What a sample is, as the engine says, or by the number of its values. Throws Error{job} if these disagree.
+[[nodiscard]] plugins::ArrayView sample_of(const job::Job& job, const plugins::Engine& engine,
+                                           const std::optional<plugins::ArrayView>& said, std::int64_t features);
 
 /// This rank's parts of parameters, as far as they have elements.
 [[nodiscard]] workload::EngineProgram parameters_of(const JobEngine& engine);

@@ -60,6 +60,7 @@ workload::Model model_of(plugins::Model plugin) {
                         .options = plugin.options(),
                         .takes_data = plugin.data() != 0,
                         .takes_tokens = (plugin.data() & SR_DATA_TOKENS) != 0,
+                        .takes_arrays = (plugin.data() & (SR_DATA_ARRAYS | SR_DATA_LABELS)) != 0,
                         .takes_labels_alone = plugin.data() == SR_DATA_LABELS};
   model.declare = [plugin](graph::Graph& graph, const workload::ModelSettings& settings) {
     require_data(plugin, settings);

@@ -34,7 +34,7 @@ void same_parameters(EngineMember& member) {
     const std::string first = to_string(job);
     const plugins::Engine another = member.open_another();
     for (std::uint32_t rank = 0; rank < n; ++rank) {
-      job.parameters[rank] = member.declare(another, rank, n);
+      job.parameters[rank] = member.declare(another, rank, n).parameters;
     }
     const std::string place = fmt::format("parameters on {} ranks", n);
     member.tell(place, first);
@@ -206,7 +206,7 @@ class FewRecords final : public plugins::EngineRecords {
     }
     const std::vector<float> values = run_.inputs(++read_);
     const std::int64_t features = run_.job().request.features;
-    void* const to = make({.shape = {static_cast<std::int64_t>(values.size()) / features, features}});
+    void* const to = make(run_.job().samples(static_cast<std::int64_t>(values.size()) / features));
     std::copy(values.begin(), values.end(), static_cast<float*>(to));
     return true;
   }
@@ -293,9 +293,11 @@ void goes_on_from_states(EngineMember& member) {
 
 using Check = std::function<void(EngineMember&)>;
 
-Check if_it_predicts(const Check& check) {
+Check if_it_trains(const Check& check) {
   return [check](EngineMember& member) {
-    member.engine().predicts() ? check(member) : member.note("nothing to check: it iterates alone");
+    member.engine().trains() ? check(member)
+                             : member.note(member.engine().predicts() ? "nothing to check: it infers alone"
+                                                                      : "nothing to check: it iterates alone");
   };
 }
 
@@ -310,16 +312,16 @@ std::vector<EngineCase> engine_cases() {
   cases.push_back({.name = opening_case, .run = opens_engine});
   cases.push_back({.name = "declared options", .run = declared_by_engine});
   cases.push_back({.name = "the same parameters, whoever asks, and all of each", .run = same_parameters});
-  cases.push_back({.name = "the same results on any number of ranks", .run = if_it_predicts(same_on_any_ranks)});
-  cases.push_back({.name = "gradients equal central differences", .run = if_it_predicts(engine_gradients)});
-  cases.push_back({.name = "the same results again", .run = if_it_predicts(same_again)});
-  cases.push_back({.name = "a checkpoint, by the names of its tensors", .run = if_it_predicts(loads_checkpoint)});
-  cases.push_back({.name = "predictions of records, in order", .run = if_it_predicts(infers_in_order)});
+  cases.push_back({.name = "the same results on any number of ranks", .run = if_it_trains(same_on_any_ranks)});
+  cases.push_back({.name = "gradients equal central differences", .run = if_it_trains(engine_gradients)});
+  cases.push_back({.name = "the same results again", .run = if_it_trains(same_again)});
+  cases.push_back({.name = "a checkpoint, by the names of its tensors", .run = if_it_trains(loads_checkpoint)});
+  cases.push_back({.name = "predictions of records, in order", .run = if_it_trains(infers_in_order)});
   cases.push_back(
       {.name = "steps: the same states on any number of ranks", .run = if_it_iterates(same_states_on_any_ranks)});
   cases.push_back({.name = "steps: they go on from saved states", .run = if_it_iterates(goes_on_from_states)});
   // The last with these ranks, whose collectives may have failed afterwards.
-  cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_predicts(misses_tensors)});
+  cases.push_back({.name = "a checkpoint without the tensors", .run = if_it_trains(misses_tensors)});
   cases.push_back({.name = "no file or socket to declare parameters", .run = pure_declaring, .ranks = 1});
   return cases;
 }

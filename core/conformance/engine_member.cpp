@@ -79,8 +79,7 @@ const plugins::Engine& EngineMember::engine() {
   return *engine_;
 }
 
-std::vector<plugins::EngineParameter> EngineMember::declare(const plugins::Engine& engine, std::uint32_t rank,
-                                                            std::uint32_t n) {
+plugins::EngineDeclaration EngineMember::declare(const plugins::Engine& engine, std::uint32_t rank, std::uint32_t n) {
   plugins::EngineRequest request = request_;
   request.rank = rank;
   request.world_size = n;
@@ -91,14 +90,19 @@ void EngineMember::find_job() {
   std::string refusal;
   for (OptionValues& options : small_options(engine().options(), given_options(engine().options(), settings_))) {
     request_ = {.options = std::move(options),
-                .task = engine().predicts() ? SR_ENGINE_TRAIN : SR_ENGINE_ITERATE,
+                .task = engine().trains()     ? SR_ENGINE_TRAIN
+                        : engine().predicts() ? SR_ENGINE_INFER
+                                              : SR_ENGINE_ITERATE,
                 .features = 5,
                 .outputs = 3};
     set_sizes(request_, settings_);
     for (std::uint32_t n = 1; n <= engine_members; ++n) {
       try {
         for (std::uint32_t rank = 0; rank < n; ++rank) {
-          (void)declare(engine(), rank, n);
+          const std::optional<plugins::ArrayView> sample = declare(engine(), rank, n).sample;
+          if (sample && std::ranges::find(sample->shape, -1) == sample->shape.end()) {
+            request_.features = sample->elements();
+          }
         }
         sizes_.push_back(n);
       } catch (const Error& error) {
@@ -132,7 +136,9 @@ compile::JobEngine EngineMember::job_on(std::uint32_t n) {
   job.request.rank = std::min(rank(), n - 1);
   job.request.world_size = n;
   for (std::uint32_t each = 0; each < n; ++each) {
-    job.parameters.push_back(declare(engine(), each, n));
+    plugins::EngineDeclaration declared = declare(engine(), each, n);
+    job.parameters.push_back(std::move(declared.parameters));
+    job.sample = declared.sample.value_or(plugins::ArrayView{.shape = {request_.features}});
   }
   return job;
 }

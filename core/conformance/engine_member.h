@@ -37,8 +37,7 @@ class EngineMember final : public Peer {
   [[nodiscard]] const std::vector<std::uint32_t>& sizes();
   /// The job on so many ranks, with the parameters of all. REQUIRES: it is one of sizes().
   [[nodiscard]] compile::JobEngine job_on(std::uint32_t n);
-  [[nodiscard]] std::vector<plugins::EngineParameter> declare(const plugins::Engine& engine, std::uint32_t rank,
-                                                              std::uint32_t n);
+  [[nodiscard]] plugins::EngineDeclaration declare(const plugins::Engine& engine, std::uint32_t rank, std::uint32_t n);
   /// The collectives of the ranks below `n`, as in a job: over the transport of jobs that name none. Those ranks make
   /// the first call at the same point.
   [[nodiscard]] runtime::ArrayCollectives& ranks(std::uint32_t n);

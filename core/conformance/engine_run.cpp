@@ -81,7 +81,9 @@ std::vector<float> EngineRun::predict(std::int64_t rows) {
   const std::int64_t outputs = job_.request.outputs;
   std::vector<float> given = inputs(rows);
   predictions_.clear();
-  instance_->forward({.shape = {own, job_.request.features}, .address = given.data()}, [&](const ArrayView& like) {
+  ArrayView samples = job_.samples(own);
+  samples.address = given.data();
+  instance_->forward(samples, [&](const ArrayView& like) {
     const std::vector<std::int64_t> expected = {own, outputs};
     if (like.shape != expected && (like.elements() != 0 || (own > 0 && !job_.plugin.takes_whole_batch()))) {
       throw Failure(fmt::format("its predictions for {} samples are [{}], expected [{}, {}]", own,

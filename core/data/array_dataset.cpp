@@ -177,10 +177,6 @@ NamedArrays open_pair(const job::Job& job, DataFiles& files, std::string_view ke
 }  // namespace
 
 std::unique_ptr<Dataset> open_arrays(const job::Job& job, DataFiles& files) {
-  if (job.model.options.has("context")) {
-    throw Error(ErrorCode::job, fmt::format("{}: model {} is trained on tokens: use [data] text or tokens",
-                                            job.where("data", "arrays"), job.model.name));
-  }
   std::optional<NamedArrays> validation;
   if (!job.data.validation_arrays.empty()) {
     validation.emplace(open_pair(job, files, "validation_arrays", job.data.validation_arrays, 1));

@@ -58,6 +58,7 @@ class DataFiles {
 [[nodiscard]] std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files);
 [[nodiscard]] std::unique_ptr<Dataset> open_tokens(const job::Job& job, DataFiles& files);
 /// Without targets. `vocab`: as open_dataset().
-[[nodiscard]] std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files, std::int64_t vocab);
+[[nodiscard]] std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files,
+                                                   std::optional<std::int64_t> vocab);
 
 }  // namespace shardrun::data

@@ -55,7 +55,7 @@ std::vector<std::filesystem::path> data_files(const job::Job& job) {
 
 namespace {
 
-std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::int64_t vocab) {
+std::unique_ptr<Dataset> open_with(const job::Job& job, DataFiles& files, std::optional<std::int64_t> vocab) {
   if (job::applies_model(job)) {
     return reads_records(job) ? nullptr : open_inputs(job, files, vocab);
   }
@@ -103,7 +103,7 @@ bool reads_records(const job::Job& job) {
                                      type == std::filesystem::file_type::character || has_several_arrays(from));
 }
 
-std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::int64_t vocab) {
+std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::optional<std::int64_t> vocab) {
   DataFiles files;
   return open_with(job, files, vocab);
 }
@@ -158,7 +158,8 @@ std::unique_ptr<Dataset> no_data() {
   return std::make_unique<NoData>();
 }
 
-std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles) {
+std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles,
+                                        std::optional<std::int64_t> vocab) {
   const std::vector<std::filesystem::path> paths = data_files(job);
   std::vector<files::SteadyFile> given;
   for (std::size_t i = 0; i < std::min(paths.size(), handles.size()); ++i) {
@@ -169,7 +170,7 @@ std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<s
     given.push_back(std::move(*file));
   }
   DataFiles files(job, std::move(given));
-  return open_with(job, files, 0);  // the process that opened the data has checked it
+  return open_with(job, files, vocab);
 }
 
 std::vector<std::string> Dataset::fingerprints() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,9 +69,11 @@ class Dataset {
 [[nodiscard]] bool reads_records(const job::Job& job);
 
 /// Opens the data of [data], or the array of [infer] from; null if there is none. Of arrays it reads only headers and
-/// labels, of token files the first tokens, of texts everything, in pieces. `vocab`: of the model that is applied to
-/// tokens. Throws Error{data} for invalid input, Error{job} if the model cannot use it.
-[[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job, std::int64_t vocab = 0);
+/// labels, of token files the first tokens, of texts everything, in pieces. `vocab`: of a model that is applied to
+/// tokens, 0 if it is not known; nothing: a model is applied to numbers. Throws Error{data} for invalid input,
+/// Error{job} if the model cannot use it.
+[[nodiscard]] std::unique_ptr<Dataset> open_dataset(const job::Job& job,
+                                                    std::optional<std::int64_t> vocab = std::nullopt);
 
 /// One line about a batch that is larger than an epoch; empty if it is not.
 [[nodiscard]] std::string batch_notice(const Dataset& dataset, std::int64_t batch);
@@ -82,8 +85,9 @@ class Dataset {
 [[nodiscard]] std::unique_ptr<Dataset> no_data();
 
 /// The data set that another process of this host has opened and loaded, by the handles of its files: the very same
-/// bytes. Null if they are out of reach. Throws Error{io} if a file has changed since.
-[[nodiscard]] std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles);
+/// bytes. Null if they are out of reach. `vocab`: as of open_dataset(). Throws Error{io} if a file has changed since.
+[[nodiscard]] std::unique_ptr<Dataset> attach_dataset(const job::Job& job, const std::vector<std::string>& handles,
+                                                      std::optional<std::int64_t> vocab = std::nullopt);
 
 /// Handles for other processes. Valid while this process keeps the data set.
 [[nodiscard]] std::vector<std::string> handles_of(const Dataset& dataset);

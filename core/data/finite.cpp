@@ -7,7 +7,9 @@
 #include <cfloat>
 #include <cmath>
 #include <exception>
+#include <shardrun/sdk/transport/half.hpp>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/error.h"
@@ -22,7 +24,11 @@ constexpr std::int64_t block = 16384;
 /// NaN compares as false.
 template <class Real>
 bool is_usable(Real value) noexcept {
-  return std::abs(value) <= static_cast<Real>(FLT_MAX);
+  if constexpr (std::is_same_v<Real, sdk::Half>) {
+    return (value.bits & 0x7C00U) != 0x7C00U;
+  } else {
+    return std::abs(value) <= static_cast<Real>(FLT_MAX);
+  }
 }
 
 /// The first unusable value of [begin, end), or `end`. Stops early once `ends` is set.
@@ -110,8 +116,15 @@ void require_usable(const NpyArray& array, int threads) {
   if (bad == array.elements()) {
     return;
   }
-  Real value = 0;
-  array.read_bytes(bad, std::as_writable_bytes(std::span(&value, 1)));
+  Real stored{};
+  array.read_bytes(bad, std::as_writable_bytes(std::span(&stored, 1)));
+  const auto value = [&] {
+    if constexpr (std::is_same_v<Real, sdk::Half>) {
+      return sdk::widen(stored);
+    } else {
+      return stored;
+    }
+  }();
   const std::string found = std::isnan(value)   ? "NaN"
                             : std::isinf(value) ? (value > 0 ? "Inf" : "-Inf")
                                                 : fmt::format("{}, which float32 cannot hold", value);
@@ -123,7 +136,9 @@ void require_usable(const NpyArray& array, int threads) {
 }  // namespace
 
 void require_finite(const NpyArray& array, int threads) {
-  if (array.type() == NpyType::f32) {
+  if (array.type() == NpyType::f16) {
+    require_usable<sdk::Half>(array, threads);
+  } else if (array.type() == NpyType::f32) {
     require_usable<float>(array, threads);
   } else if (array.type() == NpyType::f64) {
     require_usable<double>(array, threads);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "core/data/data_files.h"
 #include "core/data/finite.h"
@@ -59,8 +60,13 @@ class InputDataset final : public Dataset {
     with_name(name_, [&] {
       if (context_ > 0) {
         read_tokens(first, device::elements_of<std::int32_t>(inputs));
-      } else {
+      } else if (inputs.dtype == graph::DType::f32) {
         array_.read(first * width_, device::elements_of<float>(inputs));
+      } else {
+        std::vector<float> read(static_cast<std::size_t>(inputs.elements()));
+        array_.read(first * width_, read);
+        std::vector<double> values(read.begin(), read.end());
+        device::write_elements(inputs, 0, values);
       }
       array_.file().require_unchanged();
     });
@@ -71,7 +77,7 @@ class InputDataset final : public Dataset {
     const std::vector<std::int64_t>& shape = array_.shape();
     const bool are_tokens = context_ > 0;
     const bool fits =
-        are_tokens ? shape.size() == 2 && shape[1] == context_ && is_integer(array_.type()) : shape.size() >= 2;
+        are_tokens ? shape.size() == 2 && shape[1] == context_ && is_integer(array_.type()) : !shape.empty();
     if (!fits || array_.elements() == 0) {
       throw Error(
           ErrorCode::data,
@@ -118,11 +124,10 @@ class InputDataset final : public Dataset {
 
 }  // namespace
 
-std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files, std::int64_t vocab) {
+std::unique_ptr<Dataset> open_inputs(const job::Job& job, DataFiles& files, std::optional<std::int64_t> vocab) {
   const Named name = fmt::format("{}: [infer] from", job.where("infer", "from"));
   return std::make_unique<InputDataset>(name, with_name(name, [&] { return files.open(job.infer.from); }),
-                                        job.model.options.has("context") ? job.model.options.integer("context") : 0,
-                                        vocab);
+                                        vocab ? job.model.options.integer("context") : 0, vocab.value_or(0));
 }
 
 }  // namespace shardrun::data

@@ -1,9 +1,17 @@
 #include "core/data/npy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <shardrun/sdk/transport/half.hpp>
+#include <type_traits>
 #include <utility>
+
+#include "core/base/error.h"
+#include "core/device/elements.h"
 
 namespace shardrun::data {
 namespace {
@@ -13,7 +21,11 @@ void convert(const std::byte* from, std::span<To> to) {
   for (To& value : to) {
     From stored;
     std::memcpy(&stored, from, sizeof stored);
-    value = static_cast<To>(stored);
+    if constexpr (std::is_same_v<From, sdk::Half>) {
+      value = static_cast<To>(sdk::widen(stored));
+    } else {
+      value = static_cast<To>(stored);
+    }
     from += sizeof stored;
   }
 }
@@ -30,6 +42,7 @@ void read_as(NpyType type, const std::byte* from, std::span<To> to) {
     case NpyType::u16: return convert<std::uint16_t>(from, to);
     case NpyType::u32: return convert<std::uint32_t>(from, to);
     case NpyType::u64: return convert<std::uint64_t>(from, to);
+    case NpyType::f16: return convert<sdk::Half>(from, to);
     case NpyType::f32: return convert<float>(from, to);
     case NpyType::f64: return convert<double>(from, to);
   }
@@ -43,7 +56,8 @@ std::size_t element_bytes(NpyType type) noexcept {
     case NpyType::i8:
     case NpyType::u8: return 1;
     case NpyType::i16:
-    case NpyType::u16: return 2;
+    case NpyType::u16:
+    case NpyType::f16: return 2;
     case NpyType::i32:
     case NpyType::u32:
     case NpyType::f32: return 4;
@@ -54,11 +68,78 @@ std::size_t element_bytes(NpyType type) noexcept {
   return 0;
 }
 
-void read_elements(NpyType type, std::span<const std::byte> from, std::span<float> to) {
-  read_as(type, from.data(), to);
+namespace {
+
+/// Elements that are converted at once.
+constexpr std::size_t converted_at_once = 1024;
+
+[[noreturn]] void refuse_element(std::size_t index, const std::string& value, graph::DType dtype) {
+  throw Error(ErrorCode::data, fmt::format("its element {} (counted from 0) is {}, which {} cannot hold", index, value,
+                                           graph::to_string(dtype)));
 }
 
-bool is_integer(NpyType type) noexcept { return type != NpyType::f32 && type != NpyType::f64; }
+void convert_reals(NpyType type, const std::byte* from, graph::DType dtype, std::span<std::byte> to,
+                   std::size_t first) {
+  double values[converted_at_once];
+  double stored[converted_at_once];
+  const std::span<double> part = std::span(values).first(to.size() / graph::element_bytes(dtype));
+  read_as(type, from, part);
+  device::write_elements(dtype, part, to);
+  device::read_elements(dtype, to, std::span(stored).first(part.size()));
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (!std::isfinite(part[i])) {
+      throw Error(ErrorCode::data, fmt::format("its element {} (counted from 0) is {}: numbers have to be finite",
+                                               first + i, std::isnan(part[i]) ? "NaN" : "infinite"));
+    }
+    if (!std::isfinite(stored[i])) {
+      refuse_element(first + i, fmt::format("{}", part[i]), dtype);
+    }
+  }
+}
+
+template <typename Integer>
+void convert_integers(NpyType type, const std::byte* from, graph::DType dtype, std::span<std::byte> to,
+                      std::size_t first) {
+  std::int64_t values[converted_at_once];
+  const std::span<std::int64_t> part = std::span(values).first(to.size() / sizeof(Integer));
+  read_as(type, from, part);
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const bool is_too_large = type == NpyType::u64 && part[i] < 0;
+    if (is_too_large || !std::in_range<Integer>(part[i])) {
+      refuse_element(first + i,
+                     is_too_large ? fmt::format("{}", static_cast<std::uint64_t>(part[i])) : fmt::format("{}", part[i]),
+                     dtype);
+    }
+    const auto value = static_cast<Integer>(part[i]);
+    std::memcpy(to.data() + i * sizeof(Integer), &value, sizeof(Integer));
+  }
+}
+
+}  // namespace
+
+void convert_elements(NpyType type, std::span<const std::byte> from, graph::DType dtype, std::span<std::byte> to) {
+  if (!graph::is_real(dtype) && !is_integer(type)) {
+    throw Error(ErrorCode::data, fmt::format("it is {}, and {} numbers are needed: save array.astype('{}')",
+                                             to_string(type), graph::to_string(dtype),
+                                             dtype == graph::DType::u8    ? "uint8"
+                                             : dtype == graph::DType::i32 ? "int32"
+                                                                          : "int64"));
+  }
+  const std::size_t width = graph::element_bytes(dtype);
+  for (std::size_t first = 0; first * width < to.size(); first += converted_at_once) {
+    const std::span<std::byte> part =
+        to.subspan(first * width).first(std::min(converted_at_once * width, to.size() - first * width));
+    const std::byte* const stored = from.data() + first * element_bytes(type);
+    switch (dtype) {
+      case graph::DType::i32: convert_integers<std::int32_t>(type, stored, dtype, part, first); break;
+      case graph::DType::i64: convert_integers<std::int64_t>(type, stored, dtype, part, first); break;
+      case graph::DType::u8: convert_integers<std::uint8_t>(type, stored, dtype, part, first); break;
+      default: convert_reals(type, stored, dtype, part, first);
+    }
+  }
+}
+
+bool is_integer(NpyType type) noexcept { return type != NpyType::f16 && type != NpyType::f32 && type != NpyType::f64; }
 
 const char* to_string(NpyType type) noexcept {
   switch (type) {
@@ -71,6 +152,7 @@ const char* to_string(NpyType type) noexcept {
     case NpyType::u16: return "uint16";
     case NpyType::u32: return "uint32";
     case NpyType::u64: return "uint64";
+    case NpyType::f16: return "float16";
     case NpyType::f32: return "float32";
     case NpyType::f64: return "float64";
   }

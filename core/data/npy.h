@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "core/files/steady_file.h"
+#include "core/graph/tensor_type.h"
 
 namespace shardrun::data {
 
-enum class NpyType : std::uint8_t { boolean, i8, i16, i32, i64, u8, u16, u32, u64, f32, f64 };
+enum class NpyType : std::uint8_t { boolean, i8, i16, i32, i64, u8, u16, u32, u64, f16, f32, f64 };
 
 [[nodiscard]] std::size_t element_bytes(NpyType type) noexcept;
 [[nodiscard]] bool is_integer(NpyType type) noexcept;
@@ -41,8 +42,10 @@ inline constexpr std::size_t most_header_bytes = std::size_t{1} << 20U;
 /// The header of an array, as numpy.save writes it, version 1. `descr`: the element type in NumPy's words, "<f4".
 [[nodiscard]] std::string npy_header(std::string_view descr, const std::vector<std::int64_t>& shape);
 
-/// Converts elements of a .npy file as a C++ cast does. REQUIRES: `from` has as many as `to`.
-void read_elements(NpyType type, std::span<const std::byte> from, std::span<float> to);
+/// Converts elements of a .npy file. Real numbers are rounded to nearest, ties to even. Throws Error{data} that names
+/// the first element that `dtype` lacks: one that is NaN or infinite, or becomes so; of integer types one out of range,
+/// and any real number. REQUIRES: `from` and `to` have as many elements.
+void convert_elements(NpyType type, std::span<const std::byte> from, graph::DType dtype, std::span<std::byte> to);
 
 /// An array in a .npy file. Elements are read on demand; the file must not change.
 class NpyArray {

@@ -28,7 +28,7 @@ constexpr std::array type_names = {
     TypeName{"|b1", NpyType::boolean}, TypeName{"|i1", NpyType::i8},  TypeName{"<i2", NpyType::i16},
     TypeName{"<i4", NpyType::i32},     TypeName{"<i8", NpyType::i64}, TypeName{"|u1", NpyType::u8},
     TypeName{"<u2", NpyType::u16},     TypeName{"<u4", NpyType::u32}, TypeName{"<u8", NpyType::u64},
-    TypeName{"<f4", NpyType::f32},     TypeName{"<f8", NpyType::f64},
+    TypeName{"<f2", NpyType::f16},     TypeName{"<f4", NpyType::f32}, TypeName{"<f8", NpyType::f64},
 };
 
 constexpr std::size_t magic_and_version_bytes = 8;
@@ -142,9 +142,10 @@ class HeaderReader {
     if (descr.starts_with('>') && std::ranges::find(type_names, little, &TypeName::descr) != type_names.end()) {
       refuse(source_, fmt::format("its numbers are big-endian (dtype '{}'); save array.astype('{}')", descr, little));
     }
-    refuse(source_,
-           fmt::format("its dtype '{}' is not supported; save bool, int8 to int64, uint8 to uint64, float32 or float64",
-                       descr));
+    refuse(
+        source_,
+        fmt::format("its dtype '{}' is not supported; save bool, int8 to int64, uint8 to uint64, or float16 to float64",
+                    descr));
   }
 
   void require_c_order() {

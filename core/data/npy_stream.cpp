@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <system_error>
@@ -56,8 +54,8 @@ std::size_t most_at_once(const files::FileDescriptor& file) {
 
 }  // namespace
 
-NpyReader::NpyReader(files::FileDescriptor file, std::string name, Waiting waiting)
-    : file_(std::move(file)), name_(std::move(name)), waiting_(std::move(waiting)) {}
+NpyReader::NpyReader(files::FileDescriptor file, std::string name, graph::DType dtype, Waiting waiting)
+    : file_(std::move(file)), name_(std::move(name)), dtype_(dtype), waiting_(std::move(waiting)) {}
 
 void NpyReader::refuse_record(const std::string& why) const {
   throw Error(ErrorCode::data, fmt::format("record {} of {}: {}", number_, name_, why));
@@ -144,19 +142,23 @@ std::optional<NpyRecord> NpyReader::next() {
   }();
   take(header.data_offset);
   const auto elements = static_cast<std::uint64_t>(header.elements);
-  if (elements > most_record_bytes / std::max(element_bytes(header.type), sizeof(float))) {
-    refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes, as it is or as float32",
-                              fmt::join(header.shape, ", "), to_string(header.type), most_record_bytes));
+  if (elements > most_record_bytes / std::max(element_bytes(header.type), graph::element_bytes(dtype_))) {
+    refuse_record(fmt::format("its shape [{}] of {} is more than {} bytes, as it is or as {}",
+                              fmt::join(header.shape, ", "), to_string(header.type), most_record_bytes,
+                              graph::to_string(dtype_)));
   }
   std::vector<std::byte> raw(elements * element_bytes(header.type));
   if (const std::size_t found = read_values(raw); found != raw.size()) {
     refuse_record(fmt::format("it is cut short: {} of its {} bytes are there", found, raw.size()));
   }
   is_lost_ = false;
-  NpyRecord record{.number = number_, .shape = header.shape, .values = std::vector<float>(elements)};
-  read_elements(header.type, raw, record.values);
-  if (!std::ranges::all_of(record.values, [](float value) { return std::isfinite(value); })) {
-    refuse_record("a value is NaN or infinite");
+  NpyRecord record{.number = number_,
+                   .shape = header.shape,
+                   .bytes = std::vector<std::byte>(elements * graph::element_bytes(dtype_))};
+  try {
+    convert_elements(header.type, raw, dtype_, record.bytes);
+  } catch (const Error& error) {
+    refuse_record(error.message());
   }
   return record;
 }
@@ -166,12 +168,6 @@ NpyWriter::NpyWriter(files::FileDescriptor file, std::string name, Waiting waiti
       name_(std::move(name)),
       waiting_(std::move(waiting)),
       most_at_once_(most_at_once(file_)) {}
-
-void NpyWriter::write(const std::vector<std::int64_t>& shape, std::span<const float> values) {
-  const std::string header = npy_header("<f4", shape);
-  write(std::as_bytes(std::span(header)));
-  write(std::as_bytes(values));
-}
 
 void NpyWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty() && !is_ended_) {

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "core/files/descriptor.h"
+#include "core/graph/tensor_type.h"
 
 namespace shardrun::data {
 
-/// An array of real numbers.
 struct NpyRecord {
   std::int64_t number = 0;  ///< of the record in its stream, from 1
   std::vector<std::int64_t> shape;
-  std::vector<float> values;
+  std::vector<std::byte> bytes;  ///< its elements, of the reader's type
 };
 
 /// The most bytes of a record's values.
@@ -30,10 +30,10 @@ using Waiting = std::function<bool()>;
 /// keeps one record in memory.
 class NpyReader {
  public:
-  /// `name`: of the stream, for messages.
-  NpyReader(files::FileDescriptor file, std::string name, Waiting waiting);
+  /// `name`: of the stream, for messages. `dtype`: what elements become.
+  NpyReader(files::FileDescriptor file, std::string name, graph::DType dtype, Waiting waiting);
 
-  /// The next record, its values as float32; nothing at the end. Throws Error{data} for a malformed one, with its
+  /// The next record; nothing at the end. Throws Error{data} for a malformed one, with its
   /// number. The next call then reads the record after it: where its end is not known, the bytes up to the next
   /// "\x93NUMPY" belong to it. Throws Error{io} if the stream cannot be read.
   [[nodiscard]] std::optional<NpyRecord> next();
@@ -50,6 +50,7 @@ class NpyReader {
 
   files::FileDescriptor file_;
   std::string name_;
+  graph::DType dtype_;
   Waiting waiting_;
   std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
   std::vector<std::byte> buffer_;
@@ -60,16 +61,14 @@ class NpyReader {
   std::int64_t number_ = 0;
 };
 
-/// Writes arrays one after the other.
+/// Writes bytes of arrays one after the other.
 class NpyWriter {
  public:
   /// `name`: of the stream, for messages.
   NpyWriter(files::FileDescriptor file, std::string name, Waiting waiting);
 
-  /// Returns when the stream has taken the whole record, or the writing was ended, after which it takes nothing more.
-  /// Throws Error{io}.
-  void write(const std::vector<std::int64_t>& shape, std::span<const float> values);
-  /// The same for a part of a record.
+  /// Returns when the stream has taken them, or the writing was ended, after which it takes nothing more. Throws
+  /// Error{io}.
   void write(std::span<const std::byte> bytes);
 
  private:

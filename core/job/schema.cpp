@@ -128,17 +128,18 @@ Section infer_section() {
       .name = "infer",
       .help =
           "What a model or engine is applied to. A stream of records is one .npy array after the other, as numpy.save "
-          "writes them to one open file. A record is one sample [features], or several [samples, features]. Each "
-          "gets its predictions, in order. A model also takes a file of one array, of which each row is a sample: "
-          "[samples, ...], of integers [samples, context] for a model on tokens.",
+          "writes them to one open file. A record is one sample, or several [samples, ...]. A model's sample has any "
+          "shape of as many values as it was trained on, or integers [context] for a model on tokens; an engine says "
+          "what its samples are. Each record gets its predictions, in order. A model also takes a file of one array, of "
+          "which each row is a sample.",
       .settings =
           {
               {{.name = "from", .type = path, .help = "The file of the records; - is standard input."},
                into(&Job::infer, &InferSettings::from)},
               {{.name = "to",
                 .type = path,
-                .help = "The file of the predictions, which is replaced; - is standard output. Progress is then on "
-                        "standard error."},
+                .help = "The file of the predictions, which appears when all are in it and is replaced; - is standard "
+                        "output. Progress is then on standard error."},
                into(&Job::infer, &InferSettings::to)},
               {{.name = "batch",
                 .type = integer,

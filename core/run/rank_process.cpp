@@ -178,7 +178,9 @@ std::shared_ptr<data::Dataset> given_data(const job::Job& job, const std::vector
   if (handles.empty()) {
     return nullptr;
   }
-  std::shared_ptr<data::Dataset> given = data::attach_dataset(job, handles);
+  // The process that opened the data has compared tokens with the vocabulary.
+  std::shared_ptr<data::Dataset> given = data::attach_dataset(
+      job, handles, compile::is_applied_to_tokens(job) ? std::optional<std::int64_t>(0) : std::nullopt);
   if (given == nullptr) {
     throw Error(ErrorCode::io, "the launcher's data files are out of this rank's reach");
   }

@@ -241,8 +241,7 @@ void require_streams(const job::Job& job, std::int64_t rank) {
   }
   const std::filesystem::path folder = to.parent_path();
   const bool makes_file =  // in a folder that the run does not make
-      folder != job.output &&
-      (!std::filesystem::exists(to, none) || (job::applies_model(job) && std::filesystem::is_regular_file(to, none)));
+      folder != job.output && (!std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none));
   if (std::filesystem::is_directory(to, none)) {
     refuse("to", fmt::format("{} is a folder: name a file", files::human_path(to)));
   }

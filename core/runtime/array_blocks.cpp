@@ -9,14 +9,13 @@
 namespace shardrun::runtime {
 namespace {
 
-constexpr std::int64_t array_element_bytes = 4;  // f32 and i32
-
 /// Copies the block of an array that has `size` indices of an axis from `begin` on to or from consecutive memory.
-void copy_block(std::byte* whole, std::int64_t extent, const ArrayAxis& axis, std::int64_t begin, std::int64_t size,
-                std::byte* block, bool into_whole) {
-  const std::int64_t row = size * axis.inner * array_element_bytes;
-  for (std::int64_t o = 0; o < axis.outer && row > 0; ++o) {
-    std::byte* const in_whole = whole + (o * extent + begin) * axis.inner * array_element_bytes;
+/// `inner`: bytes.
+void copy_block(std::byte* whole, std::int64_t extent, std::int64_t outer, std::int64_t inner, std::int64_t begin,
+                std::int64_t size, std::byte* block, bool into_whole) {
+  const std::int64_t row = size * inner;
+  for (std::int64_t o = 0; o < outer && row > 0; ++o) {
+    std::byte* const in_whole = whole + (o * extent + begin) * inner;
     std::memcpy(into_whole ? in_whole : block + o * row, into_whole ? block + o * row : in_whole,
                 static_cast<std::size_t>(row));
   }
@@ -39,15 +38,20 @@ std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts) {
   return sizes;
 }
 
-ArrayBlocks::ArrayBlocks(void* whole, const ArrayAxis& axis, std::vector<std::int64_t> sizes)
-    : whole_(static_cast<std::byte*>(whole)), axis_(axis), sizes_(std::move(sizes)) {
+ArrayBlocks::ArrayBlocks(void* whole, graph::DType element, const ArrayAxis& axis, std::vector<std::int64_t> sizes)
+    : whole_(static_cast<std::byte*>(whole)),
+      element_bytes_(static_cast<std::int64_t>(graph::element_bytes(element))),
+      axis_(axis),
+      sizes_(std::move(sizes)) {
   extent_ = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
   if (axis_.outer > 1) {
     own_.resize(bytes());
   }
 }
 
-std::size_t ArrayBlocks::bytes() const noexcept { return axis_.block(extent_) * array_element_bytes; }
+std::size_t ArrayBlocks::bytes() const noexcept {
+  return axis_.block(extent_) * static_cast<std::size_t>(element_bytes_);
+}
 
 std::vector<std::uint64_t> ArrayBlocks::counts() const {
   std::vector<std::uint64_t> counts;
@@ -64,9 +68,9 @@ void ArrayBlocks::copy(bool into_array) {
   std::int64_t begin = 0;
   std::byte* block = own_.data();
   for (const std::int64_t size : sizes_) {
-    copy_block(whole_, extent_, axis_, begin, size, block, into_array);
+    copy_block(whole_, extent_, axis_.outer, axis_.inner * element_bytes_, begin, size, block, into_array);
     begin += size;
-    block += axis_.block(size) * array_element_bytes;
+    block += axis_.block(size) * static_cast<std::size_t>(element_bytes_);
   }
 }
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/graph/tensor_type.h"
+
 namespace shardrun::runtime {
 
 /// A dimension of an array, with the elements outside and inside of it.
@@ -23,11 +25,11 @@ struct ArrayAxis {
 [[nodiscard]] std::vector<std::int64_t> parts_of(std::int64_t extent, std::uint32_t parts);
 
 /// The blocks of an array along an axis, one after the other, in the order of the ranks. If they lie so in the array,
-/// it is the array's own memory. Elements have 4 bytes.
+/// it is the array's own memory.
 class ArrayBlocks {
  public:
   /// `sizes`: extents along the axis, one a rank. The arguments outlive this.
-  ArrayBlocks(void* whole, const ArrayAxis& axis, std::vector<std::int64_t> sizes);
+  ArrayBlocks(void* whole, graph::DType element, const ArrayAxis& axis, std::vector<std::int64_t> sizes);
 
   [[nodiscard]] std::byte* data() noexcept { return axis_.outer > 1 ? own_.data() : whole_; }
   [[nodiscard]] std::size_t bytes() const noexcept;
@@ -40,6 +42,7 @@ class ArrayBlocks {
   void copy(bool into_array);
 
   std::byte* whole_;
+  std::int64_t element_bytes_;
   const ArrayAxis& axis_;
   std::vector<std::int64_t> sizes_;
   std::int64_t extent_ = 0;

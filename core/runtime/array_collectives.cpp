@@ -36,11 +36,7 @@ constexpr std::array<std::string_view, 6> call_names = {"barrier",        "all_g
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-const char* element_name(std::uint32_t element) noexcept { return element == SR_ELEMENT_F32 ? "f32" : "i32"; }
-
-std::uint32_t dtype_of(std::uint32_t element) noexcept {
-  return element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32;
-}
+const char* element_name(std::uint32_t element) noexcept { return to_string(ArrayView{.element = element}.dtype()); }
 
 sdk::Buffer buffer_of(const void* data, std::uint64_t bytes) {
   return {.data = const_cast<void*>(data), .bytes = bytes};  // what is sent is not changed
@@ -231,10 +227,10 @@ void ArrayCollectives::all_gather(const ArrayView& array, std::uint32_t axis, co
     return;
   }
   const ArrayAxis along(array.shape, axis);
-  ArrayBlocks blocks(result.address, along, sizes);
+  ArrayBlocks blocks(result.address, result.dtype(), along, sizes);
   sdk::OpSpec op;
   op.opcode = SR_OP_ALL_GATHERV;
-  op.dtype = dtype_of(array.element);
+  op.dtype = transport_type(array.dtype());
   op.recv_counts = blocks.counts();
   op.send = buffer_of(array.address, array.bytes());
   op.recv = buffer_of(blocks.data(), blocks.bytes());
@@ -258,7 +254,7 @@ void ArrayCollectives::all_reduce(const ArrayView& array, std::uint32_t reductio
   }
   sdk::OpSpec op;
   op.opcode = SR_OP_ALL_REDUCE;
-  op.dtype = dtype_of(array.element);
+  op.dtype = transport_type(array.dtype());
   op.reduction = code;
   op.count = static_cast<std::uint64_t>(array.elements());
   op.send = buffer_of(array.address, array.bytes());
@@ -287,11 +283,11 @@ void ArrayCollectives::reduce_scatter(const ArrayView& array, std::uint32_t axis
     return;
   }
   const ArrayAxis along(array.shape, axis);
-  ArrayBlocks blocks(array.address, along, sizes);
+  ArrayBlocks blocks(array.address, array.dtype(), along, sizes);
   blocks.take_from_array();
   sdk::OpSpec op;
   op.opcode = SR_OP_REDUCE_SCATTERV;
-  op.dtype = dtype_of(array.element);
+  op.dtype = transport_type(array.dtype());
   op.reduction = code;
   op.recv_counts = blocks.counts();
   op.send = buffer_of(blocks.data(), blocks.bytes());
@@ -320,12 +316,12 @@ void ArrayCollectives::all_to_all(const ArrayView& array, std::uint32_t axis, co
   if (along.outer * along.inner == 0) {
     return;
   }
-  ArrayBlocks from(array.address, along, parts_of(array.shape[axis], world_size_));
-  ArrayBlocks to(result.address, along, received);
+  ArrayBlocks from(array.address, array.dtype(), along, parts_of(array.shape[axis], world_size_));
+  ArrayBlocks to(result.address, result.dtype(), along, received);
   from.take_from_array();
   sdk::OpSpec op;
   op.opcode = SR_OP_ALL_TO_ALLV;
-  op.dtype = dtype_of(array.element);
+  op.dtype = transport_type(array.dtype());
   op.send_counts = from.counts();
   op.recv_counts = to.counts();
   op.send = buffer_of(from.data(), from.bytes());
@@ -357,7 +353,7 @@ void ArrayCollectives::broadcast(const std::optional<ArrayView>& array, std::uin
   }
   sdk::OpSpec op;
   op.opcode = SR_OP_BROADCAST;
-  op.dtype = dtype_of(given.element);
+  op.dtype = transport_type(result.dtype());
   op.peer = root;
   op.count = static_cast<std::uint64_t>(result.elements());
   if (rank_ == root) {

@@ -66,9 +66,8 @@ void ArrayCollectives::start_header(Message& message) {
 
 void ArrayCollectives::start_data(Message& message) {
   if (message.array.elements() > 0) {
-    message.data =
-        start_part(message, "", static_cast<std::uint64_t>(message.array.elements()), message.bytes.data(),
-                   message.bytes.size(), message.array.element == SR_ELEMENT_F32 ? SR_DTYPE_F32 : SR_DTYPE_I32);
+    message.data = start_part(message, "", static_cast<std::uint64_t>(message.array.elements()), message.bytes.data(),
+                              message.bytes.size(), transport_type(message.array.dtype()));
   }
 }
 
@@ -128,11 +127,10 @@ void ArrayCollectives::advance(Message& message, bool waits) {
     if (message.make != nullptr) {
       message.array = sent;
     } else if (sent.element != message.array.element || sent.shape != message.array.shape) {
-      throw Error(
-          ErrorCode::plugin,
-          fmt::format("rank {} sent an array [{}] of {}, and it is received into one [{}] of {}", message.peer,
-                      fmt::join(sent.shape, ", "), sent.element == SR_ELEMENT_F32 ? "f32" : "i32",
-                      fmt::join(message.array.shape, ", "), message.array.element == SR_ELEMENT_F32 ? "f32" : "i32"));
+      throw Error(ErrorCode::plugin,
+                  fmt::format("rank {} sent an array [{}] of {}, and it is received into one [{}] of {}", message.peer,
+                              fmt::join(sent.shape, ", "), to_string(sent.dtype()),
+                              fmt::join(message.array.shape, ", "), to_string(message.array.dtype())));
     }
     message.bytes.resize(message.array.bytes());
     start_data(message);

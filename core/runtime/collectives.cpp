@@ -18,19 +18,6 @@ using partition::Transfer;
 /// How far an operation may exceed its deadline before the transport is reported as not keeping it.
 constexpr std::int64_t grace_ns = 5'000'000'000;
 
-std::uint32_t code_of(graph::DType dtype) noexcept {
-  switch (dtype) {
-    case graph::DType::f32: return SR_DTYPE_F32;
-    case graph::DType::bf16: return SR_DTYPE_BF16;
-    case graph::DType::f16: return SR_DTYPE_F16;
-    case graph::DType::f64: return SR_DTYPE_F64;
-    case graph::DType::i32: return SR_DTYPE_I32;
-    case graph::DType::i64: return SR_DTYPE_I64;
-    case graph::DType::u8: return SR_DTYPE_U8;
-  }
-  return 0;
-}
-
 /// Operations are counted by group, and the links of two stages have the members of their axis.
 std::string recorded_name(const std::string& axis, const partition::Link& link) {
   return link == partition::Link{} ? axis
@@ -91,7 +78,7 @@ sdk::OpSpec request_of(const Transfer& transfer, const Communicator::TransferBuf
   };
   // The largest and the smallest are the same in any order.
   op.flags = set.in_order && transfer.reduction == Reduction::sum ? SR_OP_FLAG_IN_ORDER : 0;
-  op.dtype = code_of(transfer.dtype);
+  op.dtype = transport_type(transfer.dtype);
   op.reduction = transfer.reduction == Reduction::sum   ? SR_REDUCE_SUM
                  : transfer.reduction == Reduction::max ? SR_REDUCE_MAX
                                                         : SR_REDUCE_MIN;
@@ -119,6 +106,19 @@ sdk::OpSpec planned_request(const Transfer& transfer, const TransportSet& set) {
 }
 
 }  // namespace
+
+std::uint32_t transport_type(graph::DType dtype) noexcept {
+  switch (dtype) {
+    case graph::DType::f32: return SR_DTYPE_F32;
+    case graph::DType::bf16: return SR_DTYPE_BF16;
+    case graph::DType::f16: return SR_DTYPE_F16;
+    case graph::DType::f64: return SR_DTYPE_F64;
+    case graph::DType::i32: return SR_DTYPE_I32;
+    case graph::DType::i64: return SR_DTYPE_I64;
+    case graph::DType::u8: return SR_DTYPE_U8;
+  }
+  return 0;
+}
 
 partition::TransferScratch scratch_of(const TransportSet& set) {
   return [&set](const Transfer& transfer, std::int64_t members) {

@@ -18,6 +18,9 @@
 
 namespace shardrun::runtime {
 
+/// SR_DTYPE_...
+[[nodiscard]] std::uint32_t transport_type(graph::DType dtype) noexcept;
+
 /// The transports of a job, and the one that serves each mesh axis.
 struct TransportSet {
   std::vector<plugins::Transport> transports;

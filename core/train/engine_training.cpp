@@ -89,17 +89,18 @@ bool EngineTraining::predict(std::int64_t rows) {
   const std::vector<std::int64_t> expected = {rows, engine_.request.outputs};
   bool has_predictions = false;
   const runtime::TimedCall call(&executor_, runtime::Timeline::Call::Kind::engine, "forward");
-  running_->instance().forward(
-      {.shape = {rows, engine_.request.features}, .address = inputs_.data()}, [&](const ArrayView& like) {
-        const bool is_empty = like.elements() == 0;
-        if (like.shape != expected && !(is_empty && (engine_.plugin.takes_whole_batch() || rows == 0))) {
-          throw Error(ErrorCode::plugin, fmt::format("they are [{}], expected [{}]: a row for each of {} samples",
-                                                     fmt::join(like.shape, ", "), fmt::join(expected, ", "), rows));
-        }
-        has_predictions = !is_empty;
-        predictions_.resize(static_cast<std::size_t>(like.elements()));
-        return predictions_.data();
-      });
+  ArrayView inputs = engine_.samples(rows);
+  inputs.address = inputs_.data();
+  running_->instance().forward(inputs, [&](const ArrayView& like) {
+    const bool is_empty = like.elements() == 0;
+    if (like.shape != expected && !(is_empty && (engine_.plugin.takes_whole_batch() || rows == 0))) {
+      throw Error(ErrorCode::plugin, fmt::format("they are [{}], expected [{}]: a row for each of {} samples",
+                                                 fmt::join(like.shape, ", "), fmt::join(expected, ", "), rows));
+    }
+    has_predictions = !is_empty;
+    predictions_.resize(static_cast<std::size_t>(like.elements()));
+    return predictions_.data();
+  });
   return has_predictions;
 }
 

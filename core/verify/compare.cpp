@@ -121,7 +121,7 @@ Comparison::Compared Comparison::compared_at(Moment moment, const Gathered& run)
   for (const graph::StateId s : workload_.graph.states.ids()) {
     const graph::StateKind kind = workload_.graph.states[s].kind;
     if (kind != graph::StateKind::metric && belongs_to(kind, moment)) {
-      add(s, moment == Moment::gradients ? What::gradient : What::update);
+      add(s, moment == Moment::gradients ? What::gradient : workload_.predicts() ? What::prediction : What::update);
     }
   }
   if (moment == Moment::end && workload_.trains()) {

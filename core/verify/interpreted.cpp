@@ -32,9 +32,14 @@ void interpret(const Workload& workload, const partition::Partition& partition, 
                              settings.fault, settings.hooks);
   for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
     runtime::initialize(workload.graph, workload.seed, ranks.rank(rank));
+    if (workload.predicts()) {
+      checkpoint::load_parameters(workload.weights->source(), workload.graph, ranks.rank(rank));
+    }
   }
   for (std::int64_t step = 0; step < settings.steps; ++step) {
-    at_moment(step, Moment::begin, ranks);
+    if (step == 0 || !workload.predicts()) {
+      at_moment(step, Moment::begin, ranks);
+    }
     if (workload.trains()) {
       run(workload, gradient_calls(workload, step), ranks);
       at_moment(step, Moment::gradients, ranks);

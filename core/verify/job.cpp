@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -115,6 +116,30 @@ class Recorder {
     return 0;
   }
 
+  int predict(Extent extent) {
+    runtime::Executor executor(compiled_.programs, *compiled_.device);
+    begin(extent.steps, {}, executor);
+    runtime::initialize(compiled_.graph, job_.seed, executor);
+    checkpoint::load_parameters(compiled_.weights->source(), compiled_.graph, executor);
+    write(0, Moment::begin, executor);
+    const Workload workload = workload_of(job_, compiled_);
+    const std::size_t program =
+        executor.find_calls(workload::forward_function, {compiled_.evaluation_rows.front()}).front();
+    for (std::int64_t step = 0; step < extent.steps; ++step) {
+      begin_step(step, extent.steps);
+      const Call call = update_call(workload, step);
+      feed(workload, call, executor, program);
+      executor.run(program, call.scalars);
+      write_predictions(job_.output, step, link_.rank(), executor, program);
+      say(fmt::format("batch {}/{}", step + 1, extent.steps));
+      if (const int signal = link_.agree_on_stop().signal) {
+        return signal;
+      }
+    }
+    link_.barrier();
+    return 0;
+  }
+
   int iterate(Extent extent) {
     runtime::Executor executor(compiled_.programs, *compiled_.device);
     begin(extent.steps, {}, executor);
@@ -193,7 +218,9 @@ class Recorder {
 };
 
 int record(Recorder& recorder, const job::Job& job, Extent extent) {
-  return job.task == job::Task::train ? recorder.train(extent) : recorder.iterate(extent);
+  return job.task == job::Task::train   ? recorder.train(extent)
+         : job.task == job::Task::infer ? recorder.predict(extent)
+                                        : recorder.iterate(extent);
 }
 
 constexpr const char* title_of_job = "running the job";
@@ -256,7 +283,13 @@ metrics::Summary record_interpreted(const job::Job& job, const compile::Compiled
       throw Error(ErrorCode::aborted, fmt::format("stopped by signal {}", signal));
     }
     for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
-      write_snapshot(job.output, step, moment, static_cast<std::int64_t>(rank), compiled.graph, ranks.rank(rank));
+      const auto number = static_cast<std::int64_t>(rank);
+      if (workload.predicts() && moment == Moment::end) {
+        write_predictions(job.output, step, number, ranks.rank(rank),
+                          ranks.rank(rank).find_calls(workload::forward_function, {workload.predicted_rows}).front());
+      } else {
+        write_snapshot(job.output, step, moment, number, compiled.graph, ranks.rank(rank));
+      }
     }
   };
   try {
@@ -305,13 +338,19 @@ struct Verification {
   run::Prepared prepared;
   std::optional<compile::Compiled> of_model;  ///< of an engine's job
   Selection selection;
+  std::int64_t steps = 1;
   bool evaluates = false;
 
   [[nodiscard]] compile::Compiled& reference() { return of_model ? *of_model : prepared.compiled; }
 };
 
 Verification prepare_verification(const job::Job& job, const JobSettings& verified) {
-  compile::require_steps(job, "verification");
+  if (data::reads_records(job)) {
+    throw Error(
+        ErrorCode::job,
+        fmt::format("{}: [infer] from is a stream, and predictions are verified of a file of one array: name one",
+                    job.where("infer", "from")));
+  }
   Verification verification = {
       .prepared = run::prepare(
           job, {.ranks_here = job.ranks, .processes = verified.in_process ? 0 : job.ranks, .writes = false}),
@@ -325,7 +364,12 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
   if (verified.in_process) {
     require_interpretable(job, compiled);
   }
-  const graph::Graph& graph = verification.reference().graph;
+  verification.steps = verified.steps;
+  if (job::applies_model(job)) {
+    verification.steps =
+        std::min(verified.steps, std::ranges::count(compiled.evaluation_rows, compiled.evaluation_rows.front()));
+  }
+  const graph::Graph graph = compile::reference_graph(job, verification.reference());
   verification.selection = select(graph, verified.tensors);
   const graph::StateId loss = graph.find_state("loss");
   verification.evaluates = loss.exists() && is_selected(verification.selection, loss);
@@ -335,7 +379,8 @@ Verification prepare_verification(const job::Job& job, const JobSettings& verifi
 
 }  // namespace
 
-JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
+JobOutcome verify_job(const job::Job& job, const JobSettings& asked) {
+  JobSettings verified = asked;
   const run::RunSettings& settings = verified.run;
   std::optional<Verification> verification;
   try {
@@ -346,6 +391,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   if (const auto stopped = run::stopped_before_start(job, settings)) {
     return {.summary = *stopped};
   }
+  verified.steps = verification->steps;
   compile::Compiled& compiled = verification->prepared.compiled;
   compile::Compiled& reference = verification->reference();
   const Selection& selection = verification->selection;
@@ -371,7 +417,7 @@ JobOutcome verify_job(const job::Job& job, const JobSettings& verified) {
   }
   outcome.summary.status = "finished";
   // The reference recomputes nothing, so that a fault in the ranks' recomputation shows.
-  reference.graph = compile::graph_without_remat(job, reference);
+  reference.graph = compile::reference_graph(job, reference);
   outcome.report = compare_snapshots(folder.path(), job, reference, verified, selection, evaluates, stop_signal);
   if (const int signal = stop_signal()) {
     outcome.summary.status = "stopped";

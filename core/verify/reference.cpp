@@ -50,6 +50,9 @@ void Reference::initialize() {
     return runtime::initialize(workload_.graph, workload_.seed, executor_);
   }
   checkpoint::initialize_states(*workload_.job, workload_.graph, executor_);
+  if (workload_.predicts()) {
+    return checkpoint::load_parameters(workload_.weights->source(), workload_.graph, executor_);
+  }
   if (!workload_.job->checkpoint.empty()) {
     load_parameters(checkpoint::SafetensorsFile(workload_.job->checkpoint));
   }

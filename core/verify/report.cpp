@@ -54,6 +54,7 @@ const char* to_string(What what) noexcept {
     case What::gradient: return "gradient";
     case What::gradient_norm: return "gradient_norm";
     case What::update: return "update";
+    case What::prediction: return "prediction";
     case What::evaluation: return "evaluation";
     case What::replica: return "replica";
   }

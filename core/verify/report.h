@@ -21,6 +21,7 @@ enum class What : std::uint8_t {
   gradient,       ///< of the whole batch, for one parameter
   gradient_norm,  ///< before clipping
   update,         ///< a parameter or optimizer state after the step; a field or an output after an iteration
+  prediction,     ///< an output of a model that is applied to a batch
   evaluation,     ///< the loss over the whole validation part
   replica,        ///< that parts held by several ranks are equal, and that every element is held
 };

@@ -13,6 +13,7 @@
 #include "core/device/elements.h"
 #include "core/device/host_tensor.h"
 #include "core/files/atomic_file.h"
+#include "core/workload/program.h"
 
 namespace shardrun::verify {
 namespace {
@@ -102,6 +103,23 @@ void write_snapshot(const std::filesystem::path& folder, std::int64_t step, Mome
   files::AtomicFile file(snapshot_path(folder, step, moment, rank));
   checkpoint::RankFile(parts).stream(executor, [&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.commit();
+}
+
+void write_predictions(const std::filesystem::path& folder, std::int64_t step, std::int64_t rank,
+                       const runtime::Executor& executor, std::size_t program) {
+  const std::string name(workload::forward_output);
+  std::vector<checkpoint::Tensor> tensors;
+  checkpoint::Metadata metadata;
+  std::optional<device::HostTensor> outputs;
+  if (rank == 0) {
+    outputs.emplace(executor.queue(), executor.output(program, name), device::Access::read);
+    const device::TensorView& view = outputs->view();
+    const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
+    tensors.push_back({.info = {name, checkpoint::stored_type(view.dtype), shape}, .bytes = outputs->bytes()});
+    metadata[checkpoint::place_key(name)] =
+        checkpoint::place_text({.origin = std::vector<std::int64_t>(shape.size(), 0), .shape = shape}, shape);
+  }
+  checkpoint::write_safetensors(snapshot_path(folder, step, Moment::end, rank), tensors, metadata);
 }
 
 Snapshot read_snapshot(const std::filesystem::path& folder, std::int64_t step, Moment moment, std::int64_t rank,

@@ -34,7 +34,9 @@ Report verify_snapshots(const Workload& workload, const Recorded& recorded) {
   }
   for (std::int64_t step = 0; step < recorded.steps; ++step) {
     say(fmt::format("step {}/{}", step + 1, recorded.steps));
-    add(step, Moment::begin);
+    if (step == 0 || !workload.predicts()) {
+      add(step, Moment::begin);
+    }
     if (workload.trains()) {
       add(step, Moment::gradients);
     }

@@ -33,7 +33,8 @@ struct Recorded {
 };
 
 /// Compares the snapshots that ranks have written by `write_snapshot`: each rank's at `begin`, `gradients` (if trained)
-/// and `end` of every step from 0 to `steps` − 1, and at `evaluation` of the last step if the first rank wrote one.
+/// and `end` of every step from 0 to `steps` − 1, and at `evaluation` of the last step if the first rank wrote one. Of
+/// predictions each rank's at `begin` of step 0, and at `end` of every step what `write_predictions` wrote.
 /// Throws Error{data} if a file is missing or not this job's.
 [[nodiscard]] Report verify_snapshots(const Workload& workload, const Recorded& recorded);
 

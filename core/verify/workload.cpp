@@ -23,14 +23,17 @@ std::vector<Call> calls_of(std::string_view function, const std::vector<std::int
 }  // namespace
 
 Workload workload_of(const job::Job& job, const compile::Compiled& compiled) {
+  const bool predicts = job::applies_model(job);
   return {.graph = compiled.graph,
           .microbatch_rows = compiled.microbatch_rows,
-          .evaluation_rows = compiled.evaluation_rows,
+          .evaluation_rows = predicts ? std::vector<std::int64_t>() : compiled.evaluation_rows,
           .iterated_rows = compiled.iterated_rows,
+          .predicted_rows = predicts ? compiled.evaluation_rows.front() : 0,
           .dataset = compiled.dataset.get(),
           .seed = job.seed,
           .learning_rate = [&job](std::int64_t step) { return train::learning_rate(job.train, step); },
-          .job = &job};
+          .job = &job,
+          .weights = compiled.weights.get()};
 }
 
 std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
@@ -44,6 +47,11 @@ std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step) {
 }
 
 Call update_call(const Workload& workload, std::int64_t step) {
+  if (workload.predicts()) {
+    return {.function = workload::forward_function,
+            .rows = workload.predicted_rows,
+            .scalars = {.seed = workload.seed, .first_sample = step * workload.predicted_rows}};
+  }
   return {.function = workload.graph.find(graph::Role::once)->name,
           .scalars = {.seed = workload.seed,
                       .step = step,
@@ -62,6 +70,12 @@ void feed(const Workload& workload, const Call& call, runtime::Executor& executo
     return;
   }
   const device::TensorView& inputs = *found;
+  if (workload.predicts()) {
+    return data::feed_inputs(executor.host(device::Access::write), inputs,
+                             [&](std::int64_t row, const device::TensorView& rows) {
+                               workload.dataset->fill_evaluation(call.scalars.first_sample + row, rows, {});
+                             });
+  }
   const device::TensorView targets = *executor.find_input(program, "targets", number);
   if (workload.graph.find(call.function, call.rows)->role != graph::Role::on_demand) {
     data::feed_training(*workload.dataset, workload.seed, call.scalars.first_sample,

@@ -20,12 +20,15 @@ struct Workload {
   std::vector<std::int64_t> microbatch_rows = {};  ///< empty: the graph's fields are iterated
   std::vector<std::int64_t> evaluation_rows = {};
   std::int64_t iterated_rows = 0;          ///< samples in an iteration
-  const data::Dataset* dataset = nullptr;  ///< for training, and for iterations with samples
+  std::int64_t predicted_rows = 0;         ///< samples in a batch that a model is applied to; 0: it is not
+  const data::Dataset* dataset = nullptr;  ///< for training, predictions, and iterations with samples
   std::uint64_t seed = 0;
   std::function<double(std::int64_t step)> learning_rate = {};
   const job::Job* job = nullptr;  ///< a job that may give its states other first values than the model's; may be null
+  const checkpoint::GivenWeights* weights = nullptr;  ///< of a model that is applied
 
   [[nodiscard]] bool trains() const noexcept { return !microbatch_rows.empty(); }
+  [[nodiscard]] bool predicts() const noexcept { return predicted_rows > 0; }
   [[nodiscard]] bool evaluates() const noexcept { return !evaluation_rows.empty(); }
 };
 
@@ -43,7 +46,7 @@ struct Call {
 // The calls of a step (from 0).
 
 [[nodiscard]] std::vector<Call> gradient_calls(const Workload& workload, std::int64_t step);
-/// The update, or the iteration.
+/// The update, the iteration, or the batch that a model is applied to.
 [[nodiscard]] Call update_call(const Workload& workload, std::int64_t step);
 [[nodiscard]] std::vector<Call> evaluation_calls(const Workload& workload);
 

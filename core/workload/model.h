@@ -45,7 +45,8 @@ struct Model {
   std::string help;
   std::vector<OptionSpec> options;
   bool takes_data = true;           ///< whether it can take data; then training needs some
-  bool takes_tokens = false;        ///< whether it can be trained on tokens; it then has the option `context`
+  bool takes_tokens = false;        ///< whether that can be tokens; it then has the option `context`
+  bool takes_arrays = false;        ///< whether that can be arrays
   bool takes_labels_alone = false;  ///< whether that can only be arrays with labels
 
   /// Adds parameters or fields to the graph. Throws Error{job} for options that contradict each other.

@@ -226,6 +226,16 @@ Graph build_inference(const Model& model, const ModelSettings& model_settings, c
   return graph;
 }
 
+Graph build_kept_inference(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {
+  require_forward(model, model_settings);
+  Graph graph = declare(model, model_settings);
+  FunctionBuilder builder(graph, std::string(forward_function), graph::Role::on_demand, rows);
+  model.forward(builder, model_settings, rows);
+  builder.keep_outputs();
+  finish(builder);
+  return graph;
+}
+
 Graph build_iteration(const Model& model, const ModelSettings& model_settings, std::int64_t rows) {
   if (!model.iterate) {
     refuse(model_settings, "model", "name",

@@ -80,6 +80,9 @@ void add_forward(graph::Graph& graph, const Model& model, const ModelSettings& m
 /// Only these, over the parameters.
 [[nodiscard]] graph::Graph build_inference(const Model& model, const ModelSettings& model_settings,
                                            const std::vector<std::int64_t>& calls);
+/// The same for one number of rows. Its output is a state, which the function writes.
+[[nodiscard]] graph::Graph build_kept_inference(const Model& model, const ModelSettings& model_settings,
+                                                std::int64_t rows);
 
 /// `iterate` over fields, and in each call over `rows` samples; 0: without data. Throws Error{job} if the model cannot
 /// be iterated.

@@ -1,5 +1,5 @@
-#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
+#include <shardrun/sdk/engine/math.hpp>
 
 namespace {
 
@@ -27,16 +27,16 @@ class DataParallel : public ShardedEngine {
 
   Array forward(const Array& x) override {
     x_ = x;
-    z_ = array_of(matrix(x) * matrix(w0_));
-    h_ = array_of(matrix(z_).cwiseMax(0.0F));
-    return array_of(matrix(h_) * matrix(w1_));
+    z_ = einsum("bd,df->bf", x, w0_);
+    h_ = relu(z_);
+    return einsum("bf,fo->bo", h_, w1_);
   }
 
   Arrays backward(const Array& grads) override {
-    const Array w1_grad = array_of(matrix(h_).transpose() * matrix(grads));
-    const Array dh = array_of(matrix(grads) * matrix(w1_).transpose());
-    const Array dz = array_of((matrix(z_).array() > 0).select(matrix(dh), 0.0F));
-    const Array w0_grad = array_of(matrix(x_).transpose() * matrix(dz));
+    const Array w1_grad = einsum("bf,bo->fo", h_, grads);
+    const Array dh = einsum("bo,fo->bf", grads, w1_);
+    const Array dz = dh * (z_ > 0);
+    const Array w0_grad = einsum("bd,bf->df", x_, dz);
     return {{"layer_0/weights", all_reduce(w0_grad)}, {"layer_1/weights", all_reduce(w1_grad)}};
   }
 

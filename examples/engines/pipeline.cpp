@@ -1,5 +1,5 @@
-#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
+#include <shardrun/sdk/engine/math.hpp>
 
 namespace {
 
@@ -40,42 +40,41 @@ class Pipeline : public ShardedEngine {
 
   Array forward(const Array& x) override {
     x_ = x;
-    z_ = Array({x.extent(0), hidden_});
-    h_ = Array({x.extent(0), hidden_});
-    Array result(w1_ != nullptr ? Shape{x.extent(0), outputs()} : Shape{0});
+    std::vector<Array> z, h, y;
     for_chunks([&](Part rows) {
       if (w0_ != nullptr) {
-        rows_of(z_, rows) = rows_of(x_, rows) * matrix(*w0_);
-        rows_of(h_, rows) = rows_of(z_, rows).cwiseMax(0.0F);
-        pass_on(h_, rows, last_);
+        z.push_back(einsum("bd,df->bf", x.slice(0, rows), *w0_));
+        h.push_back(relu(z.back()));
+        pass_on(h.back(), last_);
       } else if (w1_ != nullptr) {
-        rows_of(h_, rows) = matrix(receive(0));
+        h.push_back(receive(0));
       }
       if (w1_ != nullptr) {
-        rows_of(result, rows) = rows_of(h_, rows) * matrix(*w1_);
+        y.push_back(einsum("bf,fo->bo", h.back(), *w1_));
       }
     });
+    z_ = joined(z);
+    h_ = joined(h);
     wait_for_sends();
-    return result;
+    return joined(y);
   }
 
   Arrays backward(const Array& grads) override {
-    Arrays result;
-    Array dh({x_.extent(0), hidden_});
+    std::vector<Array> chunks;
     for_chunks([&](Part rows) {
       if (w1_ != nullptr) {
-        rows_of(dh, rows) = rows_of(grads, rows) * matrix(*w1_).transpose();
-        pass_on(dh, rows, 0);
+        chunks.push_back(einsum("bo,fo->bf", grads.slice(0, rows), *w1_));
+        pass_on(chunks.back(), 0);
       } else if (w0_ != nullptr) {
-        rows_of(dh, rows) = matrix(receive(last_));
+        chunks.push_back(receive(last_));
       }
     });
+    Arrays result;
     if (w1_ != nullptr) {
-      result["layer_1/weights"] = array_of(matrix(h_).transpose() * matrix(grads));
+      result["layer_1/weights"] = einsum("bf,bo->fo", h_, grads);
     }
     if (w0_ != nullptr) {
-      const Array dz = array_of((matrix(z_).array() > 0).select(matrix(dh), 0.0F));
-      result["layer_0/weights"] = array_of(matrix(x_).transpose() * matrix(dz));
+      result["layer_0/weights"] = einsum("bd,bf->df", x_, joined(chunks) * (z_ > 0));
     }
     wait_for_sends();
     return result;
@@ -89,10 +88,15 @@ class Pipeline : public ShardedEngine {
     }
   }
 
-  /// Sends rows to the other layer's device, if that is not this one.
-  void pass_on(const Array& array, Part rows, int device) {
+  /// A device without the layer has no chunks.
+  [[nodiscard]] static Array joined(const std::vector<Array>& chunks) {
+    return chunks.empty() ? Array() : concatenate(chunks);
+  }
+
+  /// Sends a chunk to the other layer's device, if that is not this one.
+  void pass_on(const Array& chunk, int device) {
     if (device != device_id()) {
-      sent_.push_back(array.slice(0, rows));
+      sent_.push_back(chunk);
       sends_.push_back(send_async(sent_.back(), device));
     }
   }

@@ -1,5 +1,5 @@
-#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
+#include <shardrun/sdk/engine/math.hpp>
 
 namespace {
 
@@ -28,16 +28,16 @@ class TensorParallel : public ShardedEngine {
 
   Array forward(const Array& x) override {
     x_ = x;
-    z_ = array_of(matrix(x) * matrix(w0_));  // [batch, features] · [features, hidden / n]
-    h_ = array_of(matrix(z_).cwiseMax(0.0F));
-    return all_reduce(array_of(matrix(h_) * matrix(w1_)));  // [batch, hidden / n] · [hidden / n, outputs]
+    z_ = einsum("bd,df->bf", x, w0_);  // f: the hidden / n columns of this device
+    h_ = relu(z_);
+    return all_reduce(einsum("bf,fo->bo", h_, w1_));
   }
 
   Arrays backward(const Array& grads) override {
-    const Array w1_grad = array_of(matrix(h_).transpose() * matrix(grads));
-    const Array dh = array_of(matrix(grads) * matrix(w1_).transpose());
-    const Array dz = array_of((matrix(z_).array() > 0).select(matrix(dh), 0.0F));
-    return {{"layer_0/weights", array_of(matrix(x_).transpose() * matrix(dz))}, {"layer_1/weights", w1_grad}};
+    const Array w1_grad = einsum("bf,bo->fo", h_, grads);
+    const Array dh = einsum("bo,fo->bf", grads, w1_);
+    const Array dz = dh * (z_ > 0);
+    return {{"layer_0/weights", einsum("bd,bf->df", x_, dz)}, {"layer_1/weights", w1_grad}};
   }
 
  private:

@@ -1,5 +1,5 @@
-#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
+#include <shardrun/sdk/engine/math.hpp>
 
 namespace {
 
@@ -29,19 +29,18 @@ class SingleDevice : public ShardedEngine {
   }
 
   Array forward(const Array& x) override {
-    x_ = x;                                     // for backward
-    z_ = array_of(matrix(x) * matrix(w0_));     // [batch, features] · [features, hidden]
-    h_ = array_of(matrix(z_).cwiseMax(0.0F));   // relu
-    return array_of(matrix(h_) * matrix(w1_));  // [batch, hidden] · [hidden, outputs]
+    x_ = x;                            // for backward
+    z_ = einsum("bd,df->bf", x, w0_);  // [batch, features] · [features, hidden]
+    h_ = relu(z_);
+    return einsum("bf,fo->bo", h_, w1_);  // [batch, hidden] · [hidden, outputs]
   }
 
   Arrays backward(const Array& grads) override {
-    Arrays result;
-    result["layer_1/weights"] = array_of(matrix(h_).transpose() * matrix(grads));
-    const Array dh = array_of(matrix(grads) * matrix(w1_).transpose());
-    const Array dz = array_of((matrix(z_).array() > 0).select(matrix(dh), 0.0F));
-    result["layer_0/weights"] = array_of(matrix(x_).transpose() * matrix(dz));
-    return result;
+    const Array w1_grad = einsum("bf,bo->fo", h_, grads);
+    const Array dh = einsum("bo,fo->bf", grads, w1_);
+    const Array dz = dh * (z_ > 0);
+    const Array w0_grad = einsum("bd,bf->df", x_, dz);
+    return {{"layer_0/weights", w0_grad}, {"layer_1/weights", w1_grad}};
   }
 
  private:

@@ -1,5 +1,5 @@
-#include <shardrun/sdk/engine/eigen.hpp>
 #include <shardrun/sdk/engine.hpp>
+#include <shardrun/sdk/engine/math.hpp>
 
 namespace {
 
@@ -28,17 +28,17 @@ class Zero3 : public ShardedEngine {
 
   Array forward(const Array& x) override {
     x_ = x;
-    z_ = array_of(matrix(x) * matrix(all_gather(w0_, 0)));
-    h_ = array_of(matrix(z_).cwiseMax(0.0F));
-    return array_of(matrix(h_) * matrix(all_gather(w1_, 0)));
+    z_ = einsum("bd,df->bf", x, all_gather(w0_, 0));
+    h_ = relu(z_);
+    return einsum("bf,fo->bo", h_, all_gather(w1_, 0));
   }
 
   Arrays backward(const Array& grads) override {
-    const Array w1_grad = array_of(matrix(h_).transpose() * matrix(grads));
+    const Array w1_grad = einsum("bf,bo->fo", h_, grads);
     const Array w1 = all_gather(w1_, 0);  // it was not kept since forward
-    const Array dh = array_of(matrix(grads) * matrix(w1).transpose());
-    const Array dz = array_of((matrix(z_).array() > 0).select(matrix(dh), 0.0F));
-    const Array w0_grad = array_of(matrix(x_).transpose() * matrix(dz));
+    const Array dh = einsum("bo,fo->bf", grads, w1);
+    const Array dz = dh * (z_ > 0);
+    const Array w0_grad = einsum("bd,bf->df", x_, dz);
     return {{"layer_0/weights", reduce_scatter(w0_grad, 0)}, {"layer_1/weights", reduce_scatter(w1_grad, 0)}};
   }
 

@@ -89,6 +89,23 @@ EngineParameter parameter_from(const sr_engine_parameter* given) {
   return parameter;
 }
 
+/// As array_from(), with -1 for any extent.
+ArrayView sample_from(const sr_array* given) {
+  sr_array raw = read_struct<sr_array>(given, SR_ARRAY_SIZE_1_7, "the sample");
+  if (raw.rank >= most_array_dimensions) {
+    refuse_with(fmt::format("it has {} dimensions, and a sample has at most {}", raw.rank, most_array_dimensions - 1));
+  }
+  std::vector<std::int64_t> shape(raw.shape, raw.shape + (raw.shape != nullptr ? raw.rank : 0));
+  std::vector<std::int64_t> known = shape;
+  std::ranges::replace(known, std::int64_t{-1}, std::int64_t{1});
+  raw.shape = raw.shape != nullptr ? known.data() : nullptr;
+  ArrayView sample = array_from(&raw, "the sample");
+  if (std::ranges::find(known, 0) != known.end()) {
+    refuse_with(fmt::format("a sample [{}] has no values", fmt::join(shape, ", ")));
+  }
+  return {.element = sample.element, .shape = std::move(shape)};
+}
+
 /// The host's side of sr_parameter_writer.
 class ParameterRecorder final : public Recorder {
  public:
@@ -100,35 +117,48 @@ class ParameterRecorder final : public Recorder {
                                           parameter != nullptr ? parameter->name : nullptr,
                                           [&](ParameterRecorder& to) { to.add(parameter_from(parameter)); });
     };
+    writer_.set_sample = [](void* self, const sr_array* sample, sr_error* error) {
+      return record_in<ParameterRecorder>(self, error, "set_sample", nullptr,
+                                          [&](ParameterRecorder& to) { to.set_sample(sample_from(sample)); });
+    };
   }
 
   [[nodiscard]] const sr_parameter_writer& writer() const noexcept { return writer_; }
-  [[nodiscard]] std::vector<EngineParameter> take() { return std::move(parameters_); }
+  [[nodiscard]] EngineDeclaration take() { return std::move(declared_); }
 
  private:
+  void set_sample(ArrayView sample) {
+    if (declared_.sample) {
+      refuse_with("the sample is said twice");
+    }
+    declared_.sample = std::move(sample);
+  }
+
   void add(EngineParameter parameter) {
-    if (std::ranges::find(parameters_, parameter.name, &EngineParameter::name) != parameters_.end()) {
+    std::vector<EngineParameter>& all = declared_.parameters;
+    if (std::ranges::find(all, parameter.name, &EngineParameter::name) != all.end()) {
       refuse_with("there is a parameter of that name already");
     }
-    parameters_.push_back(std::move(parameter));
+    all.push_back(std::move(parameter));
   }
 
   sr_parameter_writer writer_{};
-  std::vector<EngineParameter> parameters_;
+  EngineDeclaration declared_;
 };
 
 }  // namespace
 
 Engine::Engine(Plugin plugin) : plugin_(std::move(plugin)) {
   const sr_engine table = engine_table_of(plugin_);
-  const int predicting = (table.load_checkpoint != nullptr ? 1 : 0) + (table.forward != nullptr ? 1 : 0) +
-                         (table.backward != nullptr ? 1 : 0) + (table.infer != nullptr ? 1 : 0);
-  const bool iterates_alone = predicting == 0 && table.step != nullptr;
+  const bool trains = table.forward != nullptr;
+  const bool predicts = table.infer != nullptr;
   if (table.declare == nullptr || table.create == nullptr || table.destroy == nullptr ||
-      (predicting != 4 && !iterates_alone)) {
+      (table.backward != nullptr) != trains || (table.load_checkpoint != nullptr) != predicts ||
+      (trains && !predicts) || (!predicts && table.step == nullptr)) {
     refuse_with(
         fmt::format("the function table of {} lacks one of declare, create, destroy, load_checkpoint, forward, "
-                    "backward and infer (the last four may be left out together, if it has step)",
+                    "backward and infer (forward and backward may be left out together; all of the last four, if it "
+                    "has step)",
                     plugin_.path().string()));
   }
   flags_ = table.flags;
@@ -140,10 +170,11 @@ Engine Engine::open(const Directories& directories, std::string_view name, LogSi
 
 bool Engine::takes_whole_batch() const noexcept { return (flags_ & SR_ENGINE_WHOLE_BATCH) != 0; }
 bool Engine::has_messages() const noexcept { return (flags_ & SR_ENGINE_MESSAGES) != 0; }
-bool Engine::predicts() const { return engine_table_of(plugin_).forward != nullptr; }
+bool Engine::predicts() const { return engine_table_of(plugin_).infer != nullptr; }
+bool Engine::trains() const { return engine_table_of(plugin_).forward != nullptr; }
 bool Engine::iterates() const { return engine_table_of(plugin_).step != nullptr; }
 
-std::vector<EngineParameter> Engine::declare(const EngineRequest& request) const {
+EngineDeclaration Engine::declare(const EngineRequest& request) const {
   const OptionValues options = checked_with_defaults(plugin_.options(), request.options);
   const RawEngineJob raw(request, options);
   ParameterRecorder recorder;
@@ -226,7 +257,8 @@ void EngineInstance::forward(const ArrayView& input, const MakeArray& make) {
     return record_in<Maker>(self, error, "its predictions", nullptr, [&](Maker& to) {
       const ArrayView view = array_from(like, "the array");
       if (to.is_made || view.element != SR_ELEMENT_F32) {
-        refuse_with(to.is_made ? "they are made twice" : "they are i32, expected f32");
+        refuse_with(to.is_made ? "they are made twice"
+                               : fmt::format("they are {}, expected f32", graph::to_string(view.dtype())));
       }
       to.is_made = true;
       *data = (*to.make)(view);

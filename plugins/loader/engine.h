@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/graph/tensor_type.h"
 #include "core/options/options.h"
 #include "plugins/loader/plugin.h"
 
@@ -27,7 +28,11 @@ struct ArrayView {
 
   [[nodiscard]] std::int64_t elements() const noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept;
+  [[nodiscard]] graph::DType dtype() const noexcept;
 };
+
+/// SR_ELEMENT_... of an array's elements.
+[[nodiscard]] std::uint32_t element_of(graph::DType dtype) noexcept;
 
 struct NamedArray {
   std::string name;
@@ -98,6 +103,12 @@ struct EngineParameter {
   double initial = 0;
 };
 
+/// What an engine says of a rank of a job.
+struct EngineDeclaration {
+  std::vector<EngineParameter> parameters;
+  std::optional<ArrayView> sample;  ///< a sample's type and shape, -1 for any extent; nothing: not said
+};
+
 class EngineInstance;
 
 /// An opened engine plugin. Copyable. One thread at a time uses it.
@@ -112,14 +123,16 @@ class Engine {
   [[nodiscard]] bool takes_whole_batch() const noexcept;
   /// Whether it sends and receives.
   [[nodiscard]] bool has_messages() const noexcept;
-  /// Whether it can be trained and predicts. If not, it iterates.
+  /// Whether it predicts records. If not, it iterates.
   [[nodiscard]] bool predicts() const;
+  /// Whether it can be trained, too.
+  [[nodiscard]] bool trains() const;
   /// Whether it has steps, for [job] task = iterate.
   [[nodiscard]] bool iterates() const;
 
-  /// The parameters of the request's rank. Throws Invalid (call.h) if the job has to change, Error{plugin} if the
-  /// engine fails or breaks a rule.
-  [[nodiscard]] std::vector<EngineParameter> declare(const EngineRequest& request) const;
+  /// The parameters of the request's rank, and its samples. Throws Invalid (call.h) if the job has to change,
+  /// Error{plugin} if the engine fails or breaks a rule.
+  [[nodiscard]] EngineDeclaration declare(const EngineRequest& request) const;
   /// This rank's engine. `parameters`: as declared, in order; their memory and `ranks` outlive the result. Throws as
   /// `declare` and EngineInstance do.
   [[nodiscard]] std::unique_ptr<EngineInstance> create(const EngineRequest& request,

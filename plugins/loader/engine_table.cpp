@@ -13,7 +13,9 @@
 namespace shardrun::plugins {
 namespace {
 
-constexpr std::uint32_t most_array_dimensions = 7;
+/// The element types of arrays, in the order of SR_ELEMENT_F32 and those after it.
+constexpr graph::DType array_types[] = {graph::DType::f32, graph::DType::i32, graph::DType::f64, graph::DType::bf16,
+                                        graph::DType::f16, graph::DType::i64, graph::DType::u8};
 
 }  // namespace
 
@@ -25,13 +27,22 @@ std::int64_t ArrayView::elements() const noexcept {
   return count;
 }
 
-std::size_t ArrayView::bytes() const noexcept { return static_cast<std::size_t>(elements()) * sizeof(float); }
+std::size_t ArrayView::bytes() const noexcept {
+  return static_cast<std::size_t>(elements()) * graph::element_bytes(dtype());
+}
+
+graph::DType ArrayView::dtype() const noexcept { return array_types[element - SR_ELEMENT_F32]; }
+
+std::uint32_t element_of(graph::DType dtype) noexcept {
+  const auto* const found = std::ranges::find(array_types, dtype);
+  return static_cast<std::uint32_t>(found - std::begin(array_types)) + SR_ELEMENT_F32;
+}
 
 ArrayView array_from(const sr_array* given, std::string_view what) {
   const auto raw = read_struct<sr_array>(given, SR_ARRAY_SIZE_1_7, what);
-  if (raw.element != SR_ELEMENT_F32 && raw.element != SR_ELEMENT_I32) {
-    refuse_with(fmt::format("{} has element type {}, expected {} (f32) or {} (i32)", what, raw.element, SR_ELEMENT_F32,
-                            SR_ELEMENT_I32));
+  if (raw.element < SR_ELEMENT_F32 || raw.element > SR_ELEMENT_U8) {
+    refuse_with(fmt::format("{} has element type {}, expected one of SR_ELEMENT_..., {} (f32) to {} (u8)", what,
+                            raw.element, SR_ELEMENT_F32, SR_ELEMENT_U8));
   }
   if (raw.rank > most_array_dimensions || (raw.rank > 0 && raw.shape == nullptr)) {
     refuse_with(fmt::format("{} has {} dimensions; expected at most {}, each with its extent", what, raw.rank,

@@ -11,6 +11,8 @@
 
 namespace shardrun::plugins {
 
+inline constexpr std::uint32_t most_array_dimensions = 7;
+
 /// An array that a plugin gave, checked. Throws Error{plugin}.
 [[nodiscard]] ArrayView array_from(const sr_array* given, std::string_view what);
 

@@ -20,7 +20,7 @@ namespace {
 
 using Dims = std::array<std::int64_t, device::max_rank>;
 
-std::uint32_t element_of(graph::DType dtype) {
+std::uint32_t element_of_op(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::f32: return SR_ELEMENT_F32;
     case graph::DType::f64: return SR_ELEMENT_F64;
@@ -70,7 +70,7 @@ class RawCall {
       stride *= tensor.shape[d];
     }
     view = {.struct_size = sizeof(sr_tensor_view),
-            .element = element_of(tensor.dtype),
+            .element = element_of_op(tensor.dtype),
             .data = tensor.data,
             .shape = tensor.shape.data(),
             .strides = strides.data(),

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <map>
 
 #include "tests/integration/engine_folder.h"
 #include "tests/support/catch.h"
@@ -209,7 +211,8 @@ TEST_CASE("a malformed record is named by its number, and skipped or fatal", "[e
       {"no array at all", "record 3 of "},
       {array_file("<f4", "(1, 5)", std::string(20, '\0')),
        "record 3: its shape is [1, 5], expected [6] or [samples, 6]"},
-      {array_file("<f4", "(1, 6)", std::string(20, '\0') + "\xff\xff\xff\x7f"), "a value is NaN or infinite"},
+      {array_file("<f4", "(1, 6)", std::string(20, '\0') + "\xff\xff\xff\x7f"),
+       "its element 5 (counted from 0) is NaN: numbers have to be finite"},
       {array_file("|O", "(1, 6)", std::string(24, '\0')), "record 3 of "},
       {good.substr(0, 40), "record 3 of "},
   }));
@@ -287,4 +290,140 @@ TEST_CASE("the job files of the example engines run unchanged", "[engines]") {
   run("train.ini", {"train.steps=1"});
   run("infer.ini", {"job.checkpoint=runs/train/weights.safetensors", "infer.to=predictions.npy"});
   CHECK(std::filesystem::file_size(folder / "predictions.npy") > 0);
+}
+
+namespace {
+
+template <class Number>
+std::string bytes_of_numbers(const std::vector<Number>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
+}
+
+/// Consecutive elements as a file has them, of numbers that only this type, or a wider one, holds.
+std::string elements(const std::string& element, int count) {
+  const auto all = [&]<class Number>(std::vector<Number> numbers, auto next) {
+    for (int i = 0; i < count; ++i) {
+      numbers.push_back(static_cast<Number>(next(i)));
+    }
+    return bytes_of_numbers(numbers);
+  };
+  return element == "f64"    ? all(std::vector<double>(), [](int i) { return 0.1 * i; })
+         : element == "f32"  ? all(std::vector<float>(), [](int i) { return 0.1F * static_cast<float>(i); })
+         : element == "f16"  ? all(std::vector<std::uint16_t>(), [](int i) { return 0x3C00 + i; })  // from 1 on
+         : element == "bf16" ? all(std::vector<float>(), [](int i) { return static_cast<float>(i) / 128; })
+         : element == "i32"  ? all(std::vector<std::int32_t>(), [](int i) { return INT32_MAX - i; })
+         : element == "i64"  ? all(std::vector<std::int64_t>(), [](int i) { return INT64_MIN + i; })
+                             : all(std::vector<std::uint8_t>(), [](int i) { return 255 - i; });
+}
+
+const std::map<std::string, std::string> descr_of = {{"f32", "<f4"}, {"f64", "<f8"}, {"f16", "<f2"}, {"bf16", "<f4"},
+                                                     {"i32", "<i4"}, {"i64", "<i8"}, {"u8", "|u1"}};
+
+/// An inference by the engine `echo`.
+Ended echo(const std::filesystem::path& folder, const std::string& element, const std::string& shape,
+           const std::string& input, const std::vector<std::string>& settings = {}) {
+  write_file(folder / "records.npy", input);
+  write_file(folder / "echo.ini",
+             "[job]\nengine = echo\ntask = infer\nranks = 2\n[plugins]\npath = " SHARDRUN_EXAMPLE_ENGINES
+             "\n[engine]\nelement = " +
+                 element + "\nshape = " + shape + "\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+  return run_program(folder, with_settings({"echo.ini", "--replace"}, settings));
+}
+
+}  // namespace
+
+TEST_CASE("samples of engines have any element type and 0 to 4 dimensions, and so have predictions", "[engines]") {
+  struct Sample {
+    std::string element;
+    std::string shape;
+    std::vector<int> extents;
+  };
+  const Sample sample = GENERATE(values<Sample>({{"f32", "number", {}},
+                                                 {"f32", "6", {6}},
+                                                 {"f32", "2,3", {2, 3}},
+                                                 {"f32", "2,1,3", {2, 1, 3}},
+                                                 {"f32", "2,1,3,2", {2, 1, 3, 2}},
+                                                 {"f64", "2,3", {2, 3}},
+                                                 {"f16", "2,1,3", {2, 1, 3}},
+                                                 {"bf16", "number", {}},
+                                                 {"i32", "6", {6}},
+                                                 {"i64", "2,1,3,2", {2, 1, 3, 2}},
+                                                 {"i64", "-1", {5}},
+                                                 {"u8", "2,2,3", {2, 2, 3}}}));
+  const TemporaryFolder folder;
+  std::string dimensions;
+  int count = 1;
+  for (const int extent : sample.extents) {
+    dimensions += (dimensions.empty() ? "" : ", ") + std::to_string(extent);
+    count *= extent;
+  }
+  // One sample, and three.
+  const std::string descr = descr_of.at(sample.element);
+  const std::string comma = sample.extents.size() == 1 ? "," : "";
+  const std::string more = sample.extents.empty() ? "," : ", " + dimensions;
+  const std::string stream = array_file(descr, "(" + dimensions + comma + ")", elements(sample.element, count)) +
+                             array_file(descr, "(3" + more + ")", elements(sample.element, 3 * count));
+  const Ended ended = echo(folder.path(), sample.element, sample.shape, stream);
+  INFO(sample.element << " " << sample.shape << ": " << ended.err);
+  CHECK(ended.code == 0);
+  CHECK(read_file(folder / "predictions.npy") == stream);
+}
+
+TEST_CASE("the example of images of any size predicts the mean of each color", "[engines]") {
+  const TemporaryFolder folder;
+  write_file(folder / "records.npy",
+             array_file("|u1", "(1, 2, 3)", std::string("\x01\x02\x03\x03\x04\xff", 6)) +
+                 array_file("|u1", "(3, 1, 1, 3)", std::string("\x01\x02\x03\x04\x05\x06\x07\x08\x09", 9)));
+  write_file(folder / "job.ini",
+             "[job]\nengine = brightness\ntask = infer\nranks = 2\n[plugins]\npath = " SHARDRUN_EXAMPLE_ENGINES
+             "\n[infer]\nfrom = records.npy\nto = predictions.npy\n");
+  const Ended ended = run_program(folder.path(), {"job.ini"});
+  INFO(ended.err);
+  CHECK(ended.code == 0);
+  CHECK(read_file(folder / "predictions.npy") ==
+        array_file("<f4", "(3,)", bytes_of_numbers<float>({2, 3, 129})) +
+            array_file("<f4", "(3, 3)", bytes_of_numbers<float>({1, 2, 3, 4, 5, 6, 7, 8, 9})));
+}
+
+TEST_CASE("records become the samples' type, or are refused with what that type lacks", "[engines]") {
+  const TemporaryFolder folder;
+  const auto predicted_as = [&](const std::string& element, const std::string& input) {
+    const Ended ended = echo(folder.path(), element, "2", input);
+    INFO(ended.err);
+    CHECK(ended.code == 0);
+    return read_file(folder / "predictions.npy");
+  };
+  const std::string bytes = array_file("|u1", "(2,)", "\x01\xff");
+  CHECK(predicted_as("f32", bytes) == array_file("<f4", "(2,)", bytes_of_numbers<float>({1, 255})));
+  CHECK(predicted_as("i64", bytes) == array_file("<i8", "(2,)", bytes_of_numbers<std::int64_t>({1, 255})));
+  CHECK(predicted_as("f32", array_file("<f8", "(2,)", bytes_of_numbers<double>({0.1, 1e-60}))) ==
+        array_file("<f4", "(2,)", bytes_of_numbers<float>({0.1F, 0})));
+  CHECK(predicted_as("bf16", array_file("<f4", "(2,)", bytes_of_numbers<float>({1.00390625F, 1.01171875F}))) ==
+        array_file("<f4", "(2,)", bytes_of_numbers<float>({1, 1.015625F})));  // ties to even
+
+  const auto refused_as = [&](const std::string& element, const std::string& input, const std::string& why) {
+    const Ended ended = echo(folder.path(), element, "2", input);
+    INFO(ended.err);
+    CHECK(ended.code == 1);
+    CHECK(ended.err.find("record 1") != std::string::npos);
+    CHECK(ended.err.find(why) != std::string::npos);
+  };
+  refused_as("u8", array_file("<i4", "(2,)", bytes_of_numbers<std::int32_t>({255, 256})),
+             "its element 1 (counted from 0) is 256, which u8 cannot hold");
+  refused_as("i64", array_file("<u8", "(2,)", bytes_of_numbers<std::uint64_t>({0, UINT64_MAX})),
+             "is 18446744073709551615, which i64 cannot hold");
+  refused_as("u8", array_file("<f4", "(2,)", bytes_of_numbers<float>({1, 2})),
+             "it is float32, and u8 numbers are needed: save array.astype('uint8')");
+  refused_as("f16", array_file("<f4", "(2,)", bytes_of_numbers<float>({1, 70000})),
+             "its element 1 (counted from 0) is 70000, which f16 cannot hold");
+  refused_as("f32", array_file("<f4", "(2, 3)", std::string(24, '\0')),
+             "its shape is [2, 3], expected [2] or [samples, 2]");
+  // What an engine infers alone is not trained.
+  write_file(folder / "x.npy", array_file("<f4", "(2, 2)", std::string(16, '\0')));
+  write_file(folder / "train.ini", "[job]\nengine = echo\n[plugins]\npath = " SHARDRUN_EXAMPLE_ENGINES
+                                   "\n[data]\narrays = x.npy, x.npy\n[train]\nsteps = 1\n");
+  const Ended trained = run_program(folder.path(), {"train.ini"});
+  CHECK(trained.code == 2);
+  CHECK(trained.err.find("engine 'echo' infers alone, and is not trained: set [job] task = infer") !=
+        std::string::npos);
 }

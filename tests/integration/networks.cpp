@@ -325,3 +325,28 @@ TEST_CASE("Llama 3 8B has its published number of parameters, and Llama trains a
   std::vector<std::string> verified = small;
   run_job(folder.path(), "verify", example("../llama"), verified);
 }
+
+TEST_CASE("a vision transformer trains, is verified and predicts alike under each strategy", "[programs]") {
+  const TemporaryFolder folder;
+  std::vector<double> alone;
+  const std::vector<std::vector<std::string>> splits = {
+      {"job.strategy=single", "job.ranks=1"},
+      {"job.strategy=dp", "job.ranks=3"},
+      {"job.strategy=tp", "job.ranks=2"},
+      {"job.strategy=pp", "job.ranks=2"},
+      {"job.strategy=zero3", "job.ranks=3"},
+      {"job.strategy=3d", "job.ranks=8", "mesh.data=2", "mesh.model=2", "mesh.pipe=2"}};
+  for (std::vector<std::string> settings : splits) {
+    INFO(settings[0]);
+    settings.insert(settings.end(), {"job.output=out", "train.steps=10"});
+    const std::vector<double> losses = losses_of(folder.path(), example("vit"), settings);
+    REQUIRE(losses.size() == 10);
+    alone = alone.empty() ? losses : alone;
+    CHECK(losses.back() < losses.front());
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      CHECK(losses[step] == Approx(alone[step]).epsilon(1e-5));
+    }
+    settings.emplace_back("data.batch=8");
+    run_job(folder.path(), "verify", example("vit"), settings);
+  }
+}

@@ -17,7 +17,8 @@ extern "C" {
 #define SR_ENGINE_INFER UINT32_C(2)
 #define SR_ENGINE_ITERATE UINT32_C(3) /* since 1.9 */
 
-/// A contiguous, row-major array.
+/// A contiguous, row-major array. Parameters, what forward and backward take and give, and tensors of checkpoints are
+/// f32. Records, predictions of records, messages and collectives may have any element type.
 typedef struct sr_array {
   uint32_t struct_size;
   uint32_t element;     /* SR_ELEMENT_... */
@@ -57,8 +58,8 @@ typedef struct sr_array_maker {
 ///
 /// All ranks call the collectives in one order. Each collective compares its arguments between the ranks first: where
 /// they do not fit together, it fails on all ranks and names two that differ. Every function has [job] timeout as its
-/// deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it, messages under
-/// way end, and the job fails, whatever the engine returns.
+/// deadline, and returns SR_OK or an error with its reason. After an error every later call fails with it, messages
+/// under way end, and the job fails, whatever the engine returns.
 ///
 /// An array that is cut in parts along an axis has one part for each rank, in order. Parts differ by at most one index;
 /// the larger ones come first. With one rank every collective returns its array.
@@ -69,8 +70,8 @@ typedef struct sr_ranks {
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*barrier)(void* self, sr_error* error);
-  /// Starts to send to another rank. The array stays unchanged until `wait`, or an error. Messages from one rank to another arrive
-  /// in the order in which they were started. `*message` is never 0.
+  /// Starts to send to another rank. The array stays unchanged until `wait`, or an error. Messages from one rank to
+  /// another arrive in the order in which they were started. `*message` is never 0.
   int32_t (*start_send)(void* self, uint32_t to, const sr_array* array, uint64_t* message, sr_error* error);
   /// Receives a message of this element type and shape into the array, which belongs to the message until `wait`.
   int32_t (*start_receive)(void* self, uint32_t from, const sr_array* array, uint64_t* message, sr_error* error);
@@ -93,8 +94,7 @@ typedef struct sr_ranks {
   int32_t (*all_to_all)(void* self, const sr_array* array, uint32_t axis, const sr_array_maker* result,
                         sr_error* error);
   /// The array of rank `root`. Other ranks may pass NULL.
-  int32_t (*broadcast)(void* self, const sr_array* array, uint32_t root, const sr_array_maker* result,
-                       sr_error* error);
+  int32_t (*broadcast)(void* self, const sr_array* array, uint32_t root, const sr_array_maker* result, sr_error* error);
 } sr_ranks;
 #define SR_RANKS_SIZE_1_7 UINT32_C(112)
 
@@ -112,13 +112,13 @@ typedef struct sr_engine_job {
 } sr_engine_job;
 #define SR_ENGINE_JOB_SIZE_1_7 UINT32_C(48)
 
-/// A parameter, or a part of one, that this rank holds; a state where the task is to iterate. All are f32. Ranks that declare the same part hold copies of
-/// it: their gradients have to be the same. The parts of all ranks together are the whole parameter; they are equal or
-/// do not overlap.
+/// A parameter, or a part of one, that this rank holds; a state where the task is to iterate. All are f32. Ranks that
+/// declare the same part hold copies of it: their gradients have to be the same. The parts of all ranks together are
+/// the whole parameter; they are equal or do not overlap.
 typedef struct sr_engine_parameter {
   uint32_t struct_size;
-  uint32_t decay;   /* 1: weight decay applies */
-  const char* name; /* unique on this rank */
+  uint32_t decay;        /* 1: weight decay applies */
+  const char* name;      /* unique on this rank */
   const int64_t* whole;  /* the shape of the whole parameter, the same on all ranks */
   const int64_t* origin; /* the index of the part's first element in the whole; NULL: zeros */
   const int64_t* shape;  /* of the part; NULL: the whole */
@@ -135,6 +135,13 @@ typedef struct sr_parameter_writer {
   uint32_t reserved; /* zero */
   void* self;
   int32_t (*add_parameter)(void* self, const sr_engine_parameter* parameter, sr_error* error);
+
+  /* Since 1.9 */
+
+  /// Says what a sample is: `sample` has its element type and shape, at most 6 dimensions, and no data. An extent of -1
+  /// stands for any. Called at most once, and alike on all ranks. Without it samples are f32 [features], or [d] with
+  /// any d where that is not known. Samples of a training are f32, with as many values as `features` says.
+  int32_t (*set_sample)(void* self, const sr_array* sample, sr_error* error);
 } sr_parameter_writer;
 #define SR_PARAMETER_WRITER_SIZE_1_7 UINT32_C(24)
 
@@ -144,11 +151,11 @@ typedef struct sr_records {
   uint32_t struct_size;
   uint32_t reserved; /* zero */
   void* self;
-  /// The next record, f32 [samples, features], as forward gets it on this rank. `*found` becomes 1, or 0 at the end. It
-  /// waits for the record.
+  /// The next record, [samples, ...] of the type and shape of a sample, as forward gets it on this rank. `*found`
+  /// becomes 1, or 0 at the end. It waits for the record.
   int32_t (*next)(void* self, const sr_array_maker* record, uint32_t* found, sr_error* error);
-  /// The predictions for the earliest record that has none yet, as forward returns them on this rank. It waits until the
-  /// stream has taken them.
+  /// The predictions for the earliest record that has none yet, as forward returns them on this rank; of an engine that
+  /// infers alone [samples, ...] of any type and shape. It waits until the stream has taken them.
   int32_t (*write)(void* self, const sr_array* predictions, sr_error* error);
 } sr_records;
 #define SR_RECORDS_SIZE_1_7 UINT32_C(32)
@@ -157,7 +164,8 @@ typedef struct sr_records {
 #define SR_ENGINE_MESSAGES UINT32_C(2)    /* it calls start_send, start_receive or receive, so ranks are connected */
 
 /// The functions of a plugin of SR_KIND_ENGINE. All are INIT. SR_INVALID where the job has to change. Since 1.9, an
-/// engine that has `step` may leave load_checkpoint, forward, backward and infer out, all four: it iterates alone.
+/// engine that has `step` may leave load_checkpoint, forward, backward and infer out, all four: it iterates alone. One
+/// may leave forward and backward out: it is not trained, and its records and predictions may have any type and shape.
 typedef struct sr_engine {
   uint32_t struct_size;
   uint32_t flags;   /* SR_ENGINE_...; unknown ones are skipped */
@@ -172,11 +180,12 @@ typedef struct sr_engine {
   /// Takes the tensors of [job] checkpoint, all of them and each whole, f32, valid during the call.
   int32_t (*load_checkpoint)(void* self, void* engine, const sr_named_array* tensors, uint32_t count, uint32_t stride,
                              sr_error* error);
-  /// Predictions for the samples of `input`, f32 [samples, features]: f32 [samples, outputs]. With
+  /// Predictions for the samples of `input`, f32 [samples, features], or [samples, ...] as set_sample said: f32
+  /// [samples, outputs]. With
   /// SR_ENGINE_WHOLE_BATCH a rank that has none returns an array without elements.
   int32_t (*forward)(void* self, void* engine, const sr_array* input, const sr_array_maker* output, sr_error* error);
-  /// After forward. `gradient`: of the loss of the whole batch with respect to what forward returned on this rank. Fills
-  /// `gradients`, one for each parameter, in order, with the gradients of that loss.
+  /// After forward. `gradient`: of the loss of the whole batch with respect to what forward returned on this rank.
+  /// Fills `gradients`, one for each parameter, in order, with the gradients of that loss.
   int32_t (*backward)(void* self, void* engine, const sr_array* gradient, const sr_named_array* gradients,
                       uint32_t count, uint32_t stride, sr_error* error);
   /// Writes predictions for all records, in order.

@@ -150,7 +150,13 @@ typedef struct sr_option_value {
 /// store them with fewer bits.
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
-#define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: real numbers of an op's float64 kernel, nowhere else */
+#define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: real numbers of an op's float64 kernel; since 1.9: arrays of engines \
+                                    */
+/* Since 1.9, for arrays of engines (sr_array) alone */
+#define SR_ELEMENT_BF16 UINT32_C(4)
+#define SR_ELEMENT_F16 UINT32_C(5)
+#define SR_ELEMENT_I64 UINT32_C(6)
+#define SR_ELEMENT_U8 UINT32_C(7)
 
 #define SR_TENSOR_PARAMETER UINT32_C(1)
 #define SR_TENSOR_STATE UINT32_C(2) /* kept from step to step but not trained: a cache, a simulated field */

@@ -18,9 +18,10 @@
 ///     };
 ///     SHARDRUN_EXPORT_ENGINE(Linear, "linear", "1.0")
 ///
-/// The constructor declares parameters and computes nothing. The host also runs it to learn the parameters of other
-/// ranks; the parameters then have no elements. shardrun/engine.h has the rules. InvalidJob is for a job that has to
-/// change; every other exception fails the job.
+/// ShardedEngine takes samples of float. InferenceEngine<In, Out> takes any type, and is not trained; IteratedEngine
+/// has steps alone. The constructor declares parameters and computes nothing. The host also runs it to learn the
+/// parameters of other ranks; the parameters then have no elements. shardrun/engine.h has the rules. InvalidJob is for
+/// a job that has to change; every other exception fails the job.
 
 #include <shardrun/engine.h>
 #include <shardrun/sdk/engine/array_calls.hpp>
@@ -67,11 +68,11 @@ struct EngineFactory {
     return guarded(error, [&] {
       EngineSetup setup{
           .job = *job, .parameters = parameters, .parameter_count = count, .parameter_stride = stride, .ranks = ranks};
-      *engine = static_cast<ShardedEngine*>(new Class(setup));
+      *engine = new Class(setup);
     });
   }
 
-  static void destroy(void*, void* engine) noexcept { delete static_cast<ShardedEngine*>(engine); }
+  static void destroy(void*, void* engine) noexcept { delete static_cast<Class*>(engine); }
 
   static std::int32_t load_checkpoint(void*, void* engine, const sr_named_array* tensors, std::uint32_t count,
                                       std::uint32_t stride, sr_error* error) noexcept {
@@ -79,14 +80,14 @@ struct EngineFactory {
       Arrays arrays;
       for_each(tensors, count, stride,
                [&](const sr_named_array& each) { arrays.emplace(each.name, array_over<float>(*each.array)); });
-      static_cast<ShardedEngine*>(engine)->load_checkpoint(arrays);
+      of_records(engine).load_checkpoint(arrays);
     });
   }
 
   static std::int32_t forward(void*, void* engine, const sr_array* input, const sr_array_maker* output,
                               sr_error* error) noexcept {
     return guarded(error, [&] {
-      const Array result = static_cast<ShardedEngine*>(engine)->forward(array_over<float>(*input));
+      const Array result = of_records(engine).forward(array_over<float>(*input));
       const sr_array raw = raw_array(result);
       void* data = nullptr;
       call_host([&](sr_error* of_host) { return output->make(output->self, &raw, &data, of_host); });
@@ -96,14 +97,16 @@ struct EngineFactory {
 
   static std::int32_t infer(void*, void* engine, const sr_records* records, sr_error* error) noexcept {
     return guarded(error, [&] {
-      static_cast<ShardedEngine*>(engine)->inference_loop(
-          [&]() -> std::optional<Array> {
-            Maker<float> maker;
+      using In = BasicArray<typename Class::Sample>;
+      using Out = BasicArray<typename Class::Prediction>;
+      of_records(engine).inference_loop(
+          [&]() -> std::optional<In> {
+            Maker<typename Class::Sample> maker;
             std::uint32_t found = 0;
             call_host([&](sr_error* of_host) { return records->next(records->self, maker.raw(), &found, of_host); });
             return found != 0 ? std::optional(maker.take()) : std::nullopt;
           },
-          [&](const Array& predictions) {
+          [&](const Out& predictions) {
             const sr_array raw = raw_array(predictions);
             call_host([&](sr_error* of_host) { return records->write(records->self, &raw, of_host); });
           });
@@ -113,7 +116,7 @@ struct EngineFactory {
   static std::int32_t backward(void*, void* engine, const sr_array* gradient, const sr_named_array* gradients,
                                std::uint32_t count, std::uint32_t stride, sr_error* error) noexcept {
     return guarded(error, [&] {
-      Arrays made = static_cast<ShardedEngine*>(engine)->backward(array_over<float>(*gradient));
+      Arrays made = static_cast<ShardedEngine&>(of_class(engine)).backward(array_over<float>(*gradient));
       for_each(gradients, count, stride, [&](const sr_named_array& each) {
         const auto found = made.find(each.name);
         if (found == made.end()) {
@@ -151,7 +154,10 @@ struct EngineFactory {
     });
   }
 
-  static Class& of_class(void* engine) { return static_cast<Class&>(*static_cast<ShardedEngine*>(engine)); }
+  static Class& of_class(void* engine) { return *static_cast<Class*>(engine); }
+  static auto& of_records(void* engine) {
+    return static_cast<InferenceEngine<typename Class::Sample, typename Class::Prediction>&>(of_class(engine));
+  }
 
   [[nodiscard]] static const sr_engine& table() {
     static const sr_engine engine = [] {
@@ -164,11 +170,13 @@ struct EngineFactory {
       made.declare = declare;
       made.create = create;
       made.destroy = destroy;
-      if constexpr (!std::is_base_of_v<IteratedEngine, Class>) {
+      if constexpr (requires { typename Class::Sample; }) {
         made.load_checkpoint = load_checkpoint;
+        made.infer = infer;
+      }
+      if constexpr (std::is_base_of_v<ShardedEngine, Class>) {
         made.forward = forward;
         made.backward = backward;
-        made.infer = infer;
       }
       if constexpr (Iterates<Class>) {
         made.start = start;

@@ -3,6 +3,7 @@
 /// Arrays of an engine. Include eigen.hpp for Eigen's view of them.
 
 #include <shardrun/engine.h>
+#include <shardrun/sdk/transport/half.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -48,14 +49,33 @@ struct Part {
   return {index * least + std::min(index, larger), least + (index < larger ? 1 : 0)};
 }
 
-/// A contiguous, row-major array of float or std::int32_t. A copy has elements of its own.
+/// SR_ELEMENT_... of the types that an array's elements may have, and 0 of others. Half and Bfloat store numbers of 16
+/// bits: cast<float>(array) widens them.
+template <class T>
+inline constexpr std::uint32_t element_code = 0;
+template <>
+inline constexpr std::uint32_t element_code<float> = SR_ELEMENT_F32;
+template <>
+inline constexpr std::uint32_t element_code<double> = SR_ELEMENT_F64;
+template <>
+inline constexpr std::uint32_t element_code<Half> = SR_ELEMENT_F16;
+template <>
+inline constexpr std::uint32_t element_code<Bfloat> = SR_ELEMENT_BF16;
+template <>
+inline constexpr std::uint32_t element_code<std::int32_t> = SR_ELEMENT_I32;
+template <>
+inline constexpr std::uint32_t element_code<std::int64_t> = SR_ELEMENT_I64;
+template <>
+inline constexpr std::uint32_t element_code<std::uint8_t> = SR_ELEMENT_U8;
+
+/// A contiguous, row-major array of a type with an element_code. A copy has elements of its own.
 ///
 /// An array can also stand for memory that someone else owns, such as a parameter's. Then assigning to it copies values
 /// into that memory, and both shapes must be the same; a moved array stands for the same memory.
 template <class T>
 class BasicArray {
  public:
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, std::int32_t>);
+  static_assert(element_code<T> != 0, "an array has elements of float, double, Half, Bfloat, int32, int64 or uint8");
   using Element = T;
 
   /// Without elements.
@@ -150,6 +170,29 @@ class BasicArray {
 
 using Array = BasicArray<float>;
 using IntArray = BasicArray<std::int32_t>;
+
+/// The array with each element converted to `To`, as a C++ cast does; 16-bit floats round to nearest, ties to even.
+template <class To, class From>
+[[nodiscard]] BasicArray<To> cast(const BasicArray<From>& array) {
+  BasicArray<To> result(array.shape());
+  const auto widened = [](From value) {
+    if constexpr (std::is_class_v<From>) {
+      return widen(value);
+    } else {
+      return value;
+    }
+  };
+  std::transform(array.begin(), array.end(), result.begin(), [&](From value) {
+    if constexpr (std::is_same_v<To, Half>) {
+      return narrow_to_half(static_cast<float>(widened(value)));
+    } else if constexpr (std::is_same_v<To, Bfloat>) {
+      return narrow_to_bfloat(static_cast<float>(widened(value)));
+    } else {
+      return static_cast<To>(widened(value));
+    }
+  });
+  return result;
+}
 
 /// Arrays by name.
 class Arrays : public std::map<std::string, Array> {

@@ -16,15 +16,16 @@ namespace shardrun::sdk {
 
 namespace detail {
 
-template <class T>
-[[nodiscard]] constexpr std::uint32_t element_code() {
-  return std::is_same_v<T, float> ? SR_ELEMENT_F32 : SR_ELEMENT_I32;
+/// "f32"
+[[nodiscard]] inline std::string element_name(std::uint32_t code) {
+  constexpr const char* names[] = {"f32", "i32", "f64", "bf16", "f16", "i64", "u8"};
+  return code >= SR_ELEMENT_F32 && code <= SR_ELEMENT_U8 ? names[code - SR_ELEMENT_F32] : std::to_string(code);
 }
 
 template <class T>
 [[nodiscard]] sr_array raw_array(const BasicArray<T>& array) {
   return {sizeof(sr_array),
-          element_code<T>(),
+          element_code<T>,
           array.shape().data(),
           const_cast<T*>(array.data()),
           static_cast<std::uint32_t>(array.shape().size()),
@@ -36,9 +37,9 @@ template <class T>
 /// Stands for the elements.
 template <class T>
 [[nodiscard]] BasicArray<T> array_over(const sr_array& array) {
-  if (array.element != element_code<T>()) {
-    throw std::logic_error("an array of element type " + std::to_string(array.element) + ", expected " +
-                           std::to_string(element_code<T>()));
+  if (array.element != element_code<T>) {
+    throw std::logic_error("an array of " + element_name(array.element) + ", expected " +
+                           element_name(element_code<T>));
   }
   return BasicArray<T>::over(static_cast<T*>(array.data), shape_of(array));
 }
@@ -52,10 +53,9 @@ class Maker {
     raw_.self = this;
     raw_.make = [](void* self, const sr_array* like, void** data, sr_error* error) {
       return guarded(error, [&] {
-        if (like->element != element_code<T>()) {
-          throw std::invalid_argument(std::string("it is an array of ") +
-                                      (like->element == SR_ELEMENT_F32 ? "f32" : "i32") + ", expected " +
-                                      (element_code<T>() == SR_ELEMENT_F32 ? "f32" : "i32"));
+        if (like->element != element_code<T>) {
+          throw std::invalid_argument("it is an array of " + element_name(like->element) + ", expected " +
+                                      element_name(element_code<T>));
         }
         BasicArray<T>& made = static_cast<Maker*>(self)->made_;
         made = BasicArray<T>(shape_of(*like));

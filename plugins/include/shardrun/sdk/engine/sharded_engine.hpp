@@ -31,7 +31,7 @@ struct FirstValues {
   return normal_values(std::sqrt(2.0 / static_cast<double>(inputs)));
 }
 
-/// What a constructor of an engine passes on to ShardedEngine.
+/// What a constructor of an engine passes on to its base.
 struct EngineSetup {
   const sr_engine_job& job;
   const sr_parameter_writer* writer = nullptr;  ///< while parameters are declared
@@ -41,10 +41,10 @@ struct EngineSetup {
   const sr_ranks* ranks = nullptr;
 };
 
-/// The base of an engine. All ranks call the collectives in one order.
-class ShardedEngine {
+/// A rank among the others: what all engines have. All ranks call the collectives in one order.
+class EngineRank {
  public:
-  explicit ShardedEngine(EngineSetup& setup)
+  explicit EngineRank(EngineSetup& setup)
       : setup_(&setup),
         ranks_(setup.ranks),
         rank_(setup.job.rank),
@@ -52,16 +52,9 @@ class ShardedEngine {
         features_(setup.job.features),
         outputs_(setup.job.outputs),
         options_(setup.job.options, setup.job.option_count, setup.job.option_stride) {}
-  ShardedEngine(const ShardedEngine&) = delete;
-  ShardedEngine& operator=(const ShardedEngine&) = delete;
-  virtual ~ShardedEngine() = default;
-
-  /// Sets the parameters from the tensors of a checkpoint, each whole. `shard` and `slice` cut them.
-  virtual void load_checkpoint(const Arrays& params) = 0;
-  /// Predictions for a batch: x is [samples, features], the result [samples, outputs].
-  virtual Array forward(const Array& x) = 0;
-  /// The gradient of each parameter of this rank, by name. `grads`: of the loss with respect to the latest predictions.
-  virtual Arrays backward(const Array& grads) = 0;
+  EngineRank(const EngineRank&) = delete;
+  EngineRank& operator=(const EngineRank&) = delete;
+  virtual ~EngineRank() = default;
 
   /// The rank of this device.
   [[nodiscard]] int device_id() const noexcept { return static_cast<int>(rank_); }
@@ -156,15 +149,6 @@ class ShardedEngine {
     });
   }
 
-  /// Writes the predictions for each input, in order, until there is no more. An engine may replace it: to read a few
-  /// inputs ahead, for example.
-  virtual void inference_loop(const std::function<std::optional<Array>()>& next_input,
-                              const std::function<void(const Array&)>& write_output) {
-    while (const std::optional<Array> x = next_input()) {
-      write_output(forward(*x));
-    }
-  }
-
  protected:
   /// Declares a parameter that this rank holds whole. `decay`: weight decay applies.
   [[nodiscard]] Array& parameter(const std::string& name, const Shape& shape, FirstValues first = {},
@@ -180,6 +164,22 @@ class ShardedEngine {
     origin[axis] = part.begin;
     shape[axis] = part.size;
     return declare(name, whole, origin, shape, first, decay);
+  }
+
+  /// Declares that a sample is an array of T of this shape, and a batch [samples, shape...]. -1 stands for any extent.
+  template <class T = float>
+  void set_sample(const Shape& shape) {
+    if (setup_->writer == nullptr) {
+      return;
+    }
+    if (!SR_HAS(setup_->writer, sr_parameter_writer, set_sample)) {
+      throw std::runtime_error(
+          "this shardrun is older than engines that declare their samples: it takes f32 [features]");
+    }
+    const sr_array sample = {
+        sizeof(sr_array), element_code<T>, shape.data(), nullptr, static_cast<std::uint32_t>(shape.size()), 0};
+    detail::call_host(
+        [&](sr_error* error) { return setup_->writer->set_sample(setup_->writer->self, &sample, error); });
   }
 
   /// This rank's part of an array that is cut along the axis.
@@ -255,6 +255,40 @@ class ShardedEngine {
   std::list<Array> parameters_;
 };
 
+/// The base of an engine that predicts samples of type `In` by values of type `Out`, for [job] task = infer alone. Its
+/// constructor says by set_sample<In>(shape) what a sample is.
+template <class In, class Out = float>
+class InferenceEngine : public EngineRank {
+ public:
+  using EngineRank::EngineRank;
+  using Sample = In;
+  using Prediction = Out;
+
+  /// Sets the parameters from the tensors of a checkpoint, each whole. `shard` and `slice` cut them.
+  virtual void load_checkpoint(const Arrays& params) = 0;
+  /// Predictions for a batch: x is [samples, features], or as set_sample() says, the result [samples, outputs]. Without
+  /// training it is [samples, ...].
+  virtual BasicArray<Out> forward(const BasicArray<In>& x) = 0;
+
+  /// Writes the predictions for each input, in order, until there is no more. An engine may replace it: to read a few
+  /// inputs ahead, for example.
+  virtual void inference_loop(const std::function<std::optional<BasicArray<In>>()>& next_input,
+                              const std::function<void(const BasicArray<Out>&)>& write_output) {
+    while (const std::optional<BasicArray<In>> x = next_input()) {
+      write_output(forward(*x));
+    }
+  }
+};
+
+/// The base of an engine that is trained, and infers.
+class ShardedEngine : public InferenceEngine<float> {
+ public:
+  using InferenceEngine<float>::InferenceEngine;
+
+  /// The gradient of each parameter of this rank, by name. `grads`: of the loss with respect to the latest predictions.
+  virtual Arrays backward(const Array& grads) = 0;
+};
+
 /// The base of an engine for [job] task = iterate alone. A derived class declares its states in its constructor, with
 /// state() and sharded_state(), and has
 ///
@@ -263,14 +297,9 @@ class ShardedEngine {
 ///
 /// A step depends on the states alone: a run may go on from saved ones. Any other ShardedEngine with such a `step`
 /// iterates, too.
-class IteratedEngine : public ShardedEngine {
+class IteratedEngine : public EngineRank {
  public:
-  using ShardedEngine::ShardedEngine;
-
-  // The host calls none of these.
-  void load_checkpoint(const Arrays&) final {}
-  Array forward(const Array&) final { return {}; }
-  Arrays backward(const Array&) final { return {}; }
+  using EngineRank::EngineRank;
 
  protected:
   /// Declares a state that this rank holds whole. Ranks that hold the same state compute the same values of it.

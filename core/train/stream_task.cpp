@@ -1,0 +1,208 @@
+#include "core/train/stream_task.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/human.h"
+#include "core/data/npy.h"
+#include "core/device/elements.h"
+
+namespace shardrun::train {
+namespace {
+
+// What the first rank tells the others: how it goes on.
+constexpr std::int32_t end_of_records = 0;
+constexpr std::int32_t stream_waits = 1;  ///< for longer perhaps than the others would wait for this rank
+constexpr std::int32_t no_rows = 2;       ///< it goes on; more: with a record of so many samples
+
+const char* descr_of(graph::DType dtype) {
+  switch (dtype) {
+    case graph::DType::bf16:
+    case graph::DType::f32: return "<f4";
+    case graph::DType::f16: return "<f2";
+    case graph::DType::f64: return "<f8";
+    case graph::DType::i32: return "<i4";
+    case graph::DType::i64: return "<i8";
+    case graph::DType::u8: return "|u1";
+  }
+  return "";
+}
+
+/// A copy of a descriptor of this process, or the file or pipe.
+files::FileDescriptor open_stream(const std::filesystem::path& path, int standard, int flags, const std::string& name) {
+  files::FileDescriptor file(job::is_standard(path) ? ::fcntl(standard, F_DUPFD_CLOEXEC, 3)
+                                                    : ::open(path.c_str(), flags | O_CLOEXEC));
+  if (!file.is_open()) {
+    throw files::system_error("open", name, errno);
+  }
+  return file;
+}
+
+std::string name_of(const std::filesystem::path& path, const char* standard) {
+  return job::is_standard(path) ? standard : path.string();
+}
+
+}  // namespace
+
+Predictions::Predictions(const std::filesystem::path& to, int standard, const data::Waiting& waiting) {
+  std::error_code none;
+  if (!job::is_standard(to) && (!std::filesystem::exists(to, none) || std::filesystem::is_regular_file(to, none))) {
+    path_ = to;
+    return;
+  }
+  const std::string name = name_of(to, "standard output");
+  stream_.emplace(open_stream(to, standard, O_WRONLY, name), name, waiting);
+}
+
+void Predictions::open_file() {
+  if (!path_.empty()) {
+    file_.emplace(path_);
+  }
+}
+
+void Predictions::begin(graph::DType dtype, const std::vector<std::int64_t>& shape, bool only) {
+  dtype_ = dtype;
+  const std::string header = data::npy_header(descr_of(dtype), shape);
+  if (only && file_) {
+    const std::size_t width = graph::element_bytes(dtype == graph::DType::bf16 ? graph::DType::f32 : dtype);
+    file_->reserve(header.size() + static_cast<std::uint64_t>(graph::element_count(shape)) * width);
+  }
+  put(std::as_bytes(std::span(header)));
+}
+
+void Predictions::write(std::span<const std::byte> elements) {
+  if (dtype_ != graph::DType::bf16) {
+    return put(elements);
+  }
+  std::vector<double> values(elements.size() / graph::element_bytes(dtype_));
+  device::read_elements(dtype_, elements, values);
+  const std::vector<float> widened(values.begin(), values.end());
+  put(std::as_bytes(std::span(widened)));
+}
+
+void Predictions::put(std::span<const std::byte> bytes) {
+  if (file_) {
+    file_->write(bytes);
+  } else {
+    stream_->write(bytes);
+  }
+}
+
+void Predictions::commit() {
+  if (file_) {
+    file_->commit();
+  }
+}
+
+void StreamTask::open_streams(std::optional<graph::DType> records) {
+  if (!record_.is_first()) {
+    return;
+  }
+  const data::Waiting waiting = [this] { return wait_on(); };
+  predictions_.emplace(job_.infer.to, settings_.standard_output, waiting);
+  if (records) {
+    const std::string name = name_of(job_.infer.from, "standard input");
+    reader_.emplace(open_stream(job_.infer.from, settings_.standard_input, O_RDONLY, name), name, *records, waiting);
+  }
+}
+
+/// What the first rank says next. All ranks call it at the same point.
+std::int32_t StreamTask::told(std::int32_t own) {
+  return settings_.link.agree(own, std::numeric_limits<std::int32_t>::max());
+}
+
+/// On the first rank: called while a stream waits. Returns false if all are asked to stop.
+bool StreamTask::wait_on() {
+  if (signal_ == 0) {
+    static_cast<void>(told(stream_waits));
+    signal_ = stopped();
+  }
+  return signal_ == 0;
+}
+
+/// On the other ranks: what the first says once no stream waits, or the end if all are asked to stop.
+std::int32_t StreamTask::hear() {
+  std::int32_t next = stream_waits;
+  while (signal_ == 0 && (next = told(end_of_records)) == stream_waits) {
+    signal_ = stopped();
+  }
+  return signal_ == 0 ? next : end_of_records;
+}
+
+void StreamTask::await_writing() {
+  if (signal_ == 0) {
+    static_cast<void>(record_.is_first() ? told(no_rows) : hear());
+  }
+  signal_ = signal_ != 0 ? signal_ : stopped();
+}
+
+std::optional<std::int64_t> StreamTask::next_record() {
+  std::int32_t next = end_of_records;
+  if (!record_.is_first()) {
+    next = hear();
+  } else if (signal_ == 0) {
+    next = read_next();
+    static_cast<void>(signal_ == 0 ? told(next) : 0);
+  }
+  return signal_ != 0 || next == end_of_records ? std::nullopt : std::optional<std::int64_t>(next - no_rows);
+}
+
+/// Of malformed records the person is told, or the job fails.
+std::int32_t StreamTask::read_next() {
+  for (;;) {
+    try {
+      read_ = reader_->next();
+      if (signal_ != 0 || !read_) {
+        return end_of_records;
+      }
+      return static_cast<std::int32_t>(samples_of(*read_)) + no_rows;
+    } catch (const Error& malformed) {
+      if (signal_ != 0) {
+        return end_of_records;
+      }
+      if (malformed.code() != ErrorCode::data || job_.infer.malformed == job::Malformed::stop) {
+        throw;
+      }
+      ++skipped_;
+      record_.say(fmt::format("skipped: {}", malformed.message()));
+    }
+  }
+}
+
+void StreamTask::tell_progress(std::string_view what, std::int64_t done, std::int64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - shown_ > std::chrono::milliseconds(500)) {
+    shown_ = now;
+    record_.now_at(what, done, total);
+  }
+}
+
+void StreamTask::end_streams() {
+  record_.finish_progress();
+  if (!record_.is_first() || signal_ != 0) {
+    return;
+  }
+  if (reader_) {
+    record_.say(fmt::format("{}{}", counted(counted_, "record"),
+                            skipped_ == 0 ? "" : fmt::format(", {} malformed and skipped", skipped_)));
+  }
+  predictions_->commit();
+}
+
+Error wrong_shape(const data::NpyRecord& record, const std::vector<std::int64_t>& sample) {
+  std::string text;
+  for (const std::int64_t extent : sample) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent < 0 ? "any" : fmt::format("{}", extent));
+  }
+  return {ErrorCode::data, fmt::format("record {}: its shape is [{}], expected [{}] or [samples{}{}]", record.number,
+                                       fmt::join(record.shape, ", "), text, text.empty() ? "" : ", ", text)};
+}
+
+}  // namespace shardrun::train
