@@ -17,6 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/base/utf8.h"
 #include "core/memory/machine.h"
 
 namespace shardrun::data {
@@ -24,19 +25,6 @@ namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
-
-/// Number of bytes at the end of `text` that are the start of an incomplete character.
-std::size_t begun_character(std::string_view text) {
-  for (std::size_t back = 1; back < widest_character && back <= text.size(); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0U) == 0x80U) {
-      continue;
-    }
-    const std::size_t bytes = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-    return bytes > back ? back : 0;
-  }
-  return 0;
-}
 
 /// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece. No piece ends within a
 /// character. Returns the hash of the whole text.
@@ -53,7 +41,7 @@ std::uint64_t for_each_piece(const files::SteadyFile& file, const Use& use) {
     const std::size_t offset = read - kept;
     read += next.size();
     std::string_view text(buffer.data(), kept + next.size());
-    kept = read < file.size() ? begun_character(text) : 0;
+    kept = read < file.size() ? begun_utf8(text) : 0;
     use(text.substr(0, text.size() - kept), offset);
     std::memmove(buffer.data(), buffer.data() + text.size() - kept, kept);
   }
