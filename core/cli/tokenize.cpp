@@ -15,11 +15,11 @@
 #include "core/files/folder.h"
 #include "core/files/mapped_file.h"
 #include "core/text/bpe_tokenizer.h"
+#include "core/text/bpe_trainer.h"
+#include "core/text/patterns.h"
 
 namespace shardrun::cli {
 namespace {
-
-constexpr const char* default_end = "<|endoftext|>";
 
 /// With U+FFFD in place of what is not UTF-8: one for each byte or beginning of a character, as in Python's
 /// bytes.decode(errors="replace").
@@ -37,15 +37,24 @@ std::string with_replacements(std::string_view text) {
   return result;
 }
 
-/// Calls `use(text, place)` for each document of a file: the whole file, or the field of each line of JSON.
+/// Calls `use(text)` for each document of a file: the whole file, or the field of each line of JSON. Its errors get the
+/// document's place.
 template <typename Use>
-void for_each_document(const std::filesystem::path& path, const std::optional<std::string>& field, bool replaces,
-                       const Use& use) {
+void for_each_document(const Parsed& parsed, const std::filesystem::path& path, const Use& use) {
+  const std::optional<std::string> field = parsed.get("field");
   const files::MappedFile file(path);
   const std::string name = files::human_path(path);
   const auto use_text = [&](std::string_view text, const std::string& place) {
     stop_point();
-    replaces&& first_invalid_utf8(text) ? use(with_replacements(text), place) : use(text, place);
+    try {
+      if (parsed.has("replace-invalid") && first_invalid_utf8(text)) {
+        use(with_replacements(text));
+      } else {
+        use(text);
+      }
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", place, error.message()));
+    }
   };
   if (!field) {
     use_text(file.text(), name);
@@ -143,29 +152,52 @@ void encode_files(const Parsed& parsed, const std::vector<std::filesystem::path>
     }
   };
   for (const std::filesystem::path& path : files) {
-    for_each_document(path, parsed.get("field"), parsed.has("replace-invalid"),
-                      [&](std::string_view text, const std::string& place) {
-                        add(tokenizer.before());
-                        try {
-                          encoder.encode(text, tokens);
-                        } catch (const Error& error) {
-                          throw Error(error.code(), fmt::format("{}: {}", place, error.message()));
-                        }
-                        add(tokenizer.behind());
-                        if (end) {
-                          tokens.push_back(*end);
-                        }
-                        ++documents;
-                        constexpr std::size_t enough = std::size_t{1} << 16U;
-                        if (tokens.size() > enough) {
-                          file.write(tokens);
-                          tokens.clear();
-                        }
-                      });
+    for_each_document(parsed, path, [&](std::string_view text) {
+      add(tokenizer.before());
+      encoder.encode(text, tokens);
+      add(tokenizer.behind());
+      if (end) {
+        tokens.push_back(*end);
+      }
+      ++documents;
+      constexpr std::size_t enough = std::size_t{1} << 16U;
+      if (tokens.size() > enough) {
+        file.write(tokens);
+        tokens.clear();
+      }
+    });
   }
   file.write(tokens);
   file.commit();
   fmt::print("{} tokens of {} in {} documents: {}\n", file.count(), file.type(), documents, files::human_path(to));
+}
+
+void train_tokenizer(const Parsed& parsed, const std::vector<std::filesystem::path>& files,
+                     const std::filesystem::path& to) {
+  const std::string family = parsed.get("pattern").value_or("gpt2");
+  if (!text::expression_of(family)) {
+    throw Error(ErrorCode::usage, fmt::format("--pattern {}: expected gpt2, llama3, qwen2, tekken or o200k", family));
+  }
+  std::vector<std::string> special = parsed.all("special");
+  if (special.empty()) {
+    special = {"<|endoftext|>"};
+  }
+  text::BpeTrainer trainer(family, std::move(special));
+  for (const std::filesystem::path& path : files) {
+    for_each_document(parsed, path, [&](std::string_view text) { trainer.add(text); });
+  }
+  const std::string json = trainer.train(parsed.integer("train", 0, 1, INT32_MAX));
+  const std::int64_t tokens = text::BpeTokenizer::from_json(json, "what was trained").vocabulary();
+  files::write_file_atomically(to, json);
+  fmt::print("a vocabulary of {} tokens: {}\n", tokens, files::human_path(to));
+}
+
+void refuse_together(const Parsed& parsed, std::string_view option, std::initializer_list<const char*> others) {
+  for (const char* other : others) {
+    if (parsed.has(option) && parsed.has(other)) {
+      throw Error(ErrorCode::usage, fmt::format("--{} has no effect with --{}: leave out one of them", other, option));
+    }
+  }
 }
 
 int tokenize(std::span<const std::string> words) {
@@ -174,25 +206,38 @@ int tokenize(std::span<const std::string> words) {
       {{.name = "tokenizer", .value = "PATH", .help = "a tokenizer.json, or the folder of one"},
        {.name = "to",
         .value = "FILE",
-        .help = "the file of the tokens: a .npy, or a .bin of nothing but tokens, which [data] tokens reads"},
+        .help = "the file of the tokens: a .npy, or a .bin of nothing but tokens, which [data] tokens reads; with "
+                "--train the tokenizer.json"},
        {.name = "field", .value = "KEY", .help = "the files are lines of JSON, whose texts have this key"},
        {.name = "eos", .value = "TOKEN", .help = "end each document with this token, such as <|endoftext|>"},
        {.name = "template", .help = "put the tokens of the tokenizer's post_processor around each document"},
        {.name = "replace-invalid", .help = "put U+FFFD in place of bytes that are not UTF-8, which are errors without"},
+       {.name = "train", .value = "N", .help = "make a byte-level tokenizer of N tokens from the files"},
+       {.name = "pattern",
+        .value = "NAME",
+        .help = "with --train, how text is cut into words: gpt2 (the default), llama3, qwen2, tekken or o200k"},
+       {.name = "special",
+        .value = "TOKEN",
+        .help = "with --train, a special token; may be repeated (default <|endoftext|>)",
+        .repeated = true},
        {.name = "force", .help = "replace the file"}},
       1, 1'000'000);
   if (parsed.help_shown) {
     return 0;
   }
-  for (const char* option : {"to", "tokenizer"}) {
-    if (!parsed.has(option)) {
-      throw Error(ErrorCode::usage, fmt::format("tokenize: --{} is needed: see shardrun tokenize --help", option));
-    }
+  const bool trains = parsed.has("train");
+  if (!parsed.has("to") || !(trains || parsed.has("tokenizer"))) {
+    throw Error(ErrorCode::usage,
+                fmt::format("tokenize: expected --to FILE and --tokenizer PATH, or --to FILE and --train "
+                            "N: see shardrun tokenize --help"));
   }
+  refuse_together(parsed, "train", {"tokenizer", "eos", "template"});
+  refuse_together(parsed, "tokenizer", {"pattern", "special"});
   const std::vector<std::filesystem::path> files(parsed.positional.begin(), parsed.positional.end());
   const std::filesystem::path to = *parsed.get("to");
-  if (to.extension() != ".npy" && to.extension() != ".bin") {
-    throw Error(ErrorCode::usage, fmt::format("--to {}: expected a name that ends in .npy or .bin", to.native()));
+  if (trains ? to.extension() != ".json" : to.extension() != ".npy" && to.extension() != ".bin") {
+    throw Error(ErrorCode::usage, fmt::format("--to {}: expected a name that ends in {}", to.native(),
+                                              trains ? ".json" : ".npy or .bin"));
   }
   std::error_code none;
   if (!parsed.has("force") && std::filesystem::exists(to, none)) {
@@ -201,13 +246,13 @@ int tokenize(std::span<const std::string> words) {
                                               files::human_path(to)));
   }
   files::require_not_read(to, files);
-  encode_files(parsed, files, to);
+  (trains ? train_tokenizer : encode_files)(parsed, files, to);
   return 0;
 }
 
 const RegisterCommand tokenize_command({.name = "tokenize",
                                         .arguments = "FILE...",
-                                        .help = "turn text into a file of tokens with a tokenizer.json",
+                                        .help = "turn text into a file of tokens with a tokenizer.json, or make that",
                                         .run = tokenize});
 
 }  // namespace

@@ -23,13 +23,14 @@
 namespace shardrun::data {
 namespace {
 
-constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
+constexpr std::size_t piece_of_others = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
 
-/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece. No piece ends within a
-/// character. Returns the hash of the whole text.
+/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece: the whole text where a
+/// tokenizer of a file needs it, else no piece ends within a character. Returns the hash of the whole text.
 template <typename Use>
-std::uint64_t for_each_piece(const files::SteadyFile& file, const Use& use) {
+std::uint64_t for_each_piece(const files::SteadyFile& file, TokenizerKind kind, const Use& use) {
+  const std::size_t piece_bytes = kind == TokenizerKind::file ? file.size() : piece_of_others;
   std::vector<char> buffer(piece_bytes + widest_character);
   std::uint64_t hash = 0;
   std::size_t kept = 0;  // of the piece before
@@ -89,7 +90,9 @@ struct Head {
   std::uint64_t tokenizer_bytes;
 };
 
-std::size_t token_bytes(const Tokenizer& tokenizer) { return tokenizer.vocabulary() <= 256 ? 1 : 2; }
+std::size_t token_bytes(const Tokenizer& tokenizer) {
+  return tokenizer.vocabulary() <= 256 ? 1 : tokenizer.vocabulary() <= 65536 ? 2 : 4;
+}
 
 std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
@@ -110,10 +113,10 @@ void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
 
 /// The tokens of a piece, written after those of the previous piece.
 template <typename Token>
-std::uint64_t write_tokens(const files::SteadyFile& text, Encoder& encoder, const files::FileDescriptor& to,
-                           const std::filesystem::path& name) {
+std::uint64_t write_tokens(const files::SteadyFile& text, TokenizerKind kind, Encoder& encoder,
+                           const files::FileDescriptor& to, const std::filesystem::path& name) {
   std::vector<Token> tokens;
-  return for_each_piece(text, [&](std::string_view piece, std::size_t offset) {
+  return for_each_piece(text, kind, [&](std::string_view piece, std::size_t offset) {
     tokens.clear();
     encoder.encode(piece, offset, tokens);
     files::write_all(to, std::as_bytes(std::span(tokens)), name);
@@ -125,12 +128,13 @@ std::uint64_t write_tokens(const files::SteadyFile& text, Encoder& encoder, cons
 TextFile::TextFile(files::SteadyFile file, TokenizerKind kind) : file_(std::move(file)) {
   require_text(file_);
   if (kind == TokenizerKind::byte) {
-    hash_ = for_each_piece(file_, [](std::string_view, std::size_t) {});
+    hash_ = for_each_piece(file_, kind, [](std::string_view, std::size_t) {});
     tokens_ = static_cast<std::int64_t>(file_.size());
     return;
   }
   CharacterSet characters(quoted(file_));
-  hash_ = for_each_piece(file_, [&](std::string_view piece, std::size_t offset) { characters.add(piece, offset); });
+  hash_ =
+      for_each_piece(file_, kind, [&](std::string_view piece, std::size_t offset) { characters.add(piece, offset); });
   tokenizer_ = characters.tokenizer();
   tokens_ = characters.count();
 }
@@ -139,9 +143,9 @@ TextFile::TextFile(files::SteadyFile file, Tokenizer tokenizer)
     : file_(std::move(file)), tokenizer_(std::move(tokenizer)) {
   require_text(file_);
   Encoder encoder(tokenizer_);
-  std::vector<std::uint16_t> tokens;
+  std::vector<std::int32_t> tokens;
   naming(file_, [&] {
-    hash_ = for_each_piece(file_, [&](std::string_view piece, std::size_t offset) {
+    hash_ = for_each_piece(file_, tokenizer_.kind(), [&](std::string_view piece, std::size_t offset) {
       tokens.clear();
       encoder.encode(piece, offset, tokens);
       tokens_ += static_cast<std::int64_t>(tokens.size());
@@ -176,8 +180,10 @@ files::SteadyFile TextFile::tokenise() const {
   Encoder encoder(tokenizer_);
   std::uint64_t hash = 0;
   try {
-    hash = head.token_bytes == 1 ? write_tokens<std::uint8_t>(file_, encoder, memory, name)
-                                 : write_tokens<std::uint16_t>(file_, encoder, memory, name);
+    const TokenizerKind kind = tokenizer_.kind();
+    hash = head.token_bytes == 1   ? write_tokens<std::uint8_t>(file_, kind, encoder, memory, name)
+           : head.token_bytes == 2 ? write_tokens<std::uint16_t>(file_, kind, encoder, memory, name)
+                                   : write_tokens<std::int32_t>(file_, kind, encoder, memory, name);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::data) {
       throw;

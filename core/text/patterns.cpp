@@ -1,13 +1,11 @@
 #include "core/text/patterns.h"
 
-#include <utility>
+#include <algorithm>
+#include <iterator>
 
 #include "core/text/unicode.h"
 
 namespace shardrun::text {
-
-const std::string_view gpt2_expression =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -235,6 +233,8 @@ std::size_t cased(std::string_view text, std::size_t at, Classes classes) {
   return end > at ? end : lines_or_space(text, at, classes);
 }
 
+constexpr std::string_view gpt2_expression =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view llama3_expression =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view qwen2_expression =
@@ -244,20 +244,28 @@ constexpr std::string_view tekken_expression =
 constexpr std::string_view o200k_expression =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+struct Known {
+  std::string_view family;
+  std::string_view expression;
+  Scanner scanner;
+};
+
+constexpr Known known_expressions[] = {{"gpt2", gpt2_expression, gpt2},
+                                       {"llama3", llama3_expression, cl100k<3>},
+                                       {"qwen2", qwen2_expression, cl100k<1>},
+                                       {"tekken", tekken_expression, cased<false, 1>},
+                                       {"o200k", o200k_expression, cased<true, 3>}};
+
 }  // namespace
 
 std::optional<Scanner> scanner_of(std::string_view expression) noexcept {
-  const std::pair<std::string_view, Scanner> known[] = {{gpt2_expression, gpt2},
-                                                        {llama3_expression, cl100k<3>},
-                                                        {qwen2_expression, cl100k<1>},
-                                                        {tekken_expression, cased<false, 1>},
-                                                        {o200k_expression, cased<true, 3>}};
-  for (const auto& [text, scanner] : known) {
-    if (text == expression) {
-      return scanner;
-    }
-  }
-  return std::nullopt;
+  const auto* const found = std::ranges::find(known_expressions, expression, &Known::expression);
+  return found == std::end(known_expressions) ? std::nullopt : std::optional(found->scanner);
+}
+
+std::optional<std::string_view> expression_of(std::string_view family) noexcept {
+  const auto* const found = std::ranges::find(known_expressions, family, &Known::family);
+  return found == std::end(known_expressions) ? std::nullopt : std::optional(found->expression);
 }
 
 }  // namespace shardrun::text

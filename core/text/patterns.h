@@ -14,7 +14,8 @@ using Scanner = std::size_t (*)(std::string_view text, std::size_t at, const uns
 /// The scanner of an expression; nothing for one that is not known.
 [[nodiscard]] std::optional<Scanner> scanner_of(std::string_view expression) noexcept;
 
-/// The expression of GPT-2, which the pre-tokenizer ByteLevel uses.
-extern const std::string_view gpt2_expression;
+/// The expression of the pre-tokenizer of a family, by its name: gpt2 (which ByteLevel uses), llama3, qwen2, tekken or
+/// o200k.
+[[nodiscard]] std::optional<std::string_view> expression_of(std::string_view family) noexcept;
 
 }  // namespace shardrun::text

@@ -217,7 +217,7 @@ bool read_pre_tokenizer(const Place& part, std::vector<SplitStep>& steps) {
       steps.push_back({SplitStep::Kind::prefix_blank, nullptr, "", {}});
     }
     if (part.flag("use_regex", true)) {
-      steps.push_back({SplitStep::Kind::scan, *scanner_of(gpt2_expression), "", {}});
+      steps.push_back({SplitStep::Kind::scan, *scanner_of(*expression_of("gpt2")), "", {}});
     }
     return true;
   }
