@@ -47,33 +47,79 @@ std::string_view normalized(const std::vector<NormalizerStep>& steps, std::strin
   return text;
 }
 
-/// Tokens of short words that were seen lately, each in the one place that its hash says.
+/// Tokens of short words that were seen lately. A word's hash chooses two neighbouring places; the newer word is in the
+/// first.
 class WordCache {
  public:
   static constexpr std::size_t most_bytes = 24;
   static constexpr std::size_t most_tokens = 9;
 
-  struct Word {
-    std::array<std::uint64_t, most_bytes / 8> bytes{};  ///< zeros behind the word
+  /// A word's bytes as three numbers, which tell words of one size apart.
+  struct Key {
+    std::array<std::uint64_t, 3> bytes{};
+    std::uint8_t size = 0;  ///< 0: none
+
+    bool operator==(const Key& other) const noexcept {
+      return size == other.size &&
+             ((bytes[0] ^ other.bytes[0]) | (bytes[1] ^ other.bytes[1]) | (bytes[2] ^ other.bytes[2])) == 0;
+    }
+  };
+  /// As large as a cache line of the processor.
+  struct alignas(64) Word {
+    std::array<std::uint64_t, 3> bytes{};
     std::array<std::int32_t, most_tokens> tokens{};
-    std::uint8_t size = 0;  ///< in bytes; 0: none
+    std::uint8_t size = 0;
     std::uint8_t count = 0;
   };
 
-  /// The place of a word, which may hold another. `bytes`: the word, for a comparison with the place.
   /// REQUIRES: 1 to most_bytes bytes.
-  Word& place_of(std::string_view word, std::array<std::uint64_t, most_bytes / 8>& bytes) {
-    bytes = {};
-    std::memcpy(bytes.data(), word.data(), word.size());
-    std::uint64_t hash = (bytes[0] ^ word.size()) * 0x9E3779B97F4A7C15ULL;
-    hash = (hash ^ hash >> 32U ^ bytes[1]) * 0xD6E8FEB86659FD93ULL;
-    hash = (hash ^ hash >> 32U ^ bytes[2]) * 0x9E3779B97F4A7C15ULL;
-    return words_[hash >> (64U - log_places)];
+  static Key key_of(std::string_view word) noexcept {
+    const auto load = [&](auto number, std::size_t at) {
+      std::memcpy(&number, word.data() + at, sizeof number);
+      return std::uint64_t{number};
+    };
+    const std::size_t size = word.size();
+    Key key{.size = static_cast<std::uint8_t>(size)};
+    if (size >= 8) {
+      key.bytes = {load(std::uint64_t{}, 0), load(std::uint64_t{}, size >= 16 ? 8 : size - 8),
+                   load(std::uint64_t{}, size - 8)};
+    } else if (size >= 4) {
+      key.bytes[0] = load(std::uint32_t{}, 0) | load(std::uint32_t{}, size - 4) << 32U;
+    } else {
+      key.bytes[0] =
+          load(std::uint8_t{}, 0) | load(std::uint8_t{}, size / 2) << 8U | load(std::uint8_t{}, size - 1) << 16U;
+    }
+    return key;
+  }
+
+  [[nodiscard]] const Word* find(const Key& key) const noexcept {
+    const Word* const first = &words_[place_of(key)];
+    return is_at(*first, key) ? first : is_at(first[1], key) ? first + 1 : nullptr;
+  }
+
+  /// REQUIRES: at most most_tokens tokens.
+  void add(const Key& key, std::span<const std::int32_t> tokens) noexcept {
+    Word* const first = &words_[place_of(key)];
+    first[1] = first[0];
+    first->bytes = key.bytes;
+    first->size = key.size;
+    first->count = static_cast<std::uint8_t>(tokens.size());
+    std::ranges::copy(tokens, first->tokens.begin());
   }
 
  private:
-  static constexpr unsigned log_places = 16;
-  std::vector<Word> words_ = std::vector<Word>(std::size_t{1} << log_places);
+  static constexpr unsigned log_pairs = 15;
+
+  static bool is_at(const Word& word, const Key& key) noexcept { return key == Key{word.bytes, word.size}; }
+
+  static std::size_t place_of(const Key& key) noexcept {
+    std::uint64_t hash = (key.bytes[0] ^ key.size) * 0x9E3779B97F4A7C15ULL;
+    hash = (hash ^ hash >> 32U ^ key.bytes[1]) * 0xD6E8FEB86659FD93ULL;
+    hash = (hash ^ hash >> 32U ^ key.bytes[2]) * 0x9E3779B97F4A7C15ULL;
+    return static_cast<std::size_t>(hash >> (64U - log_pairs)) * 2;
+  }
+
+  std::vector<Word> words_ = std::vector<Word>(std::size_t{2} << log_pairs);
 };
 
 BpeTokenizer::BpeTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -116,6 +162,9 @@ void BpeEncoder::encode(std::string_view text, std::vector<std::int32_t>& tokens
   }
   text_ = text;
   tokens_ = &tokens;
+  if (constexpr std::size_t long_text = std::size_t{1} << 20U; text.size() >= long_text) {
+    tokens.reserve(tokens.size() + text.size() / 3);
+  }
   std::vector<Segment> segments;
   parts_->raw_tokens.split(text, segments);
   for (const Segment& segment : segments) {
@@ -243,12 +292,14 @@ void BpeEncoder::encode_piece(std::string_view piece) {
 }
 
 void BpeEncoder::encode_part(std::string_view part) {
-  WordCache::Word* place = nullptr;
-  std::array<std::uint64_t, WordCache::most_bytes / 8> bytes;
-  if (part.size() <= WordCache::most_bytes) {
-    place = &cache_->place_of(part, bytes);
-    if (place->size == part.size() && place->bytes == bytes) {
-      tokens_->insert(tokens_->end(), place->tokens.begin(), place->tokens.begin() + place->count);
+  const bool is_short = part.size() <= WordCache::most_bytes;
+  WordCache::Key key;
+  if (is_short) {
+    key = WordCache::key_of(part);
+    if (const WordCache::Word* const word = cache_->find(key)) {
+      for (std::size_t i = 0; i < word->count; ++i) {
+        tokens_->push_back(word->tokens[i]);
+      }
       return;
     }
   }
@@ -270,11 +321,8 @@ void BpeEncoder::encode_part(std::string_view part) {
                             size > 1 ? "bytes" : "byte", shown_bytes, where, shown(part)));
   }
   const std::size_t count = tokens_->size() - first;
-  if (place != nullptr && count <= WordCache::most_tokens) {
-    place->bytes = bytes;
-    place->size = static_cast<std::uint8_t>(part.size());
-    place->count = static_cast<std::uint8_t>(count);
-    std::copy_n(tokens_->begin() + static_cast<std::ptrdiff_t>(first), count, place->tokens.begin());
+  if (is_short && count <= WordCache::most_tokens) {
+    cache_->add(key, std::span(*tokens_).subspan(first));
   }
 }
 

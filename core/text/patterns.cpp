@@ -33,6 +33,13 @@ Seen look(std::string_view text, std::size_t at, Classes classes) {
 /// The end of the characters from `at` on that have one of the classes in `wanted`.
 std::size_t run_of(std::string_view text, std::size_t at, Classes classes, unsigned char wanted) {
   while (at < text.size()) {
+    if (const auto byte = static_cast<unsigned char>(text[at]); byte < 0x80) {  // most are
+      if ((classes[byte] & wanted) == 0) {
+        break;
+      }
+      ++at;
+      continue;
+    }
     const Seen seen = look(text, at, classes);
     if ((seen.classes & wanted) == 0) {
       break;
@@ -163,8 +170,10 @@ std::size_t others_and_lines(std::string_view text, std::size_t at, Classes clas
 
 template <int most_digits>
 std::size_t cl100k(std::string_view text, std::size_t at, Classes classes) {
-  if (const std::size_t end = any_contraction(text, at); end > at) {
-    return end;
+  if (text[at] == '\'') {
+    if (const std::size_t end = any_contraction(text, at); end > at) {
+      return end;
+    }
   }
   const Seen seen = look(text, at, classes);
   if ((seen.classes & letter) != 0) {

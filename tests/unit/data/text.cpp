@@ -375,11 +375,11 @@ TEST_CASE("tokens read with their own width are accepted, with any pattern of ze
   CHECK(widths.refusal(stepping<std::uint16_t>(1000, 7, 50), 2, 50) == "nothing");
   CHECK(widths.refusal(stepping<std::uint32_t>(1000, 7, 50), 4, 50) == "nothing");
   CHECK(widths.refusal(stepping<std::uint32_t>(1000, 77'777, 128'256), 4, 128'256) == "nothing");
-  CHECK(widths.refusal(std::vector<std::int32_t>(1000, 0), 2, 50) == "nothing");
-  std::vector<std::int32_t> padded(1000, 0);  // a few tokens after many of padding
+  CHECK(widths.refusal(std::vector<std::uint16_t>(1000, 0), 2, 50) == "nothing");
+  std::vector<std::uint16_t> padded(1000, 0);  // a few tokens after many of padding
   padded[510] = 9;
   CHECK(widths.refusal(padded, 2, 50) == "nothing");
-  std::vector<std::int32_t> one_other = stepping<std::uint16_t>(512, 1, 2);  // 0 1 0 1 …
+  std::vector<std::uint16_t> one_other = stepping<std::uint16_t>(512, 1, 2);  // 0 1 0 1 …
   CHECK(widths.refusal(one_other, 2, 50) == "nothing");
   std::rotate(one_other.begin(), one_other.begin() + 1, one_other.end());  // 1 0 1 0 …
   CHECK(widths.refusal(one_other, 2, 50) != "nothing");
