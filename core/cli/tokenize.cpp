@@ -169,7 +169,8 @@ void encode_files(const Parsed& parsed, const std::vector<std::filesystem::path>
   }
   file.write(tokens);
   file.commit();
-  fmt::print("{} tokens of {} in {} documents: {}\n", file.count(), file.type(), documents, files::human_path(to));
+  fmt::print("{} tokens of {} from {} {}: {}\n", file.count(), file.type(), documents,
+             documents == 1 ? "document" : "documents", files::human_path(to));
 }
 
 void train_tokenizer(const Parsed& parsed, const std::vector<std::filesystem::path>& files,

@@ -95,7 +95,7 @@ class Place {
   std::string path_;
 };
 
-/// Calls `read` for a part of the file, or for each part of a "Sequence" of such.
+/// Calls `read` for a part of the file, or for each part of a "Sequence" of such, in order.
 template <typename Read>
 void for_each_part(const Place& part, std::string_view list, const Read& read) {
   if (part.is_null()) {
@@ -104,7 +104,7 @@ void for_each_part(const Place& part, std::string_view list, const Read& read) {
   if (part.at("type").text() == "Sequence") {
     part.allow({"type", list});
     for (const Place& element : part.at(list).elements()) {
-      read(element);  // sequences in sequences have not been seen, and are refused as unknown types
+      for_each_part(element, list, read);
     }
     return;
   }

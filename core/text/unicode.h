@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-// Text here is valid UTF-8. unicode_tables.py says whose Unicode this is.
+// Text here is valid UTF-8. bench/fixtures/make_unicode_tables.py says whose Unicode this is.
 
 namespace shardrun::text {
 

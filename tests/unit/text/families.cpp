@@ -1,5 +1,5 @@
-// Each family's tokenizer encodes and decodes texts as Python's tokenizers does. fixtures/families.py wrote what is
-// expected.
+// Each family's tokenizer encodes and decodes texts as Python's tokenizers does. bench/fixtures/make_tokenizers.py
+// wrote what is expected.
 
 #include <map>
 #include <sstream>

@@ -75,6 +75,9 @@ TEST_CASE("parts of a tokenizer that are not known are refused by name", "[text]
           "normalizer.type: \"NFKC\" is not supported; NFC,");
   refused(R"("normalizer":null)", R"("normalizer":{"type":"Replace","pattern":{"Regex":" +"},"content":""})",
           "normalizer.pattern: expected a \"String\"");
+  refused(R"("normalizer":null)",
+          R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Sequence","normalizers":[{"type":"NFD"}]}]})",
+          "normalizer.normalizers[0].normalizers[0].type: \"NFD\" is not supported");
   refused(R"("pre_tokenizer":null)", R"("pre_tokenizer":{"type":"BertPreTokenizer"})",
           "pre_tokenizer.type: \"BertPreTokenizer\" is not supported");
   refused(R"("pre_tokenizer":null)",
