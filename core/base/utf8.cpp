@@ -1,5 +1,8 @@
 #include "core/base/utf8.h"
 
+#include <cstdint>
+#include <cstring>
+
 namespace shardrun {
 namespace {
 
@@ -50,6 +53,14 @@ Utf8Character utf8_at(std::string_view text, std::size_t at) noexcept {
 
 std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept {
   for (std::size_t at = 0; at < text.size();) {
+    std::uint64_t next = 0;
+    if (text.size() - at >= sizeof next) {
+      std::memcpy(&next, text.data() + at, sizeof next);
+      if ((next & 0x8080808080808080ULL) == 0) {
+        at += sizeof next;
+        continue;
+      }
+    }
     const std::size_t bytes = utf8_at(text, at).bytes;
     if (bytes == 0) {
       return at;
@@ -57,6 +68,36 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept {
     at += bytes;
   }
   return std::nullopt;
+}
+
+std::size_t bad_utf8_bytes(std::string_view text, std::size_t at) noexcept {
+  const auto byte = [&](std::size_t i) {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : static_cast<unsigned char>(0);
+  };
+  const auto continues = [&](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
+  const unsigned char first = byte(0);
+  if (first < 0xE0 || first > 0xF4) {
+    return 1;
+  }
+  // The second byte's limits: no overlong forms, no surrogates, nothing past U+10FFFF.
+  const unsigned char least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+  const unsigned char most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+  if (byte(1) < least || byte(1) > most) {
+    return 1;
+  }
+  return first >= 0xF0 && continues(2) ? 3 : 2;
+}
+
+std::size_t begun_utf8(std::string_view text) noexcept {
+  for (std::size_t back = 1; back < 4 && back <= text.size(); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0U) == 0x80U) {
+      continue;
+    }
+    const std::size_t bytes = byte >= 0xF8 ? 1 : lead_byte(byte).bytes;
+    return bytes > back ? back : 0;
+  }
+  return 0;
 }
 
 void append_utf8(std::string& text, char32_t character) {

@@ -20,6 +20,13 @@ struct Utf8Character {
 /// Offset of the first byte that does not start a valid character.
 [[nodiscard]] std::optional<std::size_t> first_invalid_utf8(std::string_view text) noexcept;
 
+/// The number of bytes of a fault: the most that begin a valid character, or one byte. Python's and Unicode's U+FFFD stand
+/// for so many. REQUIRES: no valid character starts at text[at].
+[[nodiscard]] std::size_t bad_utf8_bytes(std::string_view text, std::size_t at) noexcept;
+
+/// The number of bytes at the end of `text` that begin a character and may be completed by more.
+[[nodiscard]] std::size_t begun_utf8(std::string_view text) noexcept;
+
 /// REQUIRES: a Unicode scalar value.
 void append_utf8(std::string& text, char32_t character);
 

@@ -37,10 +37,10 @@ void require_effect(const Parsed& parsed, const train::SamplingSettings& setting
 }
 
 /// Prints whole characters on a terminal; tokens as numbers without a tokenizer.
-void print_token(const std::optional<data::Tokenizer>& tokenizer, std::int32_t token) {
+void print_token(std::optional<data::Decoder>& decoder, std::int32_t token) {
   std::string text;
-  if (tokenizer) {
-    tokenizer->decode(token, text);
+  if (decoder) {
+    decoder->decode(token, text);
   } else {
     text = fmt::format("{} ", token);
   }
@@ -79,8 +79,7 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
   if (!tokenizer) {
     return numbers_of(prompt, vocab);
   }
-  const std::vector<std::uint16_t> tokens = tokenizer->encode(prompt);
-  return {tokens.begin(), tokens.end()};
+  return tokenizer->encode(prompt);
 }
 
 int generate(std::span<const std::string> words) {
@@ -124,11 +123,19 @@ int generate(std::span<const std::string> words) {
   const std::int64_t vocab = executor.output(executor.find(workload::predict_function, 1), "logits").elements();
   const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt, vocab);
-  for (const std::int32_t token : tokens) {
-    print_token(trained.tokenizer, token);
+  std::optional<data::Decoder> decoder;
+  if (trained.tokenizer) {
+    decoder.emplace(*trained.tokenizer);
   }
-  train::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(trained.tokenizer, token); });
-  fmt::print("\n");
+  for (const std::int32_t token : tokens) {
+    print_token(decoder, token);
+  }
+  train::sample(executor, tokens, settings, [&](std::int32_t token) { print_token(decoder, token); });
+  std::string rest;
+  if (decoder) {
+    decoder->finish(rest);
+  }
+  fmt::print("{}\n", rest);
   return 0;
 }
 

@@ -17,31 +17,20 @@
 
 #include "core/base/error.h"
 #include "core/base/stop.h"
+#include "core/base/utf8.h"
 #include "core/memory/machine.h"
 
 namespace shardrun::data {
 namespace {
 
-constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
+constexpr std::size_t piece_of_others = std::size_t{1} << 20U;
 constexpr std::size_t widest_character = 4;
 
-/// Number of bytes at the end of `text` that are the start of an incomplete character.
-std::size_t begun_character(std::string_view text) {
-  for (std::size_t back = 1; back < widest_character && back <= text.size(); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0U) == 0x80U) {
-      continue;
-    }
-    const std::size_t bytes = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-    return bytes > back ? back : 0;
-  }
-  return 0;
-}
-
-/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece. No piece ends within a
-/// character. Returns the hash of the whole text.
+/// Calls `use(piece, offset)` for the text that the file had when it was opened, piece by piece: the whole text where a
+/// tokenizer of a file needs it, else no piece ends within a character. Returns the hash of the whole text.
 template <typename Use>
-std::uint64_t for_each_piece(const files::SteadyFile& file, const Use& use) {
+std::uint64_t for_each_piece(const files::SteadyFile& file, TokenizerKind kind, const Use& use) {
+  const std::size_t piece_bytes = kind == TokenizerKind::file ? file.size() : piece_of_others;
   std::vector<char> buffer(piece_bytes + widest_character);
   std::uint64_t hash = 0;
   std::size_t kept = 0;  // of the piece before
@@ -53,7 +42,7 @@ std::uint64_t for_each_piece(const files::SteadyFile& file, const Use& use) {
     const std::size_t offset = read - kept;
     read += next.size();
     std::string_view text(buffer.data(), kept + next.size());
-    kept = read < file.size() ? begun_character(text) : 0;
+    kept = read < file.size() ? begun_utf8(text) : 0;
     use(text.substr(0, text.size() - kept), offset);
     std::memmove(buffer.data(), buffer.data() + text.size() - kept, kept);
   }
@@ -101,7 +90,9 @@ struct Head {
   std::uint64_t tokenizer_bytes;
 };
 
-std::size_t token_bytes(const Tokenizer& tokenizer) { return tokenizer.vocabulary() <= 256 ? 1 : 2; }
+std::size_t token_bytes(const Tokenizer& tokenizer) {
+  return tokenizer.vocabulary() <= 256 ? 1 : tokenizer.vocabulary() <= 65536 ? 2 : 4;
+}
 
 std::string fingerprint_text(std::uint64_t bytes, std::uint64_t hash) {
   return fmt::format("{} bytes, hash {:016x}", bytes, hash);
@@ -122,10 +113,10 @@ void require_file_size(const files::SteadyFile& file, std::uint64_t bytes) {
 
 /// The tokens of a piece, written after those of the previous piece.
 template <typename Token>
-std::uint64_t write_tokens(const files::SteadyFile& text, Encoder& encoder, const files::FileDescriptor& to,
-                           const std::filesystem::path& name) {
+std::uint64_t write_tokens(const files::SteadyFile& text, TokenizerKind kind, Encoder& encoder,
+                           const files::FileDescriptor& to, const std::filesystem::path& name) {
   std::vector<Token> tokens;
-  return for_each_piece(text, [&](std::string_view piece, std::size_t offset) {
+  return for_each_piece(text, kind, [&](std::string_view piece, std::size_t offset) {
     tokens.clear();
     encoder.encode(piece, offset, tokens);
     files::write_all(to, std::as_bytes(std::span(tokens)), name);
@@ -137,12 +128,13 @@ std::uint64_t write_tokens(const files::SteadyFile& text, Encoder& encoder, cons
 TextFile::TextFile(files::SteadyFile file, TokenizerKind kind) : file_(std::move(file)) {
   require_text(file_);
   if (kind == TokenizerKind::byte) {
-    hash_ = for_each_piece(file_, [](std::string_view, std::size_t) {});
+    hash_ = for_each_piece(file_, kind, [](std::string_view, std::size_t) {});
     tokens_ = static_cast<std::int64_t>(file_.size());
     return;
   }
   CharacterSet characters(quoted(file_));
-  hash_ = for_each_piece(file_, [&](std::string_view piece, std::size_t offset) { characters.add(piece, offset); });
+  hash_ =
+      for_each_piece(file_, kind, [&](std::string_view piece, std::size_t offset) { characters.add(piece, offset); });
   tokenizer_ = characters.tokenizer();
   tokens_ = characters.count();
 }
@@ -151,9 +143,9 @@ TextFile::TextFile(files::SteadyFile file, Tokenizer tokenizer)
     : file_(std::move(file)), tokenizer_(std::move(tokenizer)) {
   require_text(file_);
   Encoder encoder(tokenizer_);
-  std::vector<std::uint16_t> tokens;
+  std::vector<std::int32_t> tokens;
   naming(file_, [&] {
-    hash_ = for_each_piece(file_, [&](std::string_view piece, std::size_t offset) {
+    hash_ = for_each_piece(file_, tokenizer_.kind(), [&](std::string_view piece, std::size_t offset) {
       tokens.clear();
       encoder.encode(piece, offset, tokens);
       tokens_ += static_cast<std::int64_t>(tokens.size());
@@ -188,8 +180,10 @@ files::SteadyFile TextFile::tokenise() const {
   Encoder encoder(tokenizer_);
   std::uint64_t hash = 0;
   try {
-    hash = head.token_bytes == 1 ? write_tokens<std::uint8_t>(file_, encoder, memory, name)
-                                 : write_tokens<std::uint16_t>(file_, encoder, memory, name);
+    const TokenizerKind kind = tokenizer_.kind();
+    hash = head.token_bytes == 1   ? write_tokens<std::uint8_t>(file_, kind, encoder, memory, name)
+           : head.token_bytes == 2 ? write_tokens<std::uint16_t>(file_, kind, encoder, memory, name)
+                                   : write_tokens<std::int32_t>(file_, kind, encoder, memory, name);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::data) {
       throw;

@@ -27,8 +27,9 @@ class TextFile {
   /// Memory that `tokenise` takes, in bytes.
   [[nodiscard]] std::uint64_t tokenised_bytes() const;
 
-  /// Reads the text again. Writes its tokens (one or two bytes each), tokenizer and fingerprint to a sealed memfd, for
-  /// read_tokenised() in any process. Throws Error{io} if the text has changed, or if there is not enough memory.
+  /// Reads the text again. Writes its tokens (one, two or four bytes each), tokenizer and fingerprint to a sealed
+  /// memfd, for read_tokenised() in any process. Throws Error{io} if the text has changed, or if there is not enough
+  /// memory.
   [[nodiscard]] files::SteadyFile tokenise() const;
 
  private:

@@ -148,9 +148,10 @@ class TokenDataset final : public Dataset {
   }
 
   [[nodiscard]] std::string describe() const override {
-    const std::string kind = tokenizer() != nullptr ? fmt::format(", {} distinct", vocab_)
-                                                    : fmt::format(" of uint{}, vocabulary {}",
-                                                                  8 * training_.stream().layout().token_bytes, vocab_);
+    const std::string kind = tokenizer() == nullptr                       ? fmt::format(" of uint{}, vocabulary {}",
+                                                                                        8 * training_.stream().layout().token_bytes, vocab_)
+                             : tokenizer()->kind() == TokenizerKind::file ? fmt::format(", vocabulary {}", vocab_)
+                                                                          : fmt::format(", {} distinct", vocab_);
     if (validation_) {
       return fmt::format("{}: {} training tokens, {}: {} validation tokens{}", training_.source(), split_.training.size,
                          validation_->source(), split_.validation.size, kind);
@@ -207,12 +208,21 @@ Tokens open_one_text(const job::Job& job, DataFiles& files, std::string_view key
   });
 }
 
+Tokens open_training_text(const job::Job& job, DataFiles& files) {
+  const std::filesystem::path& tokenizer = job.data.tokenizer;
+  if (tokenizer == "char" || tokenizer == "byte" || files.are_given()) {
+    return open_one_text(job, files, "text", job.data.text,
+                         tokenizer == "byte" ? TokenizerKind::byte : TokenizerKind::character);
+  }
+  return open_one_text(job, files, "text", job.data.text,
+                       with_name(name_of(job, "tokenizer"), [&] { return Tokenizer::of_file(tokenizer); }));
+}
+
 }  // namespace
 
 std::unique_ptr<Dataset> open_text(const job::Job& job, DataFiles& files) {
   const std::int64_t context = context_of(job);
-  const auto kind = job.data.tokenizer == job::Tokenizer::byte ? TokenizerKind::byte : TokenizerKind::character;
-  Tokens text = open_one_text(job, files, "text", job.data.text, kind);
+  Tokens text = open_training_text(job, files);
   std::optional<Tokens> validation;
   if (!job.data.validation_text.empty()) {
     validation = open_one_text(job, files, "validation_text", job.data.validation_text, *text.tokenizer());

@@ -45,14 +45,21 @@ std::string quoted(char32_t character) {
 constexpr std::size_t code_points = 0x110000;
 
 [[noreturn]] void refuse(std::string_view found) {
-  throw Error(ErrorCode::data, fmt::format("not a stored tokenizer: {}; expected {{\"kind\":\"byte\"}} or "
-                                           "{{\"kind\":\"char\",\"characters\":\"…\"}}",
+  throw Error(ErrorCode::data, fmt::format("not a stored tokenizer: {}; expected {{\"kind\":\"byte\"}}, "
+                                           "{{\"kind\":\"char\",\"characters\":\"…\"}} or "
+                                           "{{\"kind\":\"file\",\"tokenizer\":{{…}}}}",
                                            found));
 }
 
 }  // namespace
 
 Tokenizer Tokenizer::of_bytes() { return Tokenizer(TokenizerKind::byte); }
+
+Tokenizer Tokenizer::of_file(const std::filesystem::path& path) {
+  Tokenizer read(TokenizerKind::file);
+  read.file_ = text::BpeTokenizer::from_file(path);
+  return read;
+}
 
 Tokenizer Tokenizer::from_json(std::string_view json) {
   boost::system::error_code failed;
@@ -67,6 +74,15 @@ Tokenizer Tokenizer::from_json(std::string_view json) {
   }
   if (kind->get_string() == "byte") {
     return of_bytes();
+  }
+  if (kind->get_string() == "file") {
+    const boost::json::value* tokenizer = object.if_contains("tokenizer");
+    if (tokenizer == nullptr) {
+      refuse("no \"tokenizer\"");
+    }
+    Tokenizer read(TokenizerKind::file);
+    read.file_ = text::BpeTokenizer::from_json(boost::json::serialize(*tokenizer), "the stored tokenizer");
+    return read;
   }
   if (kind->get_string() != "char") {
     refuse(fmt::format("kind \"{}\"", std::string_view(kind->get_string())));
@@ -86,6 +102,9 @@ Tokenizer Tokenizer::from_json(std::string_view json) {
 }
 
 std::string Tokenizer::to_json() const {
+  if (kind_ == TokenizerKind::file) {
+    return fmt::format(R"({{"kind":"file","tokenizer":{}}})", file_->json());
+  }
   boost::json::object object;
   if (kind_ == TokenizerKind::byte) {
     object["kind"] = "byte";
@@ -101,33 +120,56 @@ std::string Tokenizer::to_json() const {
 }
 
 std::int64_t Tokenizer::vocabulary() const noexcept {
-  return kind_ == TokenizerKind::byte ? 256 : static_cast<std::int64_t>(characters_.size());
+  return kind_ == TokenizerKind::byte   ? 256
+         : kind_ == TokenizerKind::file ? file_->vocabulary()
+                                        : static_cast<std::int64_t>(characters_.size());
 }
 
-std::vector<std::uint16_t> Tokenizer::encode(std::string_view text) const {
-  std::vector<std::uint16_t> tokens;
+bool Tokenizer::operator==(const Tokenizer& other) const {
+  return kind_ == other.kind_ && characters_ == other.characters_ &&
+         (kind_ != TokenizerKind::file || file_->json() == other.file_->json());
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> tokens;
   Encoder(*this).encode(text, 0, tokens);
   return tokens;
 }
 
-std::string Tokenizer::decode(std::span<const std::uint16_t> tokens) const {
+std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
   text.reserve(tokens.size());
-  for (const std::uint16_t token : tokens) {
-    decode(token, text);
+  Decoder decoder(*this);
+  for (const std::int32_t token : tokens) {
+    decoder.decode(token, text);
   }
+  decoder.finish(text);
   return text;
 }
 
-void Tokenizer::decode(std::int64_t token, std::string& text) const {
-  if (token < 0 || token >= vocabulary()) {
-    throw Error(ErrorCode::data,
-                fmt::format("cannot decode token {}: the tokenizer has tokens 0 to {}", token, vocabulary() - 1));
+Decoder::Decoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+  if (tokenizer.file_) {
+    file_.emplace(*tokenizer.file_);
   }
-  if (kind_ == TokenizerKind::byte) {
+}
+
+void Decoder::decode(std::int64_t token, std::string& text) {
+  if (token < 0 || token >= tokenizer_.vocabulary()) {
+    throw Error(ErrorCode::data, fmt::format("cannot decode token {}: the tokenizer has tokens 0 to {}", token,
+                                             tokenizer_.vocabulary() - 1));
+  }
+  if (file_) {
+    file_->decode(static_cast<std::int32_t>(token), text);
+  } else if (tokenizer_.kind_ == TokenizerKind::byte) {
     text += static_cast<char>(token);
   } else {
-    append_utf8(text, characters_[static_cast<std::size_t>(token)]);
+    append_utf8(text, tokenizer_.characters_[static_cast<std::size_t>(token)]);
+  }
+}
+
+void Decoder::finish(std::string& text) {
+  if (file_) {
+    file_->finish(text);
   }
 }
 
@@ -159,7 +201,10 @@ Tokenizer CharacterSet::tokenizer() const {
 }
 
 Encoder::Encoder(const Tokenizer& tokenizer) : kind_(tokenizer.kind()), vocabulary_(tokenizer.vocabulary()) {
-  if (kind_ == TokenizerKind::byte) {
+  if (tokenizer.file_) {
+    file_.emplace(*tokenizer.file_);
+  }
+  if (kind_ != TokenizerKind::character) {
     return;
   }
   tokens_.assign(code_points, -1);
@@ -170,6 +215,12 @@ Encoder::Encoder(const Tokenizer& tokenizer) : kind_(tokenizer.kind()), vocabula
 
 template <typename Token>
 void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens) {
+  if (file_) {
+    std::vector<std::int32_t> found;
+    file_->encode(piece, found);
+    tokens.insert(tokens.end(), found.begin(), found.end());
+    return;
+  }
   tokens.reserve(tokens.size() + piece.size());
   if (kind_ == TokenizerKind::byte) {
     for (const char c : piece) {
@@ -202,5 +253,6 @@ void Encoder::encode_characters(std::string_view piece, std::size_t offset, std:
 
 template void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<std::uint8_t>& tokens);
 template void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<std::uint16_t>& tokens);
+template void Encoder::encode(std::string_view piece, std::size_t offset, std::vector<std::int32_t>& tokens);
 
 }  // namespace shardrun::data

@@ -2,19 +2,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/text/bpe_tokenizer.h"
 
 namespace shardrun::data {
 
 enum class TokenizerKind : std::uint8_t {
   character,  ///< a token is a Unicode character of the text it was made from
   byte,       ///< a token is a byte
+  file,       ///< tokens are those of a tokenizer.json
 };
 
-/// Tokens are 16 bits wide everywhere.
+/// The most distinct characters.
 inline constexpr std::size_t max_vocabulary = 65536;
 
 /// Turns text into tokens and back. Characters are numbered by rising code point, as nanoGPT's
@@ -22,31 +27,34 @@ inline constexpr std::size_t max_vocabulary = 65536;
 class Tokenizer {
  public:
   [[nodiscard]] static Tokenizer of_bytes();
+  /// A tokenizer.json, or the folder of one. Throws Error{data}.
+  [[nodiscard]] static Tokenizer of_file(const std::filesystem::path& path);
   /// Reads the result of `to_json`. Throws Error{data}.
   [[nodiscard]] static Tokenizer from_json(std::string_view json);
 
-  /// One line: {"kind":"byte"} or {"kind":"char","characters":"…"}.
+  /// One line: {"kind":"byte"} {"kind":"char","characters":"…"} or {"kind":"file","tokenizer":{…}}.
   [[nodiscard]] std::string to_json() const;
 
   [[nodiscard]] TokenizerKind kind() const noexcept { return kind_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept;
 
   /// Throws Error{data} that names the first character without a token, and its byte offset.
-  [[nodiscard]] std::vector<std::uint16_t> encode(std::string_view text) const;
-  [[nodiscard]] std::string decode(std::span<const std::uint16_t> tokens) const;
-  /// Appends the text of one token. Throws Error{data} for a token past the vocabulary.
-  void decode(std::int64_t token, std::string& text) const;
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text) const;
+  /// Throws Error{data} for a token past the vocabulary.
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> tokens) const;
 
-  bool operator==(const Tokenizer&) const = default;
+  bool operator==(const Tokenizer& other) const;
 
  private:
   friend class CharacterSet;
   friend class Encoder;
+  friend class Decoder;
 
   explicit Tokenizer(TokenizerKind kind) : kind_(kind) {}
 
   TokenizerKind kind_;
-  std::vector<char32_t> characters_;  ///< ascending; empty for bytes
+  std::vector<char32_t> characters_;        ///< ascending; empty for others
+  std::optional<text::BpeTokenizer> file_;  ///< of a file
 };
 
 // For a text that comes in pieces, in order. No piece ends within a character. `offset`: of the piece in the text.
@@ -69,13 +77,13 @@ class CharacterSet {
   std::int64_t count_ = 0;
 };
 
-/// Turns a text in pieces into tokens.
+/// Turns a text in pieces into tokens; for a tokenizer of a file the whole text is one piece.
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
 
-  /// Appends the tokens of a piece. Token: uint8_t or uint16_t, wide enough for the vocabulary. Throws Error{data} that
-  /// names the first character without a token, and its place.
+  /// Appends the tokens of a piece. Token: uint8_t, uint16_t or int32_t, wide enough for the vocabulary. Throws
+  /// Error{data} that names the first character without a token, and its place.
   template <typename Token>
   void encode(std::string_view piece, std::size_t offset, std::vector<Token>& tokens);
 
@@ -87,6 +95,23 @@ class Encoder {
   std::int64_t vocabulary_;
   std::vector<std::int32_t> tokens_;  ///< by character; -1: none
   std::int64_t lines_ = 0;            ///< line ends before the piece
+  std::optional<text::BpeEncoder> file_;
+};
+
+/// Turns tokens into text as they come. REQUIRES: the tokenizer outlives it.
+class Decoder {
+ public:
+  explicit Decoder(const Tokenizer& tokenizer);
+
+  /// Appends the text that is complete with a token: of a tokenizer of a file, whole characters. Throws Error{data} for
+  /// a token past the vocabulary.
+  void decode(std::int64_t token, std::string& text);
+  /// Appends what is left.
+  void finish(std::string& text);
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::optional<text::BpeDecoder> file_;
 };
 
 }  // namespace shardrun::data

@@ -16,7 +16,6 @@ namespace shardrun::job {
 // The enumerators are in the order of the choices in the schema.
 enum class Task { train, iterate, infer };
 enum class Trace { none, steps };
-enum class Tokenizer { character, byte };
 enum class TokenType { uint16, uint32 };
 enum class Optimizer { adamw, sgd };
 enum class Schedule { cosine, linear, constant };
@@ -63,10 +62,10 @@ struct DataSettings {
   std::filesystem::path validation_text;  ///< of the same kind as the training data; if empty, a part of that is used
   std::filesystem::path validation_tokens;
   std::vector<std::filesystem::path> validation_arrays;
-  Tokenizer tokenizer{};
-  TokenType token_type{};  ///< of token files
-  double split{};          ///< fraction that is trained on, in (0, 1]
-  std::int64_t batch{};    ///< sequences or samples per optimizer step, over all ranks
+  std::filesystem::path tokenizer;  ///< "char", "byte", or an absolute path
+  TokenType token_type{};           ///< of token files
+  double split{};                   ///< fraction that is trained on, in (0, 1]
+  std::int64_t batch{};             ///< sequences or samples per optimizer step, over all ranks
   std::int64_t microbatches{};
   std::int64_t eval_batch{};  ///< 0: as one microbatch
 };

@@ -42,7 +42,9 @@ std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& s
 
 std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer) {
   try {
-    return {tokenizer.encode("\n").front()};
+    std::vector<std::int32_t> tokens = tokenizer.encode("\n");
+    tokens.resize(1);
+    return tokens;
   } catch (const Error&) {
     return {0};
   }

@@ -218,12 +218,14 @@ class TrainTask : private RankTask {
     };
     std::int64_t sampled = 0;
     std::string text;
+    data::Decoder decoder(*tokenizer);
     sample(training.executor(), first_tokens(*tokenizer),
            {.tokens = job_.train.sample, .seed = job_.seed, .vocabulary = tokenizer->vocabulary(), .goes_on = goes_on},
            [&](std::int32_t token) {
-             tokenizer->decode(token, text);
+             decoder.decode(token, text);
              record_.now_at("sampling token", ++sampled, job_.train.sample);
            });
+    decoder.finish(text);
     if (record_.is_first() && stop_heard_ == 0) {
       settings_.folder.require_owned();
       files::write_file_atomically(metrics::sample_path(job_.output), text);

@@ -19,7 +19,7 @@ TEST_CASE("a minimal job has the documented defaults", "[job]") {
   CHECK(job.data.text.empty());
   CHECK(job.data.tokens.empty());
   CHECK(job.data.arrays.empty());
-  CHECK(job.data.tokenizer == job::Tokenizer::character);
+  CHECK(job.data.tokenizer == "char");
   CHECK(job.data.split == 0.9);
   CHECK(job.data.batch == 12);
   CHECK(job.data.microbatches == 1);
@@ -106,7 +106,7 @@ schedule = gpipe
         "layers = 4\nwidth = 16\nvocab = 65\nscale = 2.5\nbias = false\nnote = a ; note\nweights = /w.bin\n"
         "activation = relu\ntags = x,y\nstream = 9\n");
   CHECK(job.data.text == "/corpus.txt");
-  CHECK(job.data.tokenizer == job::Tokenizer::byte);
+  CHECK(job.data.tokenizer == "byte");
   CHECK(job.data.split == 0.5);
   CHECK(job.data.batch == 8);
   CHECK(job.data.microbatches == 4);

@@ -1,0 +1,333 @@
+#include "core/text/byte_pairs.h"
+
+#include <algorithm>
+#include <bit>
+#include <queue>
+#include <utility>
+
+#include "core/base/utf8.h"
+#include "core/text/unicode.h"
+
+namespace shardrun::text {
+namespace {
+
+constexpr std::string_view blank_mark = "\xE2\x96\x81";
+
+/// Up to so many symbols, looking through all pairs for each merge is faster than a heap.
+constexpr std::size_t few_symbols = 64;
+
+constexpr std::int32_t no_rank = INT32_MAX;
+
+/// The character of each byte: bytes that are visible in Latin-1 are themselves, the others follow from U+0100 on.
+std::array<char32_t, 256> make_alphabet() {
+  std::array<char32_t, 256> alphabet{};
+  char32_t next = 0x100;
+  for (char32_t byte = 0; byte < alphabet.size(); ++byte) {
+    const bool is_visible = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+    alphabet[byte] = is_visible ? byte : next++;
+  }
+  return alphabet;
+}
+
+const std::array<char32_t, 256>& alphabet() {
+  static const std::array<char32_t, 256> made = make_alphabet();
+  return made;
+}
+
+std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
+  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32U | static_cast<std::uint32_t>(right);
+}
+
+std::size_t mixed(std::uint64_t pair) { return static_cast<std::size_t>((pair * 0x9E3779B97F4A7C15ULL) >> 20U); }
+
+}  // namespace
+
+std::optional<std::string> bytes_of_alphabet(std::string_view text) {
+  static const std::unordered_map<char32_t, char> bytes = [] {
+    std::unordered_map<char32_t, char> made;
+    for (std::size_t byte = 0; byte < alphabet().size(); ++byte) {
+      made[alphabet()[byte]] = static_cast<char>(byte);
+    }
+    return made;
+  }();
+  std::string found;
+  for (std::size_t at = 0; at < text.size();) {
+    const Character character = character_at(text, at);
+    const auto byte = bytes.find(character.code_point);
+    if (byte == bytes.end()) {
+      return std::nullopt;
+    }
+    found += byte->second;
+    at += character.bytes;
+  }
+  return found;
+}
+
+std::string alphabet_of_bytes(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    append_utf8(text, alphabet()[static_cast<unsigned char>(byte)]);
+  }
+  return text;
+}
+
+std::optional<char> byte_of_token(std::string_view token) noexcept {
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
+  };
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>' || digit(token[3]) < 0 || digit(token[4]) < 0) {
+    return std::nullopt;
+  }
+  return static_cast<char>(16 * digit(token[3]) + digit(token[4]));
+}
+
+BytePairs::BytePairs(const TokenIds& ids, const std::vector<Merge>& merges, Settings settings) : settings_(settings) {
+  bytes_.fill(-1);
+  ascii_.fill(-1);
+  for (const auto& [token, id] : ids) {
+    if (settings_.byte_level) {
+      if (std::optional<std::string> bytes = bytes_of_alphabet(token)) {
+        if (bytes->size() == 1) {
+          bytes_[static_cast<unsigned char>(bytes->front())] = id;
+        }
+        pieces_.emplace(std::move(*bytes), id);
+      }
+      continue;
+    }
+    pieces_.emplace(token, id);
+    if (token.size() == 1) {
+      ascii_[static_cast<unsigned char>(token.front())] = id;
+    }
+    // Only <0x0A> in capitals is looked for.
+    if (const std::optional<char> byte = byte_of_token(token);
+        settings_.byte_fallback && byte && std::ranges::none_of(token.substr(3), [](char c) { return c >= 'a'; })) {
+      bytes_[static_cast<unsigned char>(*byte)] = id;
+    }
+  }
+  merges_.resize(std::bit_ceil(2 * merges.size() + 1));
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::uint64_t pair = pair_of(merges[rank].left, merges[rank].right);
+    std::size_t at = mixed(pair) & (merges_.size() - 1);
+    while (merges_[at].rank >= 0 && merges_[at].pair != pair) {
+      at = (at + 1) & (merges_.size() - 1);
+    }
+    merges_[at] = {pair, static_cast<std::int32_t>(rank), merges[rank].whole};
+  }
+  find_joints(ids, merges);
+}
+
+void BytePairs::find_joints(const TokenIds& ids, const std::vector<Merge>& merges) {
+  if (settings_.byte_level || !pieces_.contains(blank_mark)) {
+    return;
+  }
+  std::vector<std::string_view> texts;
+  for (const auto& [token, id] : ids) {
+    texts.resize(std::max(texts.size(), static_cast<std::size_t>(id) + 1));
+    texts[static_cast<std::size_t>(id)] = token;
+  }
+  for (const Merge& merge : merges) {
+    for (const std::int32_t part : {merge.left, merge.right}) {
+      // Their texts are not what they stand for.
+      if ((settings_.byte_fallback && byte_of_token(texts[static_cast<std::size_t>(part)])) ||
+          part == settings_.unknown) {
+        return;
+      }
+    }
+    const std::string_view whole = texts[static_cast<std::size_t>(merge.whole)];
+    for (std::size_t at = whole.find(blank_mark, 1); at != std::string_view::npos;
+         at = whole.find(blank_mark, at + 1)) {
+      joints_.push_back(character_at(whole, character_before(whole, at)).code_point);
+    }
+  }
+  std::ranges::sort(joints_);
+  joints_.erase(std::unique(joints_.begin(), joints_.end()), joints_.end());
+  has_parts_ = true;
+}
+
+std::size_t BytePairs::end_of_part(std::string_view piece, std::size_t at) const {
+  if (!has_parts_ || (settings_.ignore_merges && at == 0 && pieces_.contains(piece))) {
+    return piece.size();
+  }
+  for (at = piece.find(blank_mark, at + 1); at != std::string_view::npos; at = piece.find(blank_mark, at + 1)) {
+    const char32_t before = character_at(piece, character_before(piece, at)).code_point;
+    if (before != 0x2581 && !std::ranges::binary_search(joints_, before)) {
+      return at;
+    }
+  }
+  return piece.size();
+}
+
+const BytePairs::Found* BytePairs::find(std::int32_t left, std::int32_t right) const noexcept {
+  const std::uint64_t pair = pair_of(left, right);
+  std::size_t at = mixed(pair) & (merges_.size() - 1);
+  while (merges_[at].rank >= 0) {
+    if (merges_[at].pair == pair) {
+      return &merges_[at];
+    }
+    at = (at + 1) & (merges_.size() - 1);
+  }
+  return nullptr;
+}
+
+std::optional<std::size_t> BytePairs::encode(std::string_view piece, std::vector<std::int32_t>& tokens) const {
+  if (settings_.ignore_merges) {
+    if (const auto found = pieces_.find(piece); found != pieces_.end()) {
+      tokens.push_back(found->second);
+      return std::nullopt;
+    }
+  }
+  const std::size_t first = tokens.size();
+  if (const std::optional<std::size_t> missing = add_symbols(piece, tokens)) {
+    return missing;
+  }
+  if (tokens.size() - first <= few_symbols) {
+    merge_few(tokens, first);
+  } else {
+    merge_many(tokens, first);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> BytePairs::add_symbols(std::string_view piece, std::vector<std::int32_t>& tokens) const {
+  if (settings_.byte_level) {
+    // Each byte is a character of the alphabet, so an unknown token is one of a byte.
+    bool is_fused = false;
+    for (std::size_t at = 0; at < piece.size(); ++at) {
+      const std::int32_t token = bytes_[static_cast<unsigned char>(piece[at])];
+      if (token < 0 && !settings_.unknown) {
+        return at;
+      }
+      if (token >= 0 || !is_fused) {
+        tokens.push_back(token >= 0 ? token : *settings_.unknown);
+      }
+      is_fused = token < 0 && settings_.fuse_unknown;
+    }
+    return std::nullopt;
+  }
+  // An unknown token waits for the next known character, and bytes of fallback overtake it, as in Python's tokenizers.
+  bool waits = false;
+  for (std::size_t at = 0; at < piece.size();) {
+    const Character character = character_at(piece, at);
+    const std::string_view text = piece.substr(at, character.bytes);
+    std::int32_t token = -1;
+    if (character.bytes == 1) {
+      token = ascii_[character.code_point];
+    } else if (const auto found = pieces_.find(text); found != pieces_.end()) {
+      token = found->second;
+    }
+    const auto has_token = [&](char byte) { return bytes_[static_cast<unsigned char>(byte)] >= 0; };
+    if (token >= 0) {
+      if (waits) {
+        tokens.push_back(*settings_.unknown);
+        waits = false;
+      }
+      tokens.push_back(token);
+    } else if (settings_.byte_fallback && std::ranges::all_of(text, has_token)) {
+      for (const char byte : text) {
+        tokens.push_back(bytes_[static_cast<unsigned char>(byte)]);
+      }
+    } else if (!settings_.unknown) {
+      return at;
+    } else {
+      if (waits && !settings_.fuse_unknown) {
+        tokens.push_back(*settings_.unknown);
+      }
+      waits = true;
+    }
+    at += character.bytes;
+  }
+  if (waits) {
+    tokens.push_back(*settings_.unknown);
+  }
+  return std::nullopt;
+}
+
+void BytePairs::merge_few(std::vector<std::int32_t>& tokens, std::size_t first) const {
+  std::array<std::int32_t, few_symbols> ranks;
+  std::array<std::int32_t, few_symbols> wholes;
+  std::int32_t* const symbols = tokens.data() + first;
+  std::size_t count = tokens.size() - first;
+  // ranks[i]: of the pair of symbols i and i + 1.
+  const auto look = [&](std::size_t i) {
+    const Found* const found = find(symbols[i], symbols[i + 1]);
+    ranks[i] = found == nullptr ? no_rank : found->rank;
+    wholes[i] = found == nullptr ? 0 : found->whole;
+  };
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    look(i);
+  }
+  while (count > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < count; ++i) {
+      best = ranks[i] < ranks[best] ? i : best;
+    }
+    if (ranks[best] == no_rank) {
+      break;
+    }
+    symbols[best] = wholes[best];
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) {
+      symbols[i] = symbols[i + 1];
+      ranks[i] = ranks[i + 1];
+      wholes[i] = wholes[i + 1];
+    }
+    if (best > 0) {
+      look(best - 1);
+    }
+    if (best + 1 < count) {
+      look(best);
+    }
+  }
+  tokens.resize(first + count);
+}
+
+void BytePairs::merge_many(std::vector<std::int32_t>& tokens, std::size_t first) const {
+  // A linked list of the symbols in place; -1 is a symbol that was merged into the one before it.
+  const std::size_t count = tokens.size() - first;
+  std::int32_t* const symbols = tokens.data() + first;
+  std::vector<std::uint32_t> before(count);
+  std::vector<std::uint32_t> behind(count);
+  using Candidate = std::pair<std::int32_t, std::uint32_t>;  // rank, left symbol
+  std::vector<Candidate> made;
+  made.reserve(count);
+  const auto rank_at = [&](std::uint32_t i) {
+    const Found* const found = behind[i] < count ? find(symbols[i], symbols[behind[i]]) : nullptr;
+    return found;
+  };
+  for (std::uint32_t i = 0; i < count; ++i) {
+    before[i] = i - 1;
+    behind[i] = i + 1;
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (const Found* const found = rank_at(i)) {
+      made.emplace_back(found->rank, i);
+    }
+  }
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates(std::greater<>(), std::move(made));
+  while (!candidates.empty()) {
+    const auto [rank, at] = candidates.top();
+    candidates.pop();
+    const Found* const found = symbols[at] < 0 ? nullptr : rank_at(at);
+    if (found == nullptr || found->rank != rank) {
+      continue;  // one of the two has become part of another
+    }
+    const std::uint32_t gone = behind[at];
+    symbols[at] = found->whole;
+    symbols[gone] = -1;
+    behind[at] = behind[gone];
+    if (behind[at] < count) {
+      before[behind[at]] = at;
+    }
+    for (const std::uint32_t left : {at, at > 0 ? before[at] : at}) {
+      if (const Found* const next = rank_at(left)) {
+        candidates.emplace(next->rank, left);
+      }
+    }
+  }
+  tokens.erase(std::remove(tokens.begin() + static_cast<std::ptrdiff_t>(first), tokens.end(), -1), tokens.end());
+}
+
+}  // namespace shardrun::text
