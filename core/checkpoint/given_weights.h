@@ -30,6 +30,8 @@ class GivenWeights {
   /// The checkpoint that was chosen; nothing if the path names it, or for a file.
   [[nodiscard]] const std::optional<std::filesystem::path>& chosen() const noexcept { return chosen_; }
   [[nodiscard]] std::int64_t step() const noexcept { return checkpoint_ ? checkpoint_->manifest().step : 0; }
+  /// Whether they are in a folder of others.
+  [[nodiscard]] bool is_hub() const noexcept { return hub_.has_value(); }
   /// How a folder of others was read, where the user may want to know; empty: nothing.
   [[nodiscard]] std::string note() const { return hub_ ? hub_->note() : ""; }
   /// Compares all bytes of a checkpoint with its hashes. Throws Error{data}.

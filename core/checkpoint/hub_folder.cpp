@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/checkpoint/weights.h"
+#include "core/data/tokenizer.h"
 #include "core/files/json.h"
 #include "core/files/text_file.h"
 
@@ -410,6 +411,13 @@ HubFolder::HubFolder(const std::filesystem::path& path, const workload::Models& 
   note_ = bound_context(settings.options);
   settings.data.vocab = settings.options.has("vocab") ? settings.options.integer("vocab") : 0;
   source_ = states_of_hub(files_.source(), model, settings);
+  if (std::filesystem::exists(path / "tokenizer.json")) {
+    try {
+      source_.metadata = describe_model(model_section(model, settings), data::Tokenizer::of_file(path).to_json());
+    } catch (const Error& error) {
+      note_ += fmt::format("{}the tokenizer cannot be used: {}", note_.empty() ? "" : "\n", error.message());
+    }
+  }
   source_.path = path;
   source_.files.push_back(file);
 }

@@ -26,7 +26,8 @@ class HubFolder {
   HubFolder(const HubFolder&) = delete;
   HubFolder& operator=(const HubFolder&) = delete;
 
-  /// The parameters, under the names of the model's states, and the metadata of a trained model.
+  /// The parameters, under the names of the model's states, and the metadata of a trained model, with the folder's
+  /// tokenizer.
   [[nodiscard]] const TensorSource& source() const noexcept { return source_; }
   /// Identifies the weights.
   [[nodiscard]] std::string fingerprint() const { return files_.fingerprint(); }

@@ -82,6 +82,16 @@ std::vector<std::int32_t> encode(const std::optional<data::Tokenizer>& tokenizer
   return tokenizer->encode(prompt);
 }
 
+/// A model that others trained knows more tokens than are needed, and each takes the time of all.
+void take_needed_context(checkpoint::TrainedModel& trained, const std::string& prompt, std::int64_t tokens) {
+  constexpr std::int64_t step = 16;
+  OptionValues& options = trained.settings.options;
+  const auto prompted =
+      static_cast<std::int64_t>(trained.tokenizer ? trained.tokenizer->encode(prompt).size() : prompt.size());
+  const std::int64_t needed = (prompted + tokens + step - 1) / step * step;
+  options.set("context", std::min(options.integer("context"), std::max(needed, step)));
+}
+
 int generate(std::span<const std::string> words) {
   const Parsed parsed = parse(
       "generate", words,
@@ -114,14 +124,17 @@ int generate(std::span<const std::string> words) {
   const std::optional<job::RawJob> job = given.job();  // a weights file has none, and no folders of plugins
   const plugins::Directories directories =
       compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>());
-  const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
+  checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), compile::models_in(directories));
+  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
+  if (given.is_hub()) {
+    take_needed_context(trained, prompt, settings.tokens);
+  }
   const graph::Graph graph = workload::build_prediction(trained.model, trained.settings);
   settings.vocabulary = trained.tokenizer ? trained.tokenizer->vocabulary() : 0;
   const device::Device& cpu = device::Device::find("cpu");
   runtime::Executor executor(partition::programs_of(graph, cpu, threads), cpu);
   checkpoint::load_parameters(given.source(), graph, executor);
   const std::int64_t vocab = executor.output(executor.find(workload::predict_function, 1), "logits").elements();
-  const std::string prompt = parsed.get("prompt").value_or(trained.tokenizer ? "\n" : "");
   const std::vector<std::int32_t> tokens = encode(trained.tokenizer, prompt, vocab);
   std::optional<data::Decoder> decoder;
   if (trained.tokenizer) {
@@ -140,8 +153,9 @@ int generate(std::span<const std::string> words) {
 }
 
 const RegisterCommand generate_command({.name = "generate",
-                                        .arguments = "RUN",
-                                        .help = "sample from a run's folder, a weights file or a checkpoint",
+                                        .arguments = "RUN|FOLDER",
+                                        .help = "sample from a run's folder, a weights file, a checkpoint, or a folder "
+                                                "of Hugging Face's libraries",
                                         .run = generate});
 
 }  // namespace

@@ -238,7 +238,8 @@ void read_model_or_engine(Reading& reading, const Section& section) {
   read_engine(reading);
 }
 
-/// The job with the settings of [model] that the weights of [model] from give and it does not have.
+/// The job with the settings of [model] that the weights of [model] from give and it does not have, and with their
+/// tokenizer.
 RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   const auto section = std::ranges::find(raw.sections, "model", &RawSection::name);
   const RawSetting* const from = section == raw.sections.end() ? nullptr : section->find("from");
@@ -271,6 +272,11 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
     if (section->find(setting.key) == nullptr) {
       section->settings.push_back(std::move(setting));
     }
+  }
+  const auto data = std::ranges::find(raw.sections, "data", &RawSection::name);
+  if (data != raw.sections.end() && data->find("text") != nullptr && data->find("tokenizer") == nullptr &&
+      std::filesystem::exists(weights / "tokenizer.json")) {
+    data->settings.push_back({.key = "tokenizer", .value = weights.native(), .where = of_weights.where});
   }
   return raw;
 }

@@ -69,7 +69,8 @@ Section model_section() {
              .type = path,
              .help = "Weights to begin with: a folder that Hugging Face's libraries wrote (config.json and "
                      "safetensors), the folder of a run, its weights.safetensors, or the folder of a checkpoint. The "
-                     "model's name and its options follow from it; options that stand here replace them.",
+                     "model's name and its options follow from it, and the tokenizer of a text; what the job says "
+                     "replaces them.",
              .optional = true,
              .aliases = {"weights", "pretrained", "init_from", "pretrained_model_name_or_path", "model_path"}},
             into(&Job::weights)}},
@@ -130,7 +131,8 @@ Section infer_section() {
           "What a model or engine is applied to. A stream of records is one .npy array after the other, as numpy.save "
           "writes them to one open file. A record is one sample, or several [samples, ...]. A model's sample has any "
           "shape of as many values as it was trained on, or integers [context] for a model on tokens; an engine says "
-          "what its samples are. Each record gets its predictions, in order. A model also takes a file of one array, of "
+          "what its samples are. Each record gets its predictions, in order. A model also takes a file of one array, "
+          "of "
           "which each row is a sample.",
       .settings =
           {

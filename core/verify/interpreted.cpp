@@ -32,7 +32,7 @@ void interpret(const Workload& workload, const partition::Partition& partition, 
                              settings.fault, settings.hooks);
   for (std::size_t rank = 0; rank < ranks.ranks(); ++rank) {
     runtime::initialize(workload.graph, workload.seed, ranks.rank(rank));
-    if (workload.predicts()) {
+    if (workload.weights != nullptr) {
       checkpoint::load_parameters(workload.weights->source(), workload.graph, ranks.rank(rank));
     }
   }

@@ -50,7 +50,7 @@ void Reference::initialize() {
     return runtime::initialize(workload_.graph, workload_.seed, executor_);
   }
   checkpoint::initialize_states(*workload_.job, workload_.graph, executor_);
-  if (workload_.predicts()) {
+  if (workload_.weights != nullptr) {
     return checkpoint::load_parameters(workload_.weights->source(), workload_.graph, executor_);
   }
   if (!workload_.job->checkpoint.empty()) {
