@@ -119,7 +119,7 @@ DiskUse disk_use(const job::Job& job, const compile::Compiled& compiled) {
   DiskUse use;
   use.result = checkpoint::result_path(job).filename().string();
   if (compiled.engine != nullptr) {
-    use.result_bytes = compile::engine_file({}, *compiled.engine).layout.file_bytes;
+    use.result_bytes = compile::engine_file({}, *compiled.engine, trains ? 0 : steps).layout.file_bytes;
   } else {
     use.result_bytes =
         checkpoint::state_file({}, compiled.graph, kind,
