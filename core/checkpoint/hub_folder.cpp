@@ -308,11 +308,22 @@ void require_all(const graph::Graph& graph, const std::vector<Made>& states) {
     if (state.kind != graph::StateKind::parameter) {
       continue;
     }
+    const std::size_t all = elements_of({state.name, DType::f32, state.type.shape});
+    const bool is_whole = found != states.end() && found->pieces.size() == 1;
+    std::vector<bool> is_named(is_whole ? 0 : all, false);
     std::size_t named = 0;
     for (const TakenPart& part : found == states.end() ? std::vector<TakenPart>() : found->pieces) {
-      for_each_run(found->info.shape, part.to, 1, [&](std::size_t, std::size_t size, std::size_t) { named += size; });
+      for_each_run(found->info.shape, part.to, 1, [&](std::size_t at, std::size_t size, std::size_t) {
+        for (std::size_t i = at; !is_whole && i < at + size; ++i) {
+          if (is_named[i]) {
+            throw Error(ErrorCode::data,
+                        fmt::format("the model gives two names to elements of its parameter {}", state.name));
+          }
+          is_named[i] = true;
+        }
+        named += size;
+      });
     }
-    const std::size_t all = elements_of({state.name, DType::f32, state.type.shape});
     if (named != all) {
       throw Error(ErrorCode::data, fmt::format("the model gives names to {} of the {} elements of its parameter {}",
                                                named, all, state.name));
@@ -471,7 +482,10 @@ std::string hub_config(const workload::Model& model, const workload::ModelSettin
 std::string hub_config(const std::filesystem::path& folder, DType type) {
   const std::filesystem::path file = folder / config_name;
   boost::json::value config = files::parse_json_strictly(files::read_text_file(file, most_config_bytes), file.native());
-  boost::json::object& values = config.as_object();
+  if (!config.is_object()) {
+    throw Error(ErrorCode::data, fmt::format("cannot read '{}': it is not a JSON object", file.native()));
+  }
+  boost::json::object& values = config.get_object();
   values[values.contains("torch_dtype") ? "torch_dtype" : "dtype"] = name_of(type);
   return boost::json::serialize(config) + "\n";
 }

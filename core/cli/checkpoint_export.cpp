@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 #include "core/base/error.h"
 #include "core/base/human.h"
 #include "core/base/printable.h"
+#include "core/base/standard_error.h"
 #include "core/checkpoint/export.h"
 #include "core/checkpoint/given_weights.h"
 #include "core/checkpoint/hub_folder.h"
@@ -57,22 +59,59 @@ void print_exported(const checkpoint::Exported& exported, const std::string& of)
   }
 }
 
-/// The folder of others that the run of these weights began with, if it is still there.
+/// What stands beside the weights and does not change when a model is trained on: the tokenizer, its template, and how
+/// texts are generated.
+constexpr std::array<const char*, 9> companions = {"generation_config.json",
+                                                   "tokenizer.json",
+                                                   "tokenizer_config.json",
+                                                   "tokenizer.model",
+                                                   "special_tokens_map.json",
+                                                   "added_tokens.json",
+                                                   "vocab.json",
+                                                   "merges.txt",
+                                                   "chat_template.jinja"};
+
+/// The folder of others that the run of these weights began with, if it is still there. Says so if it is not.
 std::optional<std::filesystem::path> origin_of(const checkpoint::GivenWeights& given) {
   const std::optional<job::RawJob> job = given.job();
   const job::RawSection* const section = job ? job->find("model") : nullptr;
   const job::RawSetting* const from = section == nullptr ? nullptr : section->find("from");
-  return from != nullptr && checkpoint::is_hub_folder(from->value) ? std::optional<std::filesystem::path>(from->value)
-                                                                   : std::nullopt;
+  if (from == nullptr) {
+    return std::nullopt;
+  }
+  const std::filesystem::path origin = from->folder / from->value;
+  if (checkpoint::is_hub_folder(origin)) {
+    return origin;
+  }
+  if (!std::filesystem::exists(origin)) {
+    write_to_standard_error(
+        fmt::format("'{}', which the run began with, is not there: config.json is made from the "
+                    "model's options, and no tokenizer goes along\n",
+                    printable(origin.native())));
+  }
+  return std::nullopt;
 }
 
-/// Files beside the weights that do not change when a model is trained on: the tokenizer, its template, and how texts
-/// are generated.
+/// Throws Error{usage} for a folder that would lose files, or keep those of another model.
+void require_free(const std::filesystem::path& folder, const std::optional<std::filesystem::path>& origin) {
+  std::error_code none;
+  if (origin && std::filesystem::equivalent(folder, *origin, none)) {
+    throw Error(ErrorCode::usage, fmt::format("'{}' is the folder that the run began with, and its weights would be "
+                                              "replaced: name another folder",
+                                              folder.native()));
+  }
+  for (const char* name : companions) {
+    if (std::filesystem::exists(folder / name, none) && !(origin && std::filesystem::exists(*origin / name, none))) {
+      throw Error(ErrorCode::usage,
+                  fmt::format("'{}' has a {}, which is not of this model: remove it, or name another folder",
+                              folder.native(), name));
+    }
+  }
+}
+
 void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      checkpoint::Exported& exported) {
-  for (const char* name :
-       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"}) {
+  for (const char* name : companions) {
     if (std::filesystem::exists(from / name)) {
       files::write_file_atomically(to / name, files::read_text_file(from / name, most_companion_bytes));
       exported.files.push_back(to / name);
@@ -95,24 +134,30 @@ int export_hub_folder(const Parsed& parsed, const std::filesystem::path& folder,
   const checkpoint::GivenWeights given(parsed.positional[0], compile::models_in(compile::directories_of({})));
   given.check();
   const std::optional<job::RawJob> job = given.job();
-  const workload::Models models = compile::models_in(
-      compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>()));
+  const workload::Models models =
+      compile::models_in(compile::directories_of(job ? job::plugin_path(*job) : std::vector<std::filesystem::path>()));
   const checkpoint::TrainedModel trained = checkpoint::read_model(given.source(), models);
   const checkpoint::TensorSource source = checkpoint::hub_tensors(given.source(), trained.model, trained.settings);
   const std::optional<std::filesystem::path> origin = origin_of(given);
-  if (!settings.type && origin) {
-    settings.type = checkpoint::TensorFiles(*origin).source().tensors.at(0).dtype;
+  require_free(folder, origin);
+  bool is_same = false;
+  if (origin) {
+    const checkpoint::HubFolder begun_with(*origin, models);
+    const std::vector<checkpoint::TensorInfo>& tensors = begun_with.source().tensors;
+    settings.type = settings.type || tensors.empty() ? settings.type : std::optional(tensors.front().dtype);
+    is_same = is_same_model(begun_with.source(), trained, models);
   }
-  const checkpoint::DType type = settings.type.value_or(source.tensors.at(0).dtype);
-  const std::string config = origin && is_same_model(checkpoint::HubFolder(*origin, models).source(), trained, models)
-                                 ? checkpoint::hub_config(*origin, type)
-                                 : checkpoint::hub_config(trained.model, trained.settings, type);
+  const checkpoint::DType type =
+      settings.type.value_or(source.tensors.empty() ? checkpoint::DType::f32 : source.tensors.front().dtype);
+  const std::string config =
+      is_same ? checkpoint::hub_config(*origin, type) : checkpoint::hub_config(trained.model, trained.settings, type);
+  std::filesystem::remove(folder / "config.json");  // without it, half an export is no model
   checkpoint::Exported exported = checkpoint::export_folder(source, folder, settings);
-  files::write_file_atomically(folder / "config.json", config);
-  exported.files.push_back(folder / "config.json");
   if (origin) {
     copy_companions(*origin, folder, exported);
   }
+  files::write_file_atomically(folder / "config.json", config);
+  exported.files.push_back(folder / "config.json");
   print_exported(exported, trained.model.name);
   return 0;
 }

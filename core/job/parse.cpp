@@ -248,7 +248,7 @@ RawJob with_model_of_weights(RawJob raw, const SchemaProviders& providers) {
   }
   const std::filesystem::path weights = (from->folder / from->value).lexically_normal();
   if (!std::filesystem::exists(weights) && section->find("name") != nullptr) {
-    return raw;  // a run that goes on does not read them
+    return raw;  // a job with all options in it may go on without them
   }
   Job plugins_only;
   plugins_only.plugins.path = plugin_path(raw);

@@ -152,6 +152,12 @@ std::string hint_for_choice(const OptionSpec& spec, std::string_view text) {
   return fmt::format(" (it is '{}' here{})", alias->choice, alias->note.empty() ? "" : ": " + alias->note);
 }
 
+/// Whether another program calls one of the choices so.
+bool is_alias(const OptionSpec& spec, std::string_view text) {
+  return std::ranges::any_of(spec.choice_aliases,
+                             [&](const ChoiceAlias& each) { return folded(each.name) == folded(text); });
+}
+
 std::string to_choice(const OptionSpec& spec, std::string_view text, const SettingPlace& place) {
   if (!is_choice(spec, text)) {
     refuse(place, text, fmt::format("is not one of {}{}", fmt::join(spec.choices, ", "), hint_for_choice(spec, text)));
@@ -250,7 +256,9 @@ OptionValue convert(const OptionSpec& spec, std::string_view text, const Setting
     }
     case OptionType::boolean: return to_boolean(text, place);
     case OptionType::text: return std::string(text);
-    case OptionType::path: return is_choice(spec, text) ? std::string(text) : to_path(text, folder, place);
+    case OptionType::path:
+      return is_choice(spec, text) || is_alias(spec, text) ? to_choice(spec, text, place)
+                                                           : to_path(text, folder, place);
     case OptionType::choice: return to_choice(spec, text, place);
     case OptionType::choice_or_path:
       return is_choice(spec, text) ? OptionValue(std::string(text)) : OptionFile{to_path(text, folder, place), {}};

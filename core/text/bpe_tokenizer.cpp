@@ -30,6 +30,8 @@ void append_replaced(std::string_view text, std::string_view from, std::string_v
 }  // namespace
 
 std::string_view normalized(const std::vector<NormalizerStep>& steps, std::string_view text, std::string& scratch) {
+  const std::size_t whole = text.size();
+  const std::size_t most = 64 * whole + 65536;  // more than any real one makes; a file could double a text many times
   std::string next;
   for (const NormalizerStep& step : steps) {
     next.clear();
@@ -43,6 +45,12 @@ std::string_view normalized(const std::vector<NormalizerStep>& steps, std::strin
     }
     std::swap(scratch, next);
     text = scratch;
+    if (text.size() > most) {
+      throw Error(ErrorCode::data,
+                  fmt::format("the tokenizer's normalizers make {} bytes of a text of {}: they are not those of a "
+                              "tokenizer",
+                              text.size(), whole));
+    }
   }
   return text;
 }

@@ -441,6 +441,9 @@ AddedToken read_added_token(const Place& place) {
           .special = place.at("special").flag()};
 }
 
+/// Of an added token: finding them takes the time of the text times their length at worst.
+constexpr std::size_t most_token_bytes = 1024;
+
 /// Added tokens have the ids of the vocabulary, or follow it in the order of the file.
 void read_added_tokens(const Place& root, Parts& parts) {
   const std::optional<Place> list = root.find("added_tokens");
@@ -450,6 +453,10 @@ void read_added_tokens(const Place& root, Parts& parts) {
     AddedToken token = read_added_token(place);
     if (token.content.empty()) {
       place.at("content").refuse("it is empty");
+    }
+    if (token.content.size() > most_token_bytes) {
+      place.at("content").refuse(
+          fmt::format("it has {} bytes, expected at most {}", token.content.size(), most_token_bytes));
     }
     if (!seen.emplace(token.content, token.id).second) {
       place.at("content").refuse(fmt::format("\"{}\" occurs twice", printable(shown(token.content))));

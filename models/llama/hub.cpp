@@ -18,7 +18,10 @@ void read_rotation(const HubConfig& config) {
   config.ignore({"rope_scaling", "rope_parameters"});
   const std::string type = config.text(at + "rope_type", config.text(at + "type", "default"));
 
-  config.require(at + "partial_rotary_factor", "1.0");
+  if (const double share = config.number(at + "partial_rotary_factor", 1); share != 1) {
+    throw InvalidJob("config.json: " + at + "partial_rotary_factor = " + HubConfig::digits(share) +
+                     ": only 1 is supported");
+  }
   if (type == "default") {
     return;
   }

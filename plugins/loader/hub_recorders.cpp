@@ -22,6 +22,21 @@ std::string text_from(const char* text, const char* what) {
   return printable(excerpt(text));
 }
 
+/// Words joined by dots, of which those behind the first may be places in lists.
+void require_key(const std::string& key) {
+  constexpr std::size_t most_digits = 4;
+  std::size_t begin = 0;
+  while (begin <= key.size()) {
+    const std::size_t end = std::min(key.find('.', begin), key.size());
+    const std::string word = key.substr(begin, end - begin);
+    const bool is_place = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+    if (word.empty() || (is_place && (begin == 0 || word.size() > most_digits))) {
+      refuse_with(fmt::format("'{}' is not a key: expected words and places in lists, joined by dots", printable(key)));
+    }
+    begin = end + 1;
+  }
+}
+
 /// The elements of a part. Throws Error{plugin} if the shape has no such part.
 std::int64_t elements_of(const sdk::TensorPart& part, const std::vector<std::int64_t>& shape, const std::string& what) {
   std::int64_t elements = 1;
@@ -54,7 +69,7 @@ ConfigReading::ConfigReading(const std::vector<OptionSpec>& specs) : specs_(spec
   };
   reader_.know = [](void* self, const char* key, sr_error* error) {
     return record_in<ConfigReading>(self, error, "know", key,
-                                    [&](ConfigReading& to) { to.known_.insert(text_from(key, "the key")); });
+                                    [&](ConfigReading& to) { to.known_.insert(key != nullptr ? key : ""); });
   };
 }
 
@@ -70,7 +85,7 @@ ConfigWriting::ConfigWriting() {
 void ConfigWriting::add(const sr_config_value* value) {
   const sdk::ConfigValue added =
       sdk::detail::read(read_struct<sr_config_value>(value, SR_CONFIG_VALUE_SIZE_1_9, "the value"));
-  static_cast<void>(text_from(added.key.c_str(), "the key"));
+  require_key(added.key);
   if (added.type < SR_CONFIG_NULL || added.type > SR_CONFIG_TEXT) {
     refuse_with(fmt::format("there is no type {}", added.type));
   }

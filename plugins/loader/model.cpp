@@ -322,7 +322,7 @@ OptionValues Model::read_config(const std::vector<sdk::ConfigValue>& config) con
       const std::string reason = fmt::format(
           "config.json: {} = {}: the model '{}' does not know this key, which may "
           "change what it computes; remove it if it does not",
-          value.key, value.text, manifest().name);
+          printable(excerpt(value.key).substr(0, 200)), printable(excerpt(value.text).substr(0, 200)), manifest().name);
       throw Invalid(ErrorCode::data, reason, reason, "");
     }
   }

@@ -124,6 +124,28 @@ TEST_CASE("hub: a folder that is written again has the same tensors, and its run
   CHECK(read_json(folder / "trained/config.json") == read_json(hub / "llama/config.json"));
 }
 
+TEST_CASE("hub: an export replaces neither the folder that a run began with nor another model's tokenizer", "[hub]") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(hub / "llama", folder / "origin");
+  write_file(folder / "job.ini",
+             "[job]\noutput = out\n[model]\nfrom = origin\ncontext = 12\n[data]\ntext = job.ini\n"
+             "batch = 4\n[train]\nsteps = 0\n");
+  REQUIRE(run_in(folder, {"job.ini"}).code == 0);
+  const Ended onto_origin = run_in(folder, {"checkpoint", "export", "out", "-o", "origin", "--hub"});
+  CHECK(onto_origin.code == 2);
+  CHECK_THAT(onto_origin.err, Contains("is the folder that the run began with"));
+  CHECK(read_file(folder / "origin/model.safetensors") == read_file(hub / "llama/model.safetensors"));
+  std::filesystem::create_directories(folder / "other");
+  write_file(folder / "other/tokenizer.json", "{}");
+  const Ended onto_other = run_in(folder, {"checkpoint", "export", "out", "-o", "other", "--hub"});
+  CHECK(onto_other.code == 2);
+  CHECK_THAT(onto_other.err, Contains("has a tokenizer.json, which is not of this model"));
+  std::filesystem::rename(folder / "origin", folder / "gone");
+  const Ended without = run_in(folder, {"checkpoint", "export", "out", "-o", "third", "--hub"});
+  CHECK(without.code == 0);
+  CHECK_THAT(without.err, Contains("is not there: config.json is made from the model's options"));
+}
+
 TEST_CASE("hub: training begins with the weights, and mixed precision with their float32 values", "[hub]") {
   const TemporaryFolder folder;
   std::string text;
@@ -168,6 +190,9 @@ TEST_CASE("hub: folders that cannot be read are refused with what is wrong", "[h
   CHECK_THAT(refusal_of(folder, changed(folder, "\"hidden_size\": 24", "\"hidden_size\": \"wide\"")),
              Contains("hidden_size = wide, expected a whole number"));
   CHECK_THAT(refusal_of(folder, changed(folder, "\"default\"", "\"dynamic\"")), Contains("rope_type = dynamic"));
+  CHECK_THAT(refusal_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 0.5, \"rope_type\"")),
+             Contains("partial_rotary_factor = 0.5: only 1 is supported"));
+  CHECK(error_of(folder, changed(folder, "\"rope_type\"", "\"partial_rotary_factor\": 1.0, \"rope_type\""), {}) < 2e-6);
   CHECK_THAT(refusal_of(folder, changed(folder, "\"mlp_bias\": false", "\"quantization_config\": {\"bits\": 4}")),
              Contains("quantization_config.bits = 4"));
   CHECK_THAT(refusal_of(folder, changed(folder, "{", "{,")), Contains("config.json"));

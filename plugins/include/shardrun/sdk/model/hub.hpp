@@ -58,7 +58,9 @@ namespace detail {
 }
 
 [[nodiscard]] inline TensorPart read(const sr_part& raw) noexcept { return {raw.dim, raw.first, raw.size}; }
-[[nodiscard]] inline sr_part write(const TensorPart& part) noexcept { return {sizeof(sr_part), part.dim, part.first, part.size}; }
+[[nodiscard]] inline sr_part write(const TensorPart& part) noexcept {
+  return {sizeof(sr_part), part.dim, part.first, part.size};
+}
 
 [[nodiscard]] inline TensorName read(const sr_tensor_name& raw) {
   TensorName name{.state = raw.state != nullptr ? raw.state : "",
@@ -206,7 +208,8 @@ class HubConfig {
   [[nodiscard]] static std::string digits(double value) {
     char text[64] = {};
     const std::to_chars_result end = std::to_chars(text, text + sizeof(text), value);
-    return {text, end.ptr};
+    std::string all(text, end.ptr);
+    return all.find_first_not_of("-0123456789") == std::string::npos ? all + ".0" : all;  // not an integer
   }
 
  private:
