@@ -111,11 +111,17 @@ std::optional<MostWorking> most_working(const partition::Pipeline& pipeline) {
   const bool in_parts = count(Action::Kind::backward) == 0;
   const std::string work = fmt::format("{}{}m", in_parts ? "3 " : "", chunks > 1 ? "v " : "");
   const auto units = static_cast<double>(count(Action::Kind::forward) * (in_parts ? 3 : 1));
+  std::string source = in_parts ? "arXiv:2401.10241, section 2.3" : "arXiv:2104.04473, section 2.2";
+  if (!in_parts && chunks == 1 && count(Action::Kind::forward) >= stages) {
+    const auto all_busy = static_cast<double>(count(Action::Kind::forward) - stages + 1);
+    source += fmt::format("; (m - s + 1) / m, the share of microbatches with which all stages are busy: {:.4g} %",
+                          100 * all_busy / static_cast<double>(count(Action::Kind::forward)));
+  }
   return MostWorking{
       .share = units / (units + static_cast<double>(stages - 1)),
       .formula = fmt::format("{} / ({} + s - 1), m = {}, s = {}{}", work, work, count(Action::Kind::forward) / chunks,
                              stages, chunks > 1 ? fmt::format(", v = {}", chunks) : ""),
-      .source = in_parts ? "arXiv:2401.10241, section 2.3" : "arXiv:2104.04473, section 2.2"};
+      .source = std::move(source)};
 }
 
 double unit_cost(const Action& action) noexcept { return action.kind == Action::Kind::backward ? 2 : 1; }

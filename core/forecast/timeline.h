@@ -31,7 +31,7 @@ struct Timeline {
 struct MostWorking {
   double share = 0;
   std::string formula;  ///< "m / (m + s - 1), m = 8, s = 4"
-  std::string source;   ///< "arXiv:2104.04473, section 2.2"
+  std::string source;   ///< "arXiv:2104.04473, section 2.2", and what else is said of it
 };
 
 /// The closed form of the papers. Nothing if chunk c is not on stage c mod s, or stages have different numbers of them.

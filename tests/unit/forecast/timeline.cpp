@@ -78,6 +78,8 @@ TEST_CASE("stages of equal cost work as much as the papers' closed forms say", "
   CHECK(most_working(alternating(2)) == "v m / (v m + s - 1), m = 8, s = 4, v = 2");
   CHECK(most_working(zero_bubble()) == "3 m / (3 m + s - 1), m = 8, s = 4");
   CHECK(forecast::most_working(gpipe())->share == Approx(8.0 / 11));
+  CHECK(forecast::most_working(gpipe())->source.ends_with("with which all stages are busy: 62.5 %"));
+  CHECK_FALSE(forecast::most_working(alternating(2))->source.ends_with(" %"));
   CHECK(forecast::most_working(zero_bubble())->share == Approx(24.0 / 27));
   Pipeline folded = alternating(2);
   std::swap(folded.chunks[4].stage, folded.chunks[7].stage);
