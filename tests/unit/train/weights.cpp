@@ -95,7 +95,7 @@ TEST_CASE("files that are not trained models are refused", "[checkpoint]") {
   checkpoint::write_safetensors(path, {}, {{"shardrun.model", "[model]\nname = rnn\n"}});
   CHECK(read_error(path) ==
         "2: '" + path.string() +
-            "' holds the model 'rnn', which this version does not have; it has gpt, heat1d, heat2d, mlp, sin");
+            "' holds the model 'rnn', which this version does not have; it has gpt, heat1d, heat2d, llama, mlp, sin");
   checkpoint::write_safetensors(path, {}, {{"shardrun.model", "[model]\n"}});
   CHECK(read_error(path).find("2: ") == 0);
   checkpoint::write_safetensors(path, {}, {{"shardrun.model", "[model]\nname = mlp\nhidden = -3\n"}});
