@@ -179,7 +179,7 @@ std::vector<Option> Llama::options() {
   std::vector<Option> all = {
       also_called(required(integer_option("layers", 1, 1, 1024, "transformer blocks")),
                   "n_layer n_layers num_layers num_hidden_layers depth n_blocks num_blocks"),
-      also_called(required(integer_option("heads", 1, 1, 65536, "query heads")),
+      also_called(optional(integer_option("heads", 1, 1, 65536, "query heads; width / 64 if it is left out")),
                   "n_head n_heads num_heads num_attention_heads attention_heads"),
       also_called(
           optional(integer_option("kv_heads", 1, 1, 65536,

@@ -1,5 +1,7 @@
 #include "sizes.h"
 
+#include <algorithm>
+
 #include "rotation.h"
 
 namespace llama {
@@ -24,7 +26,8 @@ std::int64_t head_dim_of(const OptionValues& options, std::int64_t heads) {
 
 Sizes sizes(const shardrun::sdk::ModelJob& job) {
   const OptionValues& options = job.options;
-  const std::int64_t heads = options.integer("heads");
+  const std::int64_t heads =
+      options.has("heads") ? options.integer("heads") : std::max<std::int64_t>(options.integer("width") / 64, 1);
   const std::int64_t kv_heads = options.has("kv_heads") ? options.integer("kv_heads") : heads;
   if (heads % kv_heads != 0) {
     throw InvalidJob("[model] kv_heads = " + std::to_string(kv_heads) + " does not divide heads = " +
