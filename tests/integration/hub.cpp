@@ -127,10 +127,13 @@ TEST_CASE("hub: a folder that is written again has the same tensors, and its run
 TEST_CASE("hub: an export replaces neither the folder that a run began with nor another model's tokenizer", "[hub]") {
   const TemporaryFolder folder;
   std::filesystem::copy(hub / "llama", folder / "origin");
+  write_file(folder / "text.txt", std::string(400, 'a') + std::string(400, 'b'));
   write_file(folder / "job.ini",
-             "[job]\noutput = out\n[model]\nfrom = origin\ncontext = 12\n[data]\ntext = job.ini\n"
+             "[job]\noutput = out\n[model]\nfrom = origin\ncontext = 12\n[data]\ntext = text.txt\n"
              "batch = 4\n[train]\nsteps = 0\n");
-  REQUIRE(run_in(folder, {"job.ini"}).code == 0);
+  const Ended trained = run_in(folder, {"job.ini"});
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
   const Ended onto_origin = run_in(folder, {"checkpoint", "export", "out", "-o", "origin", "--hub"});
   CHECK(onto_origin.code == 2);
   CHECK_THAT(onto_origin.err, Contains("is the folder that the run began with"));
