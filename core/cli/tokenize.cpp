@@ -117,7 +117,7 @@ class TokenFile {
   [[nodiscard]] const char* type() const noexcept { return is_wide_ ? "uint32" : "uint16"; }
 
  private:
-  /// Of the same size for any count.
+  /// The header has the same size for any count.
   [[nodiscard]] std::string header() const { return data::npy_header(is_wide_ ? "<u4" : "<u2", {count_}); }
 
   bool is_npy_;

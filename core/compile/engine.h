@@ -50,7 +50,8 @@ void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, c
 /// Throws Error{plugin} where the ranks' parts overlap, leave gaps, or disagree about the whole.
 void require_whole_parameters(const JobEngine& engine);
 
-/// What a sample is, as the engine says, or by the number of its values. Throws Error{job} if these disagree.
+/// The shape and type of a sample: those that the engine declares, or one dimension of so many values. Throws
+/// Error{job} if these disagree.
 [[nodiscard]] plugins::ArrayView sample_of(const job::Job& job, const plugins::Engine& engine,
                                            const std::optional<plugins::ArrayView>& said, std::int64_t features);
 

@@ -174,7 +174,7 @@ class Executor {
 
   /// Records every instruction from now on, also one that throws; null ends it. `timeline` outlives the recording.
   void record(Timeline* timeline);
-  /// What records now; null: nothing does.
+  /// The recorder that is at work; null: none.
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
   // Of an engine, which makes its calls itself: see TimedCall. They count as ops of the function that they are within.

@@ -136,7 +136,7 @@ class Merging {
   std::priority_queue<Candidate> candidates_;
 };
 
-/// What is trained: tokens in the alphabet of bytes, and merges.
+/// The result of training: tokens in the alphabet of bytes, and merges.
 struct Trained {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::int32_t, std::int32_t>> merges;

@@ -65,13 +65,13 @@ struct Model {
   /// cannot be applied to arrays.
   std::function<void(graph::FunctionBuilder& builder, const ModelSettings& settings, std::int64_t rows)> forward;
 
-  /// What a config.json calls it under `architectures`. Empty: the model is not in folders of others, and the next
-  /// three are empty.
+  /// The names of the model under `architectures` of a config.json. Empty: the model is not in folders of others, and
+  /// the next three are empty.
   std::vector<std::string> architectures = {};
   /// The options that make the model of a config.json. Throws Error{data}.
   std::function<OptionValues(const std::vector<sdk::ConfigValue>& config)> read_config = {};
   std::function<std::vector<sdk::ConfigValue>(const ModelSettings& settings)> write_config = {};
-  /// What others call the parameters of `graph`, which declare() made.
+  /// The names that others give to the parameters of `graph`, which declare() made.
   std::function<std::vector<sdk::TensorName>(const graph::Graph& graph, const ModelSettings& settings)> tensor_names =
       {};
 

@@ -7,7 +7,7 @@
 
 namespace llama {
 
-/// What the options say, checked.
+/// The checked options.
 struct Sizes {
   std::int64_t layers, kv_heads, group, width, head_dim, hidden, context, vocab, window, first_window_layer;
   bool qkv_bias, output_bias, mlp_bias, qk_norm, tied;

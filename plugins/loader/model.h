@@ -41,13 +41,13 @@ class Model {
   /// Those that it brings. They are registered for as long as the process runs.
   [[nodiscard]] const std::vector<std::shared_ptr<const ModelOp>>& ops() const noexcept { return ops_; }
 
-  /// What a config.json calls it under `architectures`. Empty: the model is not in folders of others.
+  /// The names of the model under `architectures` of a config.json. Empty: the model is not in folders of others.
   [[nodiscard]] const std::vector<std::string>& architectures() const noexcept { return architectures_; }
   /// The options that make the model of a config.json. Throws Invalid, with what cannot be; also for keys that the
   /// model does not know. REQUIRES, as the next two: architectures() has some.
   [[nodiscard]] OptionValues read_config(const std::vector<sdk::ConfigValue>& config) const;
   [[nodiscard]] std::vector<sdk::ConfigValue> write_config(const ModelRequest& request) const;
-  /// What others call the parameters of `graph`, which declare() made of the request.
+  /// The names that others give to the parameters of `graph`, which declare() made of the request.
   [[nodiscard]] std::vector<sdk::TensorName> tensor_names(const graph::Graph& graph, const ModelRequest& request) const;
 
   // Each throws Invalid (call.h) if the job has to change, Error{job} for a tensor that is too large, and Error{plugin}
