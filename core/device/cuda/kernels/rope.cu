@@ -78,7 +78,7 @@ void rope(const KernelCall& call) {
   launch(call, extent(x, 0, dim + 1), most_threads, 2 * shared_bytes<float>(half), body);
 }
 
-const AddKernels kernels({{"rope", {.run = rope}}});
+const AddKernels rotation({{"rope", {.run = rope}}});
 
 }  // namespace
 }  // namespace shardrun::device::cuda
