@@ -1,9 +1,11 @@
-// Checks every plugin in the given folders: test_conformance FOLDER… [--only NAME] [--set KEY=VALUE]… [--case WORD]…
-// --only: this plugin alone. --set: options of a transport. --case: the cases alone whose name has one of the words in
-// it. What it does with one file is `shardrun plugins check`.
+// Checks every plugin in the given folders:
+// test_conformance FOLDER… [--only NAME] [--without NAME]… [--set KEY=VALUE]… [--case WORD]…
+// --only: this plugin alone. --without: all but this one. --set: options of a transport. --case: the cases alone whose
+// name has one of the words in it. What it does with one file is `shardrun plugins check`.
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -27,8 +29,8 @@ void print(const conformance::Finding& finding) {
   std::fflush(stdout);
 }
 
-int check(const plugins::Directories& directories, const std::string& only, const std::vector<std::string>& settings,
-          const conformance::CaseWords& cases) {
+int check(const plugins::Directories& directories, const std::string& only, const std::vector<std::string>& without,
+          const std::vector<std::string>& settings, const conformance::CaseWords& cases) {
   const conformance::CheckOptions options = {
       .member_command = {std::filesystem::read_symlink("/proc/self/exe").string(), member_word},
       .words = cases,
@@ -40,7 +42,7 @@ int check(const plugins::Directories& directories, const std::string& only, cons
   for (const plugins::PluginKind kind : {plugins::PluginKind::strategy, plugins::PluginKind::transport,
                                          plugins::PluginKind::model, plugins::PluginKind::engine}) {
     for (const std::string& name : plugins::plugin_names(directories, kind)) {
-      if (!only.empty() && name != only) {
+      if ((!only.empty() && name != only) || std::ranges::count(without, name) != 0) {
         continue;
       }
       ++plugins;
@@ -72,6 +74,7 @@ int main(int argc, char** argv) {
     conformance::CaseWords cases;
     std::vector<std::string> settings;
     std::string only;
+    std::vector<std::string> without;
     for (std::size_t i = 0; i < words.size(); ++i) {
       if (words[i] == "--case" && i + 1 < words.size()) {
         cases.push_back(words[++i]);
@@ -79,11 +82,13 @@ int main(int argc, char** argv) {
         settings.push_back(words[++i]);
       } else if (words[i] == "--only" && i + 1 < words.size()) {
         only = words[++i];
+      } else if (words[i] == "--without" && i + 1 < words.size()) {
+        without.push_back(words[++i]);
       } else {
         directories.emplace_back(words[i]);
       }
     }
-    return check(directories, only, settings, cases);
+    return check(directories, only, without, settings, cases);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

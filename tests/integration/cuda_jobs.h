@@ -49,17 +49,15 @@ inline void check_splits(std::uint64_t seed, const std::vector<std::string>& mor
     const SplitJob& strategy = jobs[j];
     DYNAMIC_SECTION(strategy.name) {
       const JobFolder there;
-      const JobFolder here;
+      const JobFolder& here = on_one_rank(strategy, more);
       std::vector<std::string> settings = strategy.settings;
       settings.insert(settings.end(), more.begin(), more.end());
       variables.back() = "FAKE_CUDA_SEED=" + std::to_string(seed);
 
       const Ended ended = fake.run(there.path(), on_cuda({"job.ini"}, settings, "cuda:0,0,1,1"), variables);
-      const Ended expected = here.run(settings);
 
       INFO(ended.err);
       REQUIRE(ended.code == 0);
-      REQUIRE(expected.code == 0);
       check_losses(there, here, strategy);
     }
     ++seed;

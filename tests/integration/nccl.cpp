@@ -60,19 +60,17 @@ TEST_CASE("every strategy trains over NCCL with the cpu's losses and the planned
         continue;
       }
       const JobFolder there;
-      const JobFolder here;
+      const std::vector<std::string> more = {"train.steps=3", "train.eval_every=2", "data.batch=12", "job.timeout=60"};
       std::vector<std::string> settings = strategy.settings;
-      settings.insert(settings.end(), {"train.steps=3", "train.eval_every=2", "data.batch=12", "job.timeout=60"});
+      settings.insert(settings.end(), more.begin(), more.end());
+      const std::vector<double> of_cpu = on_one_rank(strategy, more).losses();
 
       const Ended ended = nccl.run(there.path(), {"job.ini"}, settings, {seed_of(seed)});
-      const Ended expected = here.run(settings);
 
       INFO(ended.err);
       REQUIRE(ended.code == 0);
-      REQUIRE(expected.code == 0);
       CHECK_THAT(ended.err, !Contains("fake NCCL"));
       const std::vector<double> losses = there.losses();
-      const std::vector<double> of_cpu = here.losses();
       REQUIRE(losses.size() == of_cpu.size());
       const double allowed = strategy.name.find("mixed precision") == std::string::npos ? 2e-5 : 2e-2;
       for (std::size_t i = 0; i < losses.size(); ++i) {

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
+
+#include "tests/integration/program.h"
+#include "tests/support/catch.h"
 
 namespace shardrun::test {
 
@@ -25,6 +29,24 @@ struct SplitJob {
           {"pp, zb-h1", {"job.strategy=pp", "job.ranks=2", "strategy.schedule=zb-h1"}},
           {"zero2 in mixed precision", {"job.strategy=zero2", "job.ranks=2", "train.precision=mixed"}},
           {"3d", {"job.strategy=3d", "job.ranks=4", "mesh.data=2", "mesh.model=2", "strategy.zero=2"}}};
+}
+
+/// The job as the cpu runs it on one rank, in the strategy's precision. Each is run once.
+[[nodiscard]] inline const JobFolder& on_one_rank(const SplitJob& strategy, std::vector<std::string> settings) {
+  static std::map<std::vector<std::string>, JobFolder> jobs;
+  settings.emplace_back("job.ranks=1");
+  for (const std::string& setting : strategy.settings) {
+    if (setting.starts_with("train.precision=")) {
+      settings.push_back(setting);
+    }
+  }
+  const auto [job, is_new] = jobs.try_emplace(settings);
+  if (is_new) {
+    const Ended ended = job->second.run(settings);
+    INFO(ended.err);
+    REQUIRE(ended.code == 0);
+  }
+  return job->second;
 }
 
 }  // namespace shardrun::test

@@ -17,13 +17,13 @@ namespace {
 
 const device::Device& emulated() { return device::Device::find("cuda-emulated"); }
 
-/// In the first two, any two threads run in both orders.
-constexpr Order orders[] = {Order::forward, Order::reversed, Order::shuffled};
+/// A shuffled order has about half of the pairs of threads in each order. In the last two, any pair runs in both.
+constexpr Order orders[] = {Order::shuffled, Order::forward, Order::reversed};
 
-/// A turn is an order of the threads. A sanitizer looks for accesses that no order changes.
+/// A turn is an order of the threads.
 class EmulatorRunner final : public KernelRunner {
  public:
-  [[nodiscard]] std::size_t turns() const override { return depth<std::size_t>(std::size(orders), 2, 1); }
+  [[nodiscard]] std::size_t turns() const override { return depth<std::size_t>(std::size(orders), 1, 1); }
   [[nodiscard]] std::vector<Tensor> run(const Prepared& prepared, const Manner& manner, std::size_t turn) override {
     device::cuda::emulated::set_order(orders[turn], 7);
     return test::run(emulated(), prepared, manner);

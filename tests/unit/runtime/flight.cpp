@@ -14,6 +14,7 @@
 #include "core/runtime/flight_recorder.h"
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
+#include "tests/support/depth.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace shardrun;
@@ -133,7 +134,7 @@ TEST_CASE("the flight record of a killed process is whole", "[flight]") {
 TEST_CASE("a process killed while it records leaves no half-written entry", "[flight]") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path() / "record";
-  for (std::uint64_t round = 0; round < 50; ++round) {
+  for (std::uint64_t round = 0; round < test::depth<std::uint64_t>(50, 50, 5); ++round) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -181,7 +182,7 @@ TEST_CASE("reading a phase while it changes gives the old one or the new one", "
   });
   std::set<std::string> others;
   std::set<std::string> seen;
-  for (int i = 0; i < 20'000 || seen.size() < 2; ++i) {
+  for (int i = 0; i < test::depth(20'000, 20'000, 1'000) || seen.size() < 2; ++i) {
     const FlightRecord record = runtime::read_flight_record(folder.path() / "record");
     const std::string expected = record.step % 2 == 0 ? "comparing replicas" : "validating";
     (record.phase == expected ? seen : others).insert(record.phase);
