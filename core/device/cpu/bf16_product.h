@@ -19,9 +19,9 @@ class Bf16Product {
 };
 
 /// Returns the kernel for c = a b, or for c += a b if `accumulate`. a and b are bfloat16; c is bfloat16 or float32.
-/// Only sizes, strides and types are read, not data. Equal arguments give the same object, which is never freed. Null
-/// if the CPU or the library lacks the instructions, or does not support these types or sizes. Throws Error{internal}
-/// if the library fails.
+/// Only sizes, strides and types are read, not data. Equal arguments give the same object, which is never freed.
+/// Null if the CPU or the library lacks the instructions, or does not support these types or sizes.
+/// Throws Error{internal} if the library fails.
 [[nodiscard]] const Bf16Product* bf16_product(const Product& product, bool accumulate);
 
 /// How this machine multiplies bfloat16 matrices: a library's name, or "widened to float32".

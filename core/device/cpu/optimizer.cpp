@@ -4,15 +4,15 @@
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 namespace {
 
-// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), from vectors
-// that it has in registers anyway. core/device/hash.h defines the hash; its words are the elements.
+// Hashes of the elements that a kernel reads and of those that it writes in their place (Scalars::hashes), computed
+// from vectors that are in registers anyway. core/device/hash.h defines the hash; its words are the elements.
 
 using longvec = std::uint64_t __attribute__((vector_size(SHARDRUN_VECTOR_BYTES)));
 
 /// The products of the lanes with even numbers.
 SHARDRUN_INLINE longvec even_products(uvec a, uvec b) {
 #if defined(__AVX512F__)
-  // The mask of all lanes avoids a false warning of GCC 12.
+  // The full mask avoids a false warning of GCC 12.
   return reinterpret_cast<longvec>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
@@ -39,11 +39,11 @@ struct Weights {
     odd = odd_as_even(even);
   }
 
-  uvec even;  ///< lanes with odd numbers do not count
-  uvec odd;   ///< likewise, of the elements in lanes with odd numbers
+  uvec even;  ///< of the even lanes; the odd lanes are ignored
+  uvec odd;   ///< of the odd lanes, moved to the even ones
 };
 
-/// Of `pairs` operands and the results in their places. If they are not `asked` for, nothing is computed.
+/// Hashes of `pairs` operands and of the results that replace them. Computes nothing unless they are `asked` for.
 template <int pairs, bool asked>
 class InPlaceSums {
  public:
@@ -91,13 +91,13 @@ void clip_scale(const KernelCall& call) {
   put(reals<Reals>(call.outputs[1]), 0, norm);
 }
 
-/// A condition as a type, for `if constexpr`.
+/// A condition as a type, for use in `if constexpr`.
 template <bool truth>
 struct Truth {
   constexpr operator bool() const { return truth; }
 };
 
-/// Calls body(at, sums) for every vector of [0, size), over the threads. `sums`: see InPlaceSums.
+/// Calls body(at, sums) for every vector of [0, size), on all threads. `sums` is an InPlaceSums.
 template <int pairs, bool hashed, typename Body>
 void for_each_hashed_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {

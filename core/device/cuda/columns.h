@@ -123,8 +123,8 @@ void join_rows_in_packs(const KernelCall& call, std::int64_t rows, std::int64_t 
 
 /// outputs[0][column] = join of the terms of all rows; if the call accumulates, this is added to the old value.
 /// term.get<pack>(row, column) gives the terms of `pack` neighbouring columns. `in_packs`: whether it may be called
-/// with pack_size for columns that are a multiple of it; then `width` is a multiple too. REQUIRES: the call has
-/// join_rows_scratch() bytes of scratch, and join(first, x) is x.
+/// with pack_size for columns that are a multiple of it; then `width` is a multiple too.
+/// REQUIRES: the call has join_rows_scratch() bytes of scratch, and join(first, x) is x.
 template <typename Term, typename Join>
 void join_rows(const KernelCall& call, std::int64_t rows, std::int64_t width, bool in_packs, const Term& term,
                const Join& join, float first) {

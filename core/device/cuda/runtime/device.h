@@ -65,23 +65,24 @@ class CudaDevice final : public DeviceApart {
   /// Null if the driver lacks them.
   [[nodiscard]] StreamValues stream_values() const;
 
-  /// Null: our own kernels multiply. Throws Error{internal} if the library was asked for and does not start.
+  /// The products of the library. Null: our own kernels multiply. Throws Error{internal} if the library was asked for
+  /// and does not start.
   [[nodiscard]] LibraryProducts* products() const;
-  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn().
+  /// Null: our own kernels compute attention. Throws Error{internal} as start_cudnn() does.
   [[nodiscard]] LibraryAttention* attention() const;
-  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn().
+  /// Null: our own kernels compute convolutions. Throws Error{internal} as start_cudnn() does.
   [[nodiscard]] LibraryConvolutions* convolutions() const;
 
   void add(CudaQueue* queue) const;
   void remove(CudaQueue* queue) const;
-  /// After a failure, with which CUDA drops the work of all streams: abandons the copies of the host, and makes the
-  /// calls (Queue::call) that were dropped. Transports wait for them before they end a transfer.
+  /// Call it after a failure, with which CUDA drops the work of all streams. Abandons the copies of the host, and makes
+  /// the dropped calls (Queue::call), because transports wait for these before they end a transfer.
   void end_dropped_work() const;
-  /// Gives the host the times and answers of finished work of all queues.
+  /// For finished work of all queues, stores the times and answers where the host asked for them.
   void deliver() const;
 
  private:
-  /// Both by one handle of cuDNN.
+  /// Both use one handle of cuDNN.
   struct Dnn {
     std::unique_ptr<LibraryAttention> attention;
     std::unique_ptr<LibraryConvolutions> convolutions;
@@ -92,8 +93,8 @@ class CudaDevice final : public DeviceApart {
   mutable std::optional<Gpu> gpu_;
   mutable std::map<const std::byte*, std::size_t> pinned_;
   mutable std::unique_ptr<LibraryProducts> products_;
-  mutable bool products_failed_ = false;  ///< the library did not start, which was said
-  mutable std::optional<Dnn> dnn_;        ///< once it was asked for
+  mutable bool products_failed_ = false;  ///< the library did not start, and stderr has said so
+  mutable std::optional<Dnn> dnn_;        ///< set when it is first asked for
   mutable std::mutex queues_mutex_;
   mutable std::vector<CudaQueue*> queues_;
 };
