@@ -121,7 +121,7 @@ void adamw(const KernelCall& call) {
   const auto b2 = static_cast<float>(beta2);
   const auto fresh1 = static_cast<float>(1 - beta1);
   const auto fresh2 = static_cast<float>(1 - beta2);
-  // Not 1 − rate · decay: while the rate is small, float has no number between that and 1.
+  // Computed as its own factor: as long as the rate is small, no float lies between 1 − rate · decay and 1.
   const auto shrink = static_cast<float>(rate * call.attributes.real("decay"));
   const auto stride = static_cast<float>(rate / (1 - __builtin_pow(beta1, t)));
   const auto correction = static_cast<float>(1 / __builtin_sqrt(1 - __builtin_pow(beta2, t)));
@@ -192,7 +192,7 @@ void sgd(const KernelCall& call) {
   }
 }
 
-/// A kernel made of its four instances: of its pointers' types, with and without hashes.
+/// A kernel with four instances: for each type of pointer, with and without hashes.
 template <void (*floats)(const KernelCall&), void (*hashed_floats)(const KernelCall&), void (*any)(const KernelCall&),
           void (*hashed_any)(const KernelCall&)>
 void by_type_and_hashes(const KernelCall& call) {

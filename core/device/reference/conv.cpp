@@ -4,7 +4,7 @@
 namespace shardrun::device::reference {
 namespace {
 
-/// A tensor [batch, channels, H, W]; without H: one row.
+/// A tensor [batch, channels, H, W]; without H, each image is one row.
 struct Images {
   explicit Images(const TensorView& view)
       : data(reals(view)),
@@ -13,7 +13,7 @@ struct Images {
         columns(view.shape[view.rank - 1]) {}
 
   [[nodiscard]] std::int64_t plane(std::int64_t n, std::int64_t c) const { return (n * channels + c) * rows * columns; }
-  /// 0 where a tap is outside.
+  /// An element; 0 if the tap is outside.
   [[nodiscard]] double at(std::int64_t n, std::int64_t c, std::int64_t row, std::int64_t column) const {
     return row < 0 || column < 0 ? 0.0 : data[plane(n, c) + row * columns + column];
   }
