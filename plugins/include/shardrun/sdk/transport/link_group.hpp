@@ -288,8 +288,8 @@ class LinkGroup {
     }
   }
 
-  /// Passes on what it can of each member's first message. `waiting`: the members that have more. Returns whether any
-  /// byte was passed on.
+  /// Passes on as much as possible of each member's first message. `waiting`: gets the members with more to pass on.
+  /// Returns whether any byte was passed on.
   template <class Pass>
   bool advance(std::vector<LinkMessage>& messages, std::vector<std::uint32_t>& waiting, const char* what, Pass pass) {
     bool moved = false;
@@ -307,7 +307,7 @@ class LinkGroup {
     return moved;
   }
 
-  /// The rest of a message's current piece. `header`: the one to send, or memory for the one that comes.
+  /// The rest of a message's current piece. `header`: the header to send, or memory for the header to receive.
   [[nodiscard]] std::span<const iovec> next_piece(LinkMessage& message, MessageHeader& header) noexcept {
     const std::uint64_t header_passed = std::min<std::uint64_t>(message.passed, sizeof(header));
     const std::uint64_t at = message.bytes_passed();
@@ -317,7 +317,7 @@ class LinkGroup {
     return parts_[0].iov_len == 0 ? parts.subspan(1) : message.header.bytes == 0 ? parts.first(1) : parts;
   }
 
-  /// The members that this one waits for: names the first.
+  /// Throws if the deadline has passed; the error names the members that this one waits for.
   void require_time(Deadline deadline) {
     if (!deadline.passed()) {
       return;
@@ -352,7 +352,7 @@ class AgreeTask final : public Worker::Task {
       : group_(group), op_(op), agreement_(op, group.rank(), group.size()) {}
   ~AgreeTask() override { group_.worker().drop(*this); }
 
-  /// Throws TransportError.
+  /// Waits for the agreement. Throws TransportError.
   void finish(Deadline deadline) {
     group_.worker().start(*this, deadline);
     (void)group_.worker().wait(*this, Deadline::never());
