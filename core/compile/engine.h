@@ -47,7 +47,7 @@ void require_steps(const job::Job& job, std::string_view what);
 /// Throws Error{job} at `where` unless the graph has the engine's parameters, with their whole shapes and decay.
 void require_parameters_of(const graph::Graph& graph, const JobEngine& engine, const std::string& where);
 
-/// Throws Error{plugin} where the ranks' parts overlap, leave gaps, or disagree about the whole.
+/// Throws Error{plugin} if the ranks' parts overlap, leave gaps, or disagree about the whole.
 void require_whole_parameters(const JobEngine& engine);
 
 /// The shape and type of a sample: what the engine declares, or one dimension with the number of features. Throws

@@ -228,10 +228,8 @@ class Device {
       const Kernel& kernel, const graph::Attributes& attributes, std::vector<TensorView> inputs,
       std::vector<TensorView> outputs, std::span<std::byte> scratch, std::string_view makes = {}) const;
   /// Returns one kernel in place of two that would run directly one after the other, and that do not add to their
-  /// results.
-  /// It writes everything that the two write, but may round less often. What had to outlive the two kernels must
-  /// outlive it.
-  /// Null: the device does not fuse these two.
+  /// results. It writes everything that the two write, but may round less often. What had to outlive the two kernels
+  /// must outlive it. Null: the device does not fuse these two.
   [[nodiscard]] virtual std::unique_ptr<const PreparedKernel> fuse(const PreparedKernel& first,
                                                                    const PreparedKernel& next) const;
 

@@ -18,8 +18,7 @@ class Threads;
 ///  - One flipped bit always changes it, and so do two within 2^31 words: weights are odd, and differ.
 /// It does not protect against someone who constructs two tensors with one hash.
 ///
-/// weight(place) = mixed · second
-/// 1, where mixed = x ^ x >> shift, and x is place · first without its highest bit.
+/// weight(place) = mixed · second | 1, where mixed = x ^ x >> shift, and x is place · first without its highest bit.
 namespace hash_weights {
 inline constexpr std::uint32_t first = 0x9E37'79B1;
 inline constexpr std::uint32_t mask = 0x7FFF'FFFF;

@@ -70,10 +70,8 @@ struct Placement {
 /// Parts of flattened elements always are.
 [[nodiscard]] bool leads(const std::vector<std::int64_t>& shape, std::size_t dim) noexcept;
 
-/// The placement with the axes' names: "[data
-/// -
-/// model] partial sum model", or "[-
-/// model] flat data"; "replicated" for a scalar.
+/// The placement with the axes' names: "[data | - | model] partial sum model", or "[- | model] flat data"; "replicated"
+/// for a scalar.
 [[nodiscard]] std::string to_string(const Placement& placement, const Mesh& mesh);
 
 /// The indices from `begin` to `end` - 1.

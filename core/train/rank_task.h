@@ -29,7 +29,7 @@ namespace shardrun::train {
 [[nodiscard]] metrics::Summary run_iterating(const job::Job& job, compile::Compiled& compiled,
                                              const StepSettings& settings, metrics::Summary& failed);
 
-/// Rethrows the error that is being handled. An error of an operation between ranks gets the step as its beginning.
+/// Rethrows the error that is being handled. The message of an error between ranks then begins with the step.
 /// `step` is counted from 0; messages count from 1. A TransferError brings its own step.
 [[noreturn]] void rethrow_with_step(const Error& error, std::int64_t step);
 

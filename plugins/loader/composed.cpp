@@ -182,7 +182,7 @@ class ComposedOp final : public TransportOp::State, private sdk::Worker::Task {
     }
   }
 
-  /// Why the members' ops do not match; nothing where they do.
+  /// Why the members' ops do not match; nothing if they do.
   std::optional<std::string> compare(std::uint64_t id, sdk::Deadline deadline) {
     sdk::Agreement agreement(op_, group_->spec.rank, group_->spec.size());
     for (std::uint32_t round = 0; round < sdk::Agreement::rounds; ++round) {

@@ -32,7 +32,7 @@ class HookTables {
 /// The hooks of a plan, as functions of the opened strategy. Only one thread at a time may use it.
 class Hooks {
  public:
-  /// Throws Error{plugin} where the strategy lacks a function that the plan needs.
+  /// Throws Error{plugin} if the strategy lacks a function that the plan needs.
   Hooks(Plugin plugin, const StrategyRequest& request, const plan::Plan& plan);
 
   /// Asks what a hook needs for a group and does with it. Throws Error{plugin} if the hook fails or its answer is

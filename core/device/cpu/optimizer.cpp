@@ -39,8 +39,8 @@ struct Weights {
     odd = odd_as_even(even);
   }
 
-  uvec even;  ///< of the even lanes; the odd lanes are ignored
-  uvec odd;   ///< of the odd lanes, moved to the even ones
+  uvec even;  ///< weights of the even lanes; the odd lanes are ignored
+  uvec odd;   ///< weights of the odd lanes, in the even lanes
 };
 
 /// Hashes of `pairs` operands and of the results that replace them. Computes nothing unless they are `asked` for.

@@ -10,9 +10,8 @@
 #include "core/device/cpu/variant.h"
 
 /// Vectors as wide as this variant's instruction set, in the vector extension of GCC and Clang, and the loops over
-/// them.
-/// The order in which elements are combined depends on the length alone, so results do not depend on the number of
-/// threads.
+/// them. The order in which elements are combined depends on the length alone, so results do not depend on the number
+/// of threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 #if defined(__AVX512F__)

@@ -30,8 +30,7 @@ struct alignas(16) Eight {
 
 /// Four 8 x 8 matrices, loaded as parts of fragments. Word m of a lane holds columns 2 t and 2 t + 1 of row g of matrix
 /// m; if they are loaded transposed, rows 2 t and 2 t + 1 of column g. Lane 8 m + r gives the place of row r of matrix
-/// m:
-/// data[index].
+/// m: data[index].
 struct FourMatrices {
   std::uint32_t words[4];
 };

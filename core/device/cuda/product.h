@@ -17,8 +17,7 @@
 namespace shardrun::device::cuda {
 
 /// A sum together with its rounding error, so that rounding does not grow with the number of terms. Kahan 1965,
-/// "Pracniques:
-/// further remarks on reducing truncation errors".
+/// "Pracniques: further remarks on reducing truncation errors".
 struct ExactSum {
   float total = 0;
   float excess = 0;

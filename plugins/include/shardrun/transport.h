@@ -13,14 +13,14 @@
 /// leaves the op running. An op past its own deadline fails its group.
 ///
 /// A failed group stays failed. Each of its ops, pending or new, ends with an error within a second: SR_ABORTED where
-/// the group was aborted, SR_PEER_LOST or SR_TIMEOUT where that was the cause.
+/// the group was aborted, SR_PEER_LOST or SR_TIMEOUT if that was the cause.
 ///
 /// Where a member's process ends, every op that waits for it fails with SR_PEER_LOST, long before its deadline, and the
 /// error names the rank. Members that wait only for others are aborted by their hosts. Ops that need nothing from it
 /// continue.
 ///
 /// An error with SR_PEER_LOST or SR_TIMEOUT names, in sr_error::awaited, the rank of the world that is lost or was
-/// waited for, where the transport knows it; any one of several. The host decides by it which rank failed first.
+/// waited for, if the transport knows it; any one of several. The host decides by it which rank failed first.
 
 #include <shardrun/plugin.h>
 

@@ -172,7 +172,7 @@ void conv(const KernelCall& call) {
 }
 
 /// dx[n, c, j] = sum over the group's o and over k of dy[n, o, i] * w[o, c, k], with i * stride + k * dilation - low =
-/// j; dy is 0 where there is no such i.
+/// j; dy is 0 if there is no such i.
 void conv_gradient_input(const KernelCall& call) {
   const TensorView& dy = call.inputs[0];
   const TensorView& w = call.inputs[1];

@@ -23,8 +23,8 @@ enum class AttentionOrder : std::uint8_t {
 /// Finds the first plan, in the order of cuDNN's heuristics, that needs no more workspace than allowed and, unless
 /// `order` is any, adds up in a fixed order. Null: there is none. Throws CudnnError.
 /// Attention: q, k, v -> out, log-sum-exp (natural logarithm) of the scaled scores.
-/// Gradient: q, k, v, out, log-sum-exp, dout -> dq, dk, dv, and the row sums of dout out in float32. If `order` is any,
-/// also dq_sums: [batch, heads, queries, width] in float32, which need not be 0 before.
+/// Gradient: q, k, v, out, log-sum-exp, dout -> dq, dk, dv, and the row sums of dout * out in float32. If `order` is
+/// any, also dq_sums: [batch, heads, queries, width] in float32, which need not be 0 before.
 [[nodiscard]] std::shared_ptr<const CudnnPlan> find_attention_plan(const CudnnTarget& target,
                                                                    const FusedAttention& attention,
                                                                    std::size_t workspace_bytes,

@@ -47,7 +47,7 @@ struct AttentionSteps {
   FusedAttention part;
   std::int64_t parts_of_batch = 1;
   float scale = 0;  ///< by which scores are multiplied
-  // The scratch is used from its first multiple of `alignment` on: the row sums of dout out, then the workspace.
+  // The scratch is used from its first multiple of `alignment` on: the row sums of dout * out, then the workspace.
   std::size_t sums_bytes = 0;
   std::size_t workspace_bytes = 0;
   std::size_t scratch_bytes = 0;

@@ -11,8 +11,7 @@
 #include "core/graph/op.h"
 
 /// How cuDNN computes a convolution or one of its gradients: in parts of some images, each cast first if types are
-/// mixed.
-/// Shapes and types alone decide this, so memory can be planned without the library and without a GPU.
+/// mixed. Shapes and types alone decide this, so memory can be planned without the library and without a GPU.
 namespace shardrun::device::cuda {
 
 /// A convolution y of x with w, or one of its gradients; `Makes` says which of the three tensors is computed. All have

@@ -38,9 +38,8 @@ struct FoundCublasLt {
 
 /// Opens the library once. The environment variable SHARDRUN_CUDA_PRODUCTS chooses: `own` for our own kernels,
 /// `cublaslt` for the library, `unfused` for the library without epilogues. By default the library is used if it is
-/// found.
-/// SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Makes no CUDA call. Throws Error{job} as open_library() does,
-/// and if products are to be timed without the library.
+/// found. SHARDRUN_CUDA_TIMED_PRODUCTS asks for the library too. Makes no CUDA call. Throws Error{job} as
+/// open_library() does, and if products are to be timed without the library.
 [[nodiscard]] const FoundCublasLt& find_cublaslt();
 
 }  // namespace shardrun::device::cuda

@@ -22,8 +22,7 @@ struct FoundCudnn {
 /// Opens the library once: libcudnn.so.9, the files that it opens, and NVRTC. The environment variable
 /// SHARDRUN_CUDA_DNN chooses: `own` for our own kernels, `cudnn` for the library, `cudnn-fastest` for the library with
 /// a gradient of attention whose bits may differ from run to run. By default the library is used if it is found. Makes
-/// no CUDA call.
-/// Throws Error{job} if the variable has another value, or asks for a library that is not found.
+/// no CUDA call. Throws Error{job} if the variable has another value, or asks for a library that is not found.
 [[nodiscard]] const FoundCudnn& find_cudnn();
 
 /// Starts cuDNN on a GPU, with a handle of its own. The GPU outlives the result. Null: this process does not use cuDNN,

@@ -177,8 +177,7 @@ using CudnnMemory = std::vector<std::pair<std::int64_t, void*>>;
 class CudnnPlan {
  public:
   /// Finds the first plan, in the order of cuDNN's heuristics, that meets the limits. Null: there is none. Throws
-  /// CudnnError.
-  /// REQUIRES: the target has a handle, or `gpu` is by_properties.
+  /// CudnnError. REQUIRES: the target has a handle, or `gpu` is by_properties.
   [[nodiscard]] static std::shared_ptr<const CudnnPlan> find(const CudnnTarget& target, CudnnGraph graph,
                                                              const CudnnLimits& limits,
                                                              CudnnGpu gpu = CudnnGpu::by_properties);

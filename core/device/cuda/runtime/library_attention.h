@@ -25,7 +25,7 @@ struct AttentionMemory {
   void* dq = nullptr;
   void* dk = nullptr;
   void* dv = nullptr;
-  void* sums = nullptr;     ///< the row sums of dout out
+  void* sums = nullptr;     ///< the row sums of dout * out
   void* dq_sums = nullptr;  ///< float32 sums of dq, if they are added up in any order
   std::span<std::byte> workspace = {};
 };

@@ -32,9 +32,8 @@ class LibraryConvolutions {
   virtual ~LibraryConvolutions() = default;
   /// Returns a function that computes a convolution on this memory. Does not read or write the memory yet. `adds`: the
   /// function adds to its result. The plan is chosen once for these sizes, types and alignments, and its kernels are
-  /// loaded.
-  /// Returns an empty function if the library has no exact and reproducible plan, or its kernels cannot be loaded;
-  /// stderr says which. Throws Error{internal}.
+  /// loaded. Returns an empty function if the library has no exact and reproducible plan, or its kernels cannot be
+  /// loaded; stderr says which. Throws Error{internal}.
   [[nodiscard]] virtual ConvolutionRun find(const Convolution& convolution, bool adds,
                                             const ConvolutionMemory& memory) = 0;
 };

@@ -66,8 +66,7 @@ struct Padding {
 [[nodiscard]] bool is_product(std::string_view op);
 
 /// Returns nothing if a library cannot compute it: its types are mixed, a tensor is empty, or it is not a product of
-/// matrices.
-/// REQUIRES: is_product(op).
+/// matrices. REQUIRES: is_product(op).
 [[nodiscard]] std::optional<ProductSteps> product_steps(std::string_view op, const graph::OpShape& shape,
                                                         const Padding& padding = {});
 

@@ -30,8 +30,7 @@ class TimedProducts {
 
   /// The index of the proposal to use, less than `proposals`: the one in the file, or else the fastest, which is then
   /// added to the file. `key` identifies the product; `text` describes it to people. `time` returns a time for each
-  /// proposal.
-  /// Throws as the constructor does, and what `time` throws. REQUIRES: there are proposals.
+  /// proposal. Throws as the constructor does, and what `time` throws. REQUIRES: there are proposals.
   [[nodiscard]] std::size_t find(const std::vector<std::int64_t>& key, std::size_t proposals, const std::string& text,
                                  const std::function<Times()>& time);
 

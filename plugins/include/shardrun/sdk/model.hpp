@@ -30,7 +30,7 @@
 ///     void name_tensors(const ModelJob& job, TensorNames& names) const;
 ///
 /// shardrun/model.h says what each has to write. All are pure and deterministic. What they throw becomes the job's
-/// error: InvalidJob where the job has to change. The ops are in model/math.hpp.
+/// error: InvalidJob if the job has to change. The ops are in model/math.hpp.
 
 #include <shardrun/model.h>
 #include <shardrun/sdk/model/function.hpp>

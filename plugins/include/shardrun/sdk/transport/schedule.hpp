@@ -82,7 +82,7 @@ class OpBuffers {
   std::uint64_t size_;
 };
 
-/// Throws TransportError{SR_INVALID} where the op's scratch is too small for `schedule`.
+/// Throws TransportError{SR_INVALID} if the op's scratch is too small for `schedule`.
 inline void require_scratch(const OpSpec& op, const Schedule& schedule) {
   const std::uint64_t needed = schedule.scratch_elements * dtype_size(schedule.dtype);
   if (needed != 0 && (!op.scratch || op.scratch->data == nullptr || op.scratch->bytes < needed)) {

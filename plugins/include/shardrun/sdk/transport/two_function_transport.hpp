@@ -13,7 +13,7 @@
 /// There is one object per group; `peer` is an index into GroupSpec::members. Both functions return when all bytes are
 /// passed on, and keep the order of the bytes from one member to another. Two threads may call them at the same time;
 /// each function is called by one thread at a time. Wherever they (or the constructor) wait, they check `cancel` at
-/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} where the peer has
+/// least ten times a second. They throw TransportError{SR_TIMEOUT} past the deadline, {SR_PEER_LOST} if the peer has
 /// ended. Options and Props may be declared as for any transport: `static std::vector<Option> options()`, `static Props
 /// props()`.
 ///
