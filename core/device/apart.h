@@ -14,8 +14,7 @@ enum class MemoryKind : std::uint8_t {
   cuda,  ///< memory of CUDA; its queues are streams
 };
 
-/// A device whose memory the host cannot address. A transport may move that memory, in the order of the device's
-/// queues.
+/// A device whose memory the host cannot address. A transport may move that memory, in the order of the queues.
 class DeviceApart : public Device {
  public:
   using Device::Device;
@@ -24,8 +23,7 @@ class DeviceApart : public Device {
   [[nodiscard]] virtual MemoryKind memory_kind() const noexcept = 0;
   /// The number of the unit that this process uses (set by Device::use_unit).
   [[nodiscard]] virtual std::size_t unit() const = 0;
-  /// Opens a queue for transfers. Its work runs before the kernels of other queues, because other ranks wait for
-  /// transfers.
+  /// Opens a queue for transfers. Its work runs before other queues' kernels, because other ranks wait for it.
   [[nodiscard]] virtual std::unique_ptr<Queue> open_transfer_queue(Threads& threads) const = 0;
 };
 

@@ -85,8 +85,7 @@ bool classify(Contraction& made) {
   return true;
 }
 
-/// Moves outer letters of the result to the batch until the rest is laid out as a matrix, if the matrices stay large
-/// enough.
+/// Moves outer letters of the result to the batch until the rest is a matrix, if the matrices stay large enough.
 void split_result(Contraction& made) {
   constexpr std::int64_t large_product = 1 << 18;
   constexpr std::int64_t large_side = 16;

@@ -34,8 +34,7 @@ std::int64_t cores_of_group(const std::filesystem::path& group) {
   return first >> quota && second >> period ? cores_worth(quota, period) : no_limit;
 }
 
-/// The least limit of a group and all groups that contain it. In a container, the group itself may be mounted as the
-/// root.
+/// The least limit of a group and all groups that contain it. In a container, the group may be mounted as the root.
 std::int64_t cores_of_groups(const std::filesystem::path& mounted, std::filesystem::path group) {
   std::int64_t cores = cores_of_group(mounted);
   for (; group.has_relative_path(); group = group.parent_path()) {
@@ -44,8 +43,7 @@ std::int64_t cores_of_groups(const std::filesystem::path& mounted, std::filesyst
   return cores;
 }
 
-/// Whether the controllers field of a line of /proc/self/cgroup ("0::/group", "4:cpu,cpuacct:/group") includes the
-/// processor.
+/// Whether the controllers in a line of /proc/self/cgroup ("0::/group", "4:cpu,cpuacct:/group") include the processor.
 bool has_processor_time(const std::string& controllers) {
   return controllers.empty() || ("," + controllers + ",").find(",cpu,") != std::string::npos;
 }

@@ -26,8 +26,7 @@ struct Registered {
 
 using Kernels = std::map<std::string, Registered, std::less<>>;
 
-/// The kernels of all devices, by device name. Filled by static objects before main, and when a plugin with ops is
-/// opened.
+/// The kernels of all devices, by device name. Filled by static objects before main, and when a plugin brings ops.
 std::map<std::string, Kernels, std::less<>>& registry() {
   static std::map<std::string, Kernels, std::less<>> kernels;
   return kernels;

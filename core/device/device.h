@@ -83,8 +83,7 @@ struct Scalars {
   std::int64_t position = 0;      ///< for predictions: the position in the sequence that is predicted
   bool first_microbatch = true;
   Guard guard = {};  ///< for updates
-  /// For Kernel::hashes: one entry for each in-place pair of the op; the kernel adds to them. Null: no hashes are
-  /// wanted.
+  /// For Kernel::hashes: one entry for each in-place pair of the op; the kernel adds to them. Null: none are wanted.
   InPlaceHash* hashes = nullptr;
   /// Rounds results instead of run_kernel(). Null: run_kernel() does it.
   const RoundResults* round = nullptr;
@@ -258,8 +257,7 @@ class RegisterKernel {
   RegisterKernel(std::string_view device, std::string_view op, Kernel kernel, int level = 0);
 };
 
-/// Registers the kernel of an op that was added while the program runs (graph::add_op). REQUIRES: no other thread looks
-/// up kernels.
+/// Registers the kernel of an op added while the program runs (graph::add_op). REQUIRES: no other thread uses kernels.
 void add_kernel(std::string_view device, std::string_view op, std::unique_ptr<const AddedKernel> kernel);
 
 }  // namespace shardrun::device

@@ -83,8 +83,7 @@ class HostQueue final : public Queue {
   }
 
  private:
-  /// Waits for all gates. Each gate is opened once, so comparing the number of open gates with that of all gates is
-  /// enough.
+  /// Waits for all gates. Each gate is opened once, so comparing the number of open gates with all is enough.
   void pass_gates() {
     if (passed_ != gates_) {
       std::unique_lock lock(mutex_);

@@ -30,8 +30,7 @@ struct HostAccess {
   Event* writes = nullptr;    ///< the end of the device's last copy from the room; the room is free then
 };
 
-/// A tensor's elements at an address that the host can use: in the device's memory if the host can address it, else in
-/// a copy.
+/// A tensor's elements at an address that the host can use: in the device's memory if it can address it, else a copy.
 class HostTensor {
  public:
   /// Waits for the queue's work. For a write copy in the room it waits only until the room is free. `host` belongs to
@@ -56,8 +55,7 @@ class HostTensor {
   std::vector<std::byte> own_;
 };
 
-/// The elements of a tensor in host memory, as numbers of type T. Throws Error{internal} if the tensor has another
-/// type.
+/// The elements of a tensor in host memory, as numbers of type T. Throws Error{internal} if it has another type.
 template <typename T>
 [[nodiscard]] std::span<T> elements_of(const TensorView& view);
 

@@ -7,8 +7,7 @@
 
 namespace shardrun::device {
 
-/// The box of elements that an op copies from the local part of its operand to the local part of its result. Indices
-/// are local.
+/// The box of elements that an op copies from its operand's local part to its result's local part, in local indices.
 struct Overlap {
   std::uint32_t rank = 0;
   std::array<std::int64_t, max_rank> sizes = {};

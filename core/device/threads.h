@@ -26,8 +26,7 @@ class Threads {
         parts, [](const void* self, int part) { (*static_cast<const Body*>(self))(part); }, &body);
   }
 
-  /// From now on each part runs `by` threads further on, so that work that is done again runs on other cores. 0 ends
-  /// this.
+  /// From now on each part runs `by` threads further on, so that repeated work runs on other cores. 0 ends this.
   void rotate(int by) noexcept { rotated_ = by % count_; }
 
   /// Splits [0, size) into at most count() contiguous ranges and calls body(begin, end) for each non-empty one. The

@@ -102,7 +102,7 @@ Checkpointing::Checkpointing(const job::Job& job, const compile::Compiled& compi
   }
 }
 
-/// If the run fails, a save in progress gets a little time. Then the failure is reported to the ranks, which ends the
+/// If the run fails, a save in progress gets a little time. Then the ranks are told of the failure, which ends the
 /// save.
 Checkpointing::~Checkpointing() {
   const auto latest =
@@ -354,8 +354,7 @@ void Checkpointing::write_as_first(const checkpoint::Position& position, const s
   publish("end", outcome.failure);
 }
 
-/// A checkpoint that was complete once is not opened again at each save. Checkpoints that have been removed are
-/// forgotten.
+/// A checkpoint that was complete once is not opened again at each save. Removed checkpoints are forgotten.
 void Checkpointing::remove_old(const std::filesystem::path& root) {
   checkpoint::remove_old_checkpoints(
       root, {job_.checkpoints.keep, job_.checkpoints.keep_every}, [this](const std::filesystem::path& saved) {

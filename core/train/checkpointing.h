@@ -96,8 +96,7 @@ class Checkpointing {
   void copy();
   /// A hash of the copy, if [job] check = states; otherwise 0.
   [[nodiscard]] std::uint64_t hash_of_copy() const;
-  /// Waits for what another rank publishes under this name, and returns it. Throws Error{aborted} if this rank's run
-  /// has failed.
+  /// Waits for what another rank publishes under this name. Throws Error{aborted} if this rank's run has failed.
   [[nodiscard]] std::string published(const std::string& name) const;
   void tell(const Outcome& outcome);
   [[nodiscard]] bool is_first() const noexcept;

@@ -24,8 +24,7 @@ namespace {
 using plugins::ArrayView;
 using plugins::EngineParameter;
 
-/// A view of rows in host memory: of a tensor [rows, width] or, without a width, [rows]. The rows begin at `first` of
-/// `all`.
+/// A view of rows in host memory, of a tensor [rows, width] or [rows]. The rows begin at `first` of `all`.
 device::TensorView rows_view(void* data, graph::DType dtype, std::int64_t rows, std::int64_t width, std::int64_t first,
                              std::int64_t all) {
   device::TensorView view;

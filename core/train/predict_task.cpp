@@ -16,8 +16,7 @@
 namespace shardrun::train {
 namespace {
 
-/// Applies a model to arrays, a batch at a time. Every rank reads its rows; the first rank writes what all have
-/// computed.
+/// Applies a model to arrays, a batch at a time. Every rank reads its rows; the first writes what all have computed.
 class PredictTask : private StreamTask {
  public:
   using StreamTask::StreamTask;

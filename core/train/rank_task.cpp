@@ -137,8 +137,8 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
   } catch (const Error& error) {
     executor.abort_transfers("this rank has failed: " + error.message());
     record_.log(error.message());  // reported to the person at the end, by whoever reports the job's result
-    // Errors in an engine's code or in records appear only once the job runs. They fail the job and do not count as
-    // wrong usage.
+    // Errors in an engine's code or in records appear only once the job runs. They fail the job: they are not wrong
+    // usage.
     const bool is_late =
         (compiled_.engine != nullptr || job_.task == job::Task::infer) && shardrun::exit_code(error.code()) == 2;
     const Error failure(is_late ? ErrorCode::internal : error.code(), error.message(), error.awaited());
@@ -156,8 +156,7 @@ metrics::Summary RankTask::guarded(runtime::Executor& executor, metrics::Summary
 void RankTask::finish(const runtime::Executor& executor, const char* status, int exit_code) {
   write_trace_at_end();
   metrics::RankSummary& own = record_.summary.ranks[0];
-  // After a failure, the queues of a DeviceApart may wait for other ranks, and asking the device would wait for the
-  // queues.
+  // After a failure, the queues of a DeviceApart may wait for other ranks, and asking the device would wait for them.
   if (status != std::string_view("failed") || device::apart(executor.device()) == nullptr) {
     own.peak_bytes = executor.touched_bytes();
   }

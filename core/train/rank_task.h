@@ -83,8 +83,7 @@ class RankTask {
     std::int64_t step = 0;
     StepMeter meter;
   };
-  /// Calls `give`, which enqueues the work of a step, counted from 0. Then enqueues the ranks' agreement after the
-  /// step.
+  /// Calls `give`, which enqueues the work of a step, counted from 0. Then enqueues the ranks' agreement after it.
   void begin_step(std::int64_t step, runtime::Executor& executor, const std::function<void()>& give);
   /// Ends steps in flight, the oldest first, until at most `most` are left; until none is left if the ranks have agreed
   /// on something for which all must have ended. `end` waits for a step and records it. Returns the signal that asked
@@ -94,8 +93,7 @@ class RankTask {
   [[nodiscard]] bool ends_at_once(std::int64_t step) const;
   /// Whether the run is to end with a checkpoint and no results, because it was asked to stop.
   [[nodiscard]] bool ends_with_checkpoint(int signal) const noexcept { return checkpointing_ && signal != 0; }
-  /// Saves the last checkpoint, after the results if the run has come to its end, so that a run which continues from it
-  /// finds them.
+  /// Saves the last checkpoint, after the results of a completed run, so that a run which continues from it finds them.
   void save_at_end(int signal);
 
   /// Runs the step with this number, counted from 0. Traces it if it is to be traced.
@@ -113,8 +111,7 @@ class RankTask {
   /// Writes the trace if it is complete. Called between steps, when nothing waits for this rank.
   void write_trace_if_due();
 
-  /// Compares replicas after the step with this number, counted from 0, if `anyway` is set or [job] check_every demands
-  /// it.
+  /// Compares replicas after the step with this number, counted from 0, if `anyway` or if [job] check_every demands it.
   void check_replicas_after(std::int64_t step, bool anyway);
   /// Compares replicas if they have changed since the last comparison.
   void check_before_save(bool changed);
@@ -138,8 +135,7 @@ class RankTask {
   std::int64_t last_step_ = 0;  ///< the step at which the job ends
 
  private:
-  /// The times from which this rank asks for something by the clock. `steps_to_come`: steps before the request takes
-  /// effect.
+  /// The times from which this rank asks for something by the clock. `steps_to_come`: steps before it takes effect.
   [[nodiscard]] Due own_due(int steps_to_come) { return checkpointing_ ? checkpointing_->due(steps_to_come) : Due{}; }
   [[nodiscard]] Wish agreed(int steps_to_come = 0);
   /// Does what the ranks agreed on, between two steps. Returns the signal that asked to stop.

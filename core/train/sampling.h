@@ -20,11 +20,10 @@ struct SamplingSettings {
   std::function<bool()> goes_on = {};  ///< called before each token; false ends the sampling; empty: sample to the end
 };
 
-/// Draws a token from logits: from the softmax of logits / temperature over the `top_k` largest. `random` is uniform in
-/// [0, 1).
+/// Draws a token from the softmax of logits / temperature over the `top_k` largest. `random` is uniform in [0, 1).
 [[nodiscard]] std::int32_t draw_token(std::span<const float> logits, const SamplingSettings& settings, double random);
 
-/// The tokens with which a sample without a prompt starts: the end of a line if the text has lines, else its first
+/// The tokens with which a sample without a prompt starts: a line's end if the text has lines, else its first
 /// character.
 [[nodiscard]] std::vector<std::int32_t> first_tokens(const data::Tokenizer& tokenizer);
 

@@ -16,8 +16,7 @@ inline constexpr std::int64_t row_gap = 16;  // unused floats between two rows o
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger_of(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-/// One head of queries of one sequence. It is number `group` of the heads of queries that use head `head` of keys and
-/// values.
+/// One head of queries of one sequence: number `group` of the heads that use head `head` of keys and values.
 struct Head {
   std::int64_t sequence;
   std::int64_t head;

@@ -58,8 +58,7 @@ struct Cycle {
   std::int64_t place;
 };
 
-/// y = function(x…) for operands that may lack leading dimensions of the result. Where runs begin and end depends on
-/// sizes alone.
+/// y = function(x…) for operands that may lack leading dimensions of the result. Sizes alone decide where runs begin.
 template <typename Pointer, typename Function, std::size_t... i>
 void map_cycles(const KernelCall& call, const Function& function, std::index_sequence<i...>) {
   const auto y = reals<Pointer>(call.outputs[0]);

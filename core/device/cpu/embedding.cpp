@@ -20,8 +20,7 @@ struct Rows {
   std::int64_t width;
 };
 
-/// tokens: [L]   table: [O, V, E]   y: [O, L, E]; the rows of tokens that are not in this shard of the vocabulary are
-/// zero
+/// tokens: [L]   table: [O, V, E]   y: [O, L, E]; rows of tokens that are not in this shard of the vocabulary are zero
 template <typename Pointer>
 void gather(const KernelCall& call) {
   const std::int32_t* tokens = integers(call.inputs[0]);

@@ -95,8 +95,7 @@ class OnednnProduct final : public Bf16Product {
                                                          {DNNL_ARG_WEIGHTS, memories.b.get()},
                                                          {DNNL_ARG_DST, memories.c.get()},
                                                          {DNNL_ARG_SCRATCHPAD, memories.scratch.get()}}};
-      // The C++ interface would build a map of the arguments in each call. (The library itself still copies them to
-      // one.)
+      // The C++ interface would build a map of the arguments in each call. (The library itself still copies them.)
       dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), stream.get(), arguments.size(), arguments.data());
       if (status == dnnl_success) {
         status = dnnl_stream_wait(stream.get());
@@ -159,8 +158,7 @@ bool uses(dnnl::cpu_isa instructions) noexcept {
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
 }
 
-/// Whether this CPU has bfloat16 instructions that oneDNN uses. Without them, its bfloat16 products are slower than
-/// float32.
+/// Whether this CPU has bfloat16 instructions that oneDNN uses. Without them, float32 products are faster.
 bool has_bfloat_instructions() noexcept {
   static const bool found = uses(dnnl::cpu_isa::avx512_core_bf16);
   return found;

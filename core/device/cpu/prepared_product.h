@@ -16,8 +16,7 @@ void multiply_floats(const Product& product, bool accumulate, Threads& threads);
 /// product may use only part of its scratch.
 void touch_pages(std::byte* scratch, std::size_t bytes) noexcept;
 
-/// A matrix product of any types, prepared once for an instruction. Reads the sizes, strides and types of `product`,
-/// not its data.
+/// A matrix product of any types, prepared once for an instruction, from the sizes, strides and types of `product`.
 class PreparedProduct {
  public:
   explicit PreparedProduct(const Product& product);

@@ -26,8 +26,7 @@ struct Angles {
   float* sines;
 };
 
-/// The float32 angles are reduced to half a turn in double precision, so that cosines and sines are exact for large
-/// angles.
+/// The float32 angles are reduced to half a turn in double precision, so that results are exact for large angles.
 void compute_angles(const KernelCall& call, const RopeShape& at, const Angles& angles, std::int64_t first_position) {
   constexpr double turn = 6.283185307179586;
   const float factor = rope_factor(call.attributes);

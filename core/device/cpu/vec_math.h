@@ -213,8 +213,7 @@ SHARDRUN_INLINE vec power(vec a, vec b) {
   return lane_by_lane(value, [=](float lane, int i) { return usual[i] != 0 ? lane : __builtin_powf(a[i], b[i]); });
 }
 
-/// The number type and functions with which the formulas of core/graph/formulas.h are instantiated here: vectors of
-/// floats.
+/// The number type and functions with which the formulas of core/graph/formulas.h are instantiated here: float vectors.
 struct VecMath {
   using Number = vec;
   SHARDRUN_INLINE static vec constant(double value) { return splat(static_cast<float>(value)); }

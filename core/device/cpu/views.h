@@ -40,8 +40,7 @@ template <>
   return found;
 }
 
-/// A kernel that calls one of two instances, for float32 alone or for any real types: `by_type<relu<float*>,
-/// relu<Reals>>`.
+/// A kernel that calls one of two instances, for floats or for any real types: `by_type<relu<float*>, relu<Reals>>`.
 template <void (*on_floats)(const KernelCall&), void (*on_reals)(const KernelCall&)>
 void by_type(const KernelCall& call) {
   has_bfloats(call) ? on_reals(call) : on_floats(call);

@@ -8,12 +8,10 @@
 #include "core/device/cuda/random.h"
 #include "core/device/cuda/values.h"
 
-/// What attention and its gradient share: where heads lie in tensors, which keys a query sees, and tiles of float32
-/// scores.
+/// What attention and its gradient share: places of heads in tensors, which keys a query sees, tiles of float32 scores.
 namespace shardrun::device::cuda::attention {
 
-/// The side of a tile: its number of queries and of keys, and the columns of a head that are in shared memory at a
-/// time.
+/// The side of a tile: its number of queries and of keys, and the columns of a head in shared memory at a time.
 inline constexpr int tile = 64;
 /// A thread has 4 x 4 elements of a tile: `each` consecutive rows and columns.
 inline constexpr int each = 4;

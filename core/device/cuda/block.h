@@ -126,8 +126,7 @@ class Block {
   [[nodiscard]] SHARDRUN_ON_DEVICE int warp() const { return thread() / warp_size; }
   [[nodiscard]] SHARDRUN_ON_DEVICE int warps() const { return threads() / warp_size; }
 
-  /// Reserves the next `count` elements of the block's shared memory, aligned to 16 bytes. Their contents are
-  /// undefined.
+  /// Reserves the next `count` elements of the block's shared memory, aligned to 16 bytes, with undefined contents.
   template <typename T>
   [[nodiscard]] SHARDRUN_ON_DEVICE Shared<T> shared(int count) {
     const std::size_t begin = used_;
@@ -190,8 +189,7 @@ struct Smaller {
   }
 };
 
-/// Combines the values of a warp's lanes with `join`. All lanes get the same bits if join(a, b) and join(b, a) have the
-/// same bits.
+/// Combines the values of a warp's lanes. All lanes get the same bits if join(a, b) and join(b, a) have the same bits.
 template <typename T, typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline T warp_join(Block& block, T value, const Join& join) {
   for (int distance = warp_size / 2; distance > 0; distance /= 2) {
@@ -200,8 +198,7 @@ template <typename T, typename Join>
   return value;
 }
 
-/// Combines the values of all threads of the block, in an order that depends only on their number. All threads get the
-/// result.
+/// Combines the values of all threads of the block, in an order that depends only on their number. All get the result.
 template <typename T, typename Join>
 [[nodiscard]] SHARDRUN_ON_DEVICE inline T block_join(Block& block, T value, const Join& join) {
   value = warp_join(block, value, join);

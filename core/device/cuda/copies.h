@@ -5,8 +5,7 @@
 #include "core/device/device.h"
 #include "core/device/queue.h"
 
-/// Kernels that copy, fill and inspect tensors. Each is enqueued on the call's stream; other fields of the call are not
-/// read.
+/// Kernels that copy, fill and inspect tensors. Each is enqueued on the call's stream; other fields are not read.
 namespace shardrun::device::cuda {
 
 void copy_box(const KernelCall& call, const StridedCopy& copy);

@@ -49,7 +49,7 @@ struct KnownFusion {
   return all;
 }
 
-/// Adds fused kernels. At namespace scope: `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments},
+/// Adds fused kernels, at namespace scope: `const AddFusedKernels table({{"row_max", "softmax_terms", run, arguments},
 /// …});`
 class AddFusedKernels {
  public:

@@ -88,8 +88,7 @@ void launch([[maybe_unused]] const KernelCall& call, std::int64_t blocks, int th
     error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   }
   if (error == cudaSuccess) {
-    // This call returns the launch's own error. cudaGetLastError() may return that of an event that was queried too
-    // early.
+    // This returns the launch's own error. cudaGetLastError() may return that of an event that was queried too early.
     void* arguments[] = {const_cast<Function*>(&function)};
     error = cudaLaunchKernel(entry, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
                              arguments, shared, static_cast<cudaStream_t>(call.stream));

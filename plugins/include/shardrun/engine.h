@@ -37,8 +37,8 @@ typedef struct sr_named_array {
 } sr_named_array;
 #define SR_NAMED_ARRAY_SIZE_1_7 UINT32_C(24)
 
-/// Makes room for a result whose shape the caller does not know. The side that receives the result owns this struct and
-/// the memory.
+/// Makes room for a result whose shape the caller does not know. The side that receives the result owns struct and
+/// memory.
 typedef struct sr_array_maker {
   uint32_t struct_size;
   uint32_t reserved; /* zero */

@@ -312,8 +312,7 @@ typedef struct sr_model_op {
   const char* sizes;           /* of factors in checks, as "c=3 k=8"; NULL: those not named are chosen by the check */
   /// Returns the bytes of `scratch` that a kernel needs for these tensors, whose `data` is NULL. NULL: 0.
   uint64_t (*scratch_bytes)(void* self, const sr_kernel_call* call);
-  /// Computes the results, with float32 as real numbers. Writes every element, with the same bits for any number of
-  /// threads.
+  /// Computes the results in float32. Writes every element, with the same bits for any number of threads.
   int32_t (*kernel)(void* self, const sr_kernel_call* call, sr_error* error);
   /// The same in float64, directly by the formula. `shardrun verify` compares with it.
   int32_t (*kernel_f64)(void* self, const sr_kernel_call* call, sr_error* error);
@@ -330,8 +329,7 @@ typedef struct sr_model_op {
 #define SR_CONFIG_NUMBER UINT32_C(3)
 #define SR_CONFIG_TEXT UINT32_C(4)
 
-/// A value of a config.json in a folder of Hugging Face's libraries. Since 1.9, like everything below except sr_model
-/// itself.
+/// A value of a config.json in a folder of Hugging Face's libraries. Since 1.9, like all below except sr_model itself.
 typedef struct sr_config_value {
   uint32_t struct_size;
   uint32_t type;    /* SR_CONFIG_... */

@@ -146,8 +146,8 @@ typedef struct sr_option_value {
 } sr_option_value;
 #define SR_OPTION_VALUE_SIZE_1_0 UINT32_C(40)
 
-/// The element type of a tensor. A model sees real numbers as float32; [train] precision of the job may store them with
-/// fewer bits.
+/// The element type of a tensor. A model sees real numbers as float32; [train] precision may store them with fewer
+/// bits.
 #define SR_ELEMENT_F32 UINT32_C(1)
 #define SR_ELEMENT_I32 UINT32_C(2)
 #define SR_ELEMENT_F64 UINT32_C(3) /* since 1.7: real numbers of an op's float64 kernel; since 1.9: arrays of engines \

@@ -291,8 +291,7 @@ typedef struct sr_transport {
   int32_t (*close)(void* self, sr_error* error);
   /// ANY. Returns statistics.
   int32_t (*stats)(void* self, sr_transport_stats* stats, sr_error* error);
-  /// INIT. Concerns this rank alone. The memory stays valid until it is deregistered, which happens after its ops are
-  /// freed.
+  /// INIT. Concerns this rank alone. The memory stays valid until it is deregistered, after its ops have been freed.
   int32_t (*mem_register)(void* self, const sr_memory* memory, uint64_t* registration, sr_error* error);
   int32_t (*mem_deregister)(void* self, uint64_t registration, sr_error* error);
   /// INIT. Every member calls it. Groups that share members are created in the same order on all of them.

@@ -239,8 +239,7 @@ class Running {
   std::vector<Strand> strands_;
   std::vector<int> threads_;  ///< the order in which threads run
   std::unique_ptr<unsigned char[]> shared_;
-  /// The values of each lane in this exchange and in the one before: a lane may be one exchange ahead of lanes that
-  /// still read.
+  /// The values of each lane in this exchange and the one before: a lane may be ahead by one of lanes that still read.
   std::vector<std::array<std::array<unsigned char, most_given_bytes>, 2>> exchanged_;
   std::vector<Fiber*> used_;
   std::exception_ptr error_;

@@ -50,8 +50,7 @@ void give(Strand& strand, const void* given, std::size_t bytes, Where where);
 void require_shared(const Strand& strand, std::size_t bytes);
 [[noreturn]] void fail_shared_index(int index, int count);
 
-/// A thread's unfinished copies to shared memory. They are made when the thread waits for them; until then the target
-/// holds NaN.
+/// A thread's unfinished copies to shared memory. They are made when it waits for them; until then the target is NaN.
 class Copies {
  public:
   static constexpr std::size_t bytes = 16;

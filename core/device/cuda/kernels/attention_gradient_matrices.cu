@@ -15,8 +15,7 @@ struct FragmentFacts {
   const FragmentC& keep;
 };
 
-/// Turns the scores of a fragment into keep P, and dO . v into dS. `all_visible`: each query sees each key, and there
-/// is no mask.
+/// Turns scores of a fragment into keep P, and dO . v into dS. `all_visible`: each query sees each key, without a mask.
 template <bool is_plain, bool all_visible, bool is_transposed>
 SHARDRUN_ON_DEVICE inline void differentiate_fragment(const Shape& shape, const FragmentFacts& at, FragmentC& scores,
                                                       FragmentC& gradients) {
@@ -154,7 +153,7 @@ class TilesOfGroup {
   int in_head_ = 0;  ///< the tile's number within its head
 };
 
-/// Computes dk and dv. Scores are computed transposed: each warp has `count` fragments of 16 keys. `step`: queries per
+/// Computes dk and dv. Scores are computed transposed: a warp has `count` fragments of 16 keys. `step`: queries per
 /// tile.
 template <int width, int count, int step, bool is_plain>
 struct GradientKeysMatrices {
@@ -229,8 +228,8 @@ struct GradientKeysMatrices {
   }
 
  private:
-  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`: where the tile begins in
-  /// shared memory.
+  /// `query`: that of the tile's first column. `key`: that of the lane's first row. `at`: the tile's begin in shared
+  /// memory.
   template <bool all_visible>
   SHARDRUN_ON_DEVICE void differentiate(Block& block, const Head& head, std::int64_t query, std::int64_t key, int at,
                                         const Shared<float>& lses, const Shared<float>& dout_outs,

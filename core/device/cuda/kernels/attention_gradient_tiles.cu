@@ -56,8 +56,7 @@ struct ScoreTiles {
   }
 };
 
-/// What the backward pass needs of one query: its number, the keys that it sees, its log-sum-exp, and the sum of dout *
-/// out.
+/// What the backward pass needs of a query: its number, the keys it sees, its log-sum-exp, and the sum of dout * out.
 struct QueryFacts {
   std::int64_t query;
   Range visible;

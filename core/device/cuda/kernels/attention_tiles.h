@@ -86,8 +86,8 @@ class MatrixTile {
   Shared<Eight> data_;
 };
 
-/// sums[i] += a b^T. Takes the 16 rows of `a` from a_row + 16 i on, and from b_row on as many rows of `b` as sums has
-/// columns.
+/// sums[i] += a b^T, of the 16 rows of `a` from a_row + 16 i on, and of as many rows of `b` from b_row on as sums
+/// needs.
 template <int width, int a_rows, int b_rows, int count, int fragments>
 SHARDRUN_ON_DEVICE inline void add_row_products(Block& block, const MatrixTile<a_rows, width>& a, int a_row,
                                                 const MatrixTile<b_rows, width>& b, int b_row,
@@ -243,8 +243,7 @@ struct OwnQueries {
 [[nodiscard]] inline std::int64_t blocks_of_queries(const Shape& shape, int rows = tile) {
   return shape.batch * shape.heads * shape.group * shape.query_tiles(rows);
 }
-/// The queries of block `number`. The first blocks get the last queries, because with a causal mask these see the most
-/// keys.
+/// The queries of block `number`. The first blocks get the last queries, which with a causal mask see the most keys.
 [[nodiscard]] SHARDRUN_ON_DEVICE inline OwnQueries own_queries(const Shape& shape, std::int64_t number,
                                                                int rows = tile) {
   const std::int64_t heads = shape.batch * shape.heads * shape.group;

@@ -52,8 +52,7 @@ struct CopyElement {
   }
 };
 
-/// The same box without dimensions of size 1, and with neighbouring dimensions merged where they are one run in both
-/// tensors.
+/// The same box without dimensions of size 1. Neighbouring dimensions that are one run in both tensors are merged.
 Box merged(const StridedCopy& copy) {
   Box box;
   for (std::size_t d = 0; d < copy.shape.size(); ++d) {

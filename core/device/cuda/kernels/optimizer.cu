@@ -161,8 +161,8 @@ struct AdamW {
     Pack<pack> v = second.template get_pack<pack>(i);
     const Pack<pack> gradients = gradient.template get_pack<pack>(i);
     const bool held = is_held(guard);
-    // There is no branch on `held`: the compiler would move loads of the gradient behind it, and they would wait for
-    // the guard.
+    // No branch on `held`: the compiler would move loads of the gradient behind it, where they would wait for the
+    // guard.
     for (int k = 0; k < pack; ++k) {
       const float g = gradients[k] * factor;
       const float new_m = m[k] * beta1 + g * fresh1;
@@ -275,8 +275,7 @@ void sgd(const KernelCall& call) {
                         .guard = call.scalars.guard});
 }
 
-/// Fuses AdamW with the cast that makes the parameter's copy for products. The copy must not overlap what the update
-/// reads.
+/// Fuses AdamW with the cast that makes the parameter's copy for products. It must not overlap what the update reads.
 std::optional<FusedArguments> adamw_and_cast(const PreparedKernel& adamw, const PreparedKernel& cast) {
   const TensorView& copy = cast.outputs.front();
   const auto is_apart = [&](const TensorView& input) { return !overlap(copy.data, copy.bytes(), input); };

@@ -4,8 +4,7 @@
 #include "core/device/cuda/values.h"
 #include "core/device/taps.h"
 
-// Pools over the last one or two dimensions. A thread computes one element; consecutive threads read neighbouring
-// windows.
+// Pools over the last one or two dimensions. A thread computes one element; neighbours read neighbouring windows.
 
 namespace shardrun::device::cuda {
 namespace {

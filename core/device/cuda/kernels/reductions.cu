@@ -209,8 +209,7 @@ std::size_t leading_scratch(const graph::OpShape& shape, int) {
   const TensorView x = first_operand(shape);
   return Nest(x, leading_dimensions(x.rank - shape.attributes.integer("keep"))).scratch();
 }
-/// A number that orders pairs: larger for larger values and, among equal values, for smaller indices. NaN is the
-/// largest value.
+/// A number that orders pairs: larger for larger values and, for equal values, smaller indices. NaN is the largest.
 SHARDRUN_ON_DEVICE inline unsigned long long ranked(float value, std::int64_t index) {
   const float same_zeros = value + 0.0F;
   std::uint32_t bits;

@@ -20,8 +20,7 @@ struct Convolution {
   enum class Makes { y, x, w };
   Makes makes = Makes::y;
   graph::DType dtype = graph::DType::f32;
-  /// Whether all elements are bfloat16 values. Tensor cores multiply these exactly, and would round other float32
-  /// numbers.
+  /// Whether all elements are bfloat16 values, which tensor cores multiply exactly. They would round other numbers.
   bool is_bfloat = false;
   std::array<std::int64_t, 4> x = {};
   std::array<std::int64_t, 4> w = {};
@@ -39,8 +38,7 @@ struct Convolution {
 
 struct ConvolutionSteps {
   Convolution whole;  ///< the convolution of all images
-  /// Images that the library computes at a time; the last part may have fewer. Weight gradients of the parts are
-  /// summed.
+  /// Images that the library computes at a time; the last part may have fewer. Weight gradients of parts are summed.
   std::int64_t images = 0;
   /// x and y are bfloat16, but the gradient of the weights is float32. So both are cast to float32 in the scratch.
   bool casts = false;

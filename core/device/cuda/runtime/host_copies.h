@@ -29,8 +29,7 @@ class HostCopies {
   [[nodiscard]] cudaError_t read(const std::byte* from, std::span<std::byte> to);
   [[nodiscard]] cudaError_t write(std::span<const std::byte> from, std::byte* to);
 
-  /// After a failure, ends all copies given so far. When this returns, their memory may be freed. Any thread may call
-  /// it.
+  /// After a failure, ends all copies given so far. Their memory may be freed afterwards. Any thread may call it.
   void abandon() noexcept;
 
  private:

@@ -45,8 +45,7 @@ class LibraryAttention {
                                           const AttentionMemory& memory) = 0;
 };
 
-/// Returns null if `target` is null, or if cuDNN cannot compile kernels (FoundCudnn::attends). `gpu` outlives the
-/// result.
+/// Null if `target` is null, or if cuDNN cannot compile kernels (FoundCudnn::attends). `gpu` outlives the result.
 [[nodiscard]] std::unique_ptr<LibraryAttention> open_attention(const std::shared_ptr<CudnnTarget>& target,
                                                                const Gpu& gpu);
 

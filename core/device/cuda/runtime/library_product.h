@@ -42,8 +42,7 @@ struct ProductMemory {
   Epilogue epilogue = {};
 };
 
-/// A product by cuBLASLt, made for its sizes, types, layouts, epilogue and the alignment of its memory. Any thread may
-/// run it.
+/// A product by cuBLASLt, made for its sizes, types, layouts, epilogue and alignment of memory. Any thread may run it.
 class LibraryProduct {
  public:
   virtual ~LibraryProduct() = default;

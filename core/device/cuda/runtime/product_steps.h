@@ -46,8 +46,7 @@ struct ProductSteps {
   std::vector<std::variant<CopyStep, ProductStep>> steps;
   Place workspace = {.tensor = Place::scratch};  ///< one workspace for all products, which run one after the other
   std::size_t workspace_bytes = 0;
-  /// Includes what it takes to align the scratch's begin. Places in the scratch count from its first multiple of
-  /// `alignment`.
+  /// Includes room to align the scratch's begin. Places in the scratch count from its first multiple of `alignment`.
   std::size_t scratch_bytes = 0;
 
   static constexpr std::size_t alignment = 256;

@@ -37,8 +37,7 @@ constexpr std::int64_t operand_columns = 8;
 
 bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % aligned_bytes == 0; }
 
-/// Whether the tensor is added as a vector to rows of `columns` elements: its dimensions are the last ones of the
-/// result.
+/// Whether the tensor is added as a vector to rows of `columns` elements: its dimensions are the result's last ones.
 bool is_bias(const TensorView& tensor, const TensorView& result, std::int64_t columns) {
   const auto last = std::span(result.shape).first(result.rank).last(std::min(tensor.rank, result.rank));
   return tensor.dtype == result.dtype && tensor.elements() == columns &&

@@ -102,8 +102,7 @@ void TimedProducts::read_on() {
     take(added.substr(begin, end - begin));
   }
   read_ += begin;
-  // A killed process has left a part of a line. It is safe to remove, because nobody else writes while the lock is
-  // held.
+  // A killed process has left a part of a line. It can be removed, because nobody else writes while the file is locked.
   if (begin != added.size() && ::ftruncate(file_.get(), static_cast<off_t>(read_)) != 0) {
     throw files::system_error("write", path_, errno);
   }

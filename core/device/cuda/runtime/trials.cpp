@@ -84,8 +84,7 @@ void TrialMemory::fill(std::byte* memory, std::size_t bytes) const {
   cudaStream_t stream = nullptr;
   gpu_.check(cudaHostAlloc(&host, part, cudaHostAllocPortable), attempted);
   try {
-    // 16-bit numbers, each with a sign, an exponent of 2^-8 to 2^-1 and 7 bits of fraction: bfloat16, or float32 in
-    // pairs.
+    // 16-bit numbers with a sign, an exponent of 2^-8 to 2^-1 and 7 bits of fraction: bfloat16, or float32 in pairs.
     std::uint64_t state = 1;
     for (std::size_t i = 0; i + 1 < part; i += 2) {
       state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth, MMIX

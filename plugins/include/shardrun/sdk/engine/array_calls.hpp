@@ -76,8 +76,7 @@ class Maker {
 
 }  // namespace detail
 
-/// A message that has been started. Movable. If it is destroyed before wait(), the message continues until the job
-/// ends.
+/// A started message. Movable. If it is destroyed before wait(), the message continues until the job ends.
 class Future {
  public:
   Future(const sr_ranks* ranks, std::vector<std::uint64_t> messages) : ranks_(ranks), messages_(std::move(messages)) {}

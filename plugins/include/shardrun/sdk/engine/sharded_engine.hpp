@@ -168,8 +168,7 @@ class EngineRank {
     return declare(name, whole, origin, shape, first, decay);
   }
 
-  /// Declares that a sample is an array of T of this shape, and so a batch is [samples, shape...]. -1 stands for any
-  /// size.
+  /// Declares that a sample is an array of T of this shape, and a batch [samples, shape...]. -1 stands for any size.
   template <class T = float>
   void set_sample(const Shape& shape) {
     if (setup_->writer == nullptr) {
@@ -288,8 +287,7 @@ class ShardedEngine : public InferenceEngine<float> {
  public:
   using InferenceEngine<float>::InferenceEngine;
 
-  /// The gradient of each parameter of this rank, by name. `grads`: the gradient of the loss with respect to the latest
-  /// predictions.
+  /// The gradient of each parameter of this rank, by name. `grads`: the loss's gradient by the latest predictions.
   virtual Arrays backward(const Array& grads) = 0;
 };
 

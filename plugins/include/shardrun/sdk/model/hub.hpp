@@ -104,8 +104,8 @@ class HubConfig {
     return value != nullptr && value->type != SR_CONFIG_NULL;
   }
 
-  // The following throw InvalidJob if the key has another type, or is missing. With `otherwise`, a missing key has that
-  // value.
+  // The following throw InvalidJob if the key has another type, or is missing. With `otherwise`, that replaces a
+  // missing key.
 
   [[nodiscard]] std::string text(std::string_view key) const { return at(key, SR_CONFIG_TEXT, "a string").text; }
   [[nodiscard]] bool boolean(std::string_view key) const {

@@ -49,8 +49,7 @@ namespace detail {
 
 /// The sum of all elements.
 [[nodiscard]] inline Value sum(const Value& x) { return x.function().call("sum_all", {x}, {{"scale", 1.0}}); }
-/// The sum over these dimensions, which the result lacks. The next three functions take their dimensions in the same
-/// way.
+/// The sum over these dimensions, which the result lacks. The next three functions take dimensions in the same way.
 [[nodiscard]] inline Value sum(const Value& x, const std::vector<std::int64_t>& dims) {
   return detail::reduce("sum", x, dims);
 }

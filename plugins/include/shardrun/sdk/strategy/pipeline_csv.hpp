@@ -95,8 +95,7 @@ namespace detail {
   return stages;
 }
 
-/// The stage of each chunk: the one whose list contains it. Throws InvalidJob if two lists contain a chunk, or none
-/// does.
+/// The stage of each chunk: the one whose list has it. Throws InvalidJob if two lists have a chunk, or none does.
 [[nodiscard]] inline std::vector<std::uint32_t> stages_of_chunks(const std::vector<std::vector<Action>>& actions) {
   std::map<std::uint32_t, std::uint32_t> stages;
   for (std::uint32_t stage = 0; stage < actions.size(); ++stage) {

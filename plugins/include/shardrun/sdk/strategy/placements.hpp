@@ -68,8 +68,7 @@ struct ZeroSettings {
 
 namespace detail {
 
-/// The mesh axes that split each dimension of a tensor by `rules`. A mesh axis goes to the first dimension whose rule
-/// names it.
+/// The mesh axes that split each dimension by `rules`. A mesh axis goes to the first dimension whose rule names it.
 [[nodiscard]] inline std::vector<std::vector<std::string>> split_by_rules(const Tensor& tensor,
                                                                           const AxisRules& rules) {
   std::vector<std::vector<std::string>> dims(tensor.shape.size());
@@ -152,8 +151,8 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
-/// Throws InvalidJob if one of `gather_options` is set although `stage`, the value of the job's option `zero`, splits
-/// no parameters.
+/// Throws InvalidJob if a `gather_options` is set although `stage`, the value of the option `zero`, splits no
+/// parameters.
 inline void check_gather_options(const Job& job, std::int64_t stage) {
   for (const Option& option : gather_options()) {
     const std::string value = job.options.text(option.name);

@@ -147,8 +147,7 @@ enum class Role : std::uint32_t {
   optimizer = SR_ROLE_OPTIMIZER,
 };
 
-/// One dimension, split over mesh axes, major to minor. It is named by its logical axis or, if that is "", by its
-/// index.
+/// One dimension, split over mesh axes, major to minor, and named by its logical axis or, if that is "", by its index.
 struct Split {
   std::string axis;
   std::uint32_t dim = 0;

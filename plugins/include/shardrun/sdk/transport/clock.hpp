@@ -68,8 +68,7 @@ class RunningClock {
   /// Whether a deadline is never, or a time before any process: such a deadline is the same by every clock.
   static bool is_fixed(std::int64_t deadline) noexcept { return deadline == INT64_MAX || deadline <= 0; }
 
-  /// Changes the clock. It changes only here, under the lock, so that no thread leaves out time that another one has
-  /// read.
+  /// Changes the clock. It changes only here, under the lock, so that no thread leaves out time that another has read.
   std::int64_t note() noexcept {
     const std::lock_guard lock(noting_);
     const std::int64_t seen = seen_.load();

@@ -1,7 +1,6 @@
 #pragma once
 
-/// sr_op as a C++ value, and functions of an op: who sends and receives how much, whether it is in place, and its text
-/// for messages.
+/// sr_op as a C++ value, and functions of an op: who sends and receives how much, whether it is in place, and its text.
 
 #include <shardrun/sdk/plugin.hpp>
 #include <shardrun/transport.h>
