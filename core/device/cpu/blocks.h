@@ -4,7 +4,7 @@
 
 namespace shardrun::device::cpu {
 
-/// Conversions of a block of `rows` rows of `columns` elements. Row starts are `from_stride`, `to_stride` elements
+/// Conversions of a block of `rows` rows of `columns` elements. Rows begin `from_stride` and `to_stride` elements
 /// apart.
 struct BlockLoops {
   /// bfloat16 to float32

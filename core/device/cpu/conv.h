@@ -56,8 +56,7 @@ struct Blocked {
 /// the weights [other, read * taps] by the im2col columns. The sizes alone decide the blocks.
 class ConvProducts {
  public:
-  /// `transposed`: computes the gradient of the input. The weights are then first copied so that the group's `other`
-  /// dimension comes first.
+  /// `transposed`: computes the gradient of the input, with weights copied so that the group's `other` comes first.
   ConvProducts(const graph::OpShape& shape, bool transposed);
   [[nodiscard]] std::size_t scratch_bytes(int threads) const;
   void run(const KernelCall& call);

@@ -7,8 +7,7 @@
 
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
-/// Calls body(at) for every vector of [0, size), on all threads. The body captures by value, so that captured values
-/// stay in registers.
+/// Calls body(at) for every vector of [0, size), on all threads. A body that captures by value keeps them in registers.
 template <typename Body>
 void for_each_vector(const KernelCall& call, std::int64_t size, const Body& body) {
   call.threads.split(size, grain, [&](std::int64_t begin, std::int64_t end) {

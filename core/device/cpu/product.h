@@ -9,9 +9,8 @@
 /// How products of matrices are cut into tiles.
 namespace shardrun::device::cpu {
 
-/// How a product is cut along the longer side of c. The cut depends on sizes alone, not on the number of threads: a
-/// library chooses its algorithm, and so the order of its sums, by the size of a tile, and results must not depend on
-/// threads.
+/// How a product is cut along the longer side of c. The cut depends on sizes alone: a library chooses its algorithm,
+/// and so the order of its sums, by a tile's size, and results must not depend on the number of threads.
 struct Tiles {
   std::int64_t count;
   std::int64_t unit;  ///< the begin of a tile is a multiple of this

@@ -9,9 +9,8 @@
 
 #include "core/device/cpu/variant.h"
 
-/// Vectors as wide as this variant's instruction set, in the vector extension of GCC and Clang, and the loops over
-/// them. The order in which elements are combined depends on the length alone, so results do not depend on the number
-/// of threads.
+/// Vectors as wide as this variant's instruction set, in the vector extension of GCC and Clang, and loops over them.
+/// The length alone decides the order in which elements are combined, so results do not depend on threads.
 namespace shardrun::device::cpu::SHARDRUN_KERNEL_VARIANT {
 
 #if defined(__AVX512F__)
@@ -160,8 +159,7 @@ SHARDRUN_INLINE void store(Bfloats to, Part at, vec v) {
 }
 
 /// Real numbers in memory whose type, float32 or bfloat16, is known only at run time. Kernels are templates over their
-/// pointer type: `float*`, or `Reals` if any operand or result is bfloat16. Both compute in float32; each store rounds
-/// once.
+/// pointer type: `float*`, or `Reals` if any operand or result is bfloat16. Both compute in float32.
 struct Reals {
   std::byte* data;
   bool bfloat;

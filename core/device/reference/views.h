@@ -8,8 +8,7 @@
 #include "core/device/threads.h"
 
 /// The reference kernels compute every op in float64, directly by its formula. Real tensors are stored as `double`, i32
-/// tensors as `std::int32_t`. Only two things are for speed: Eigen multiplies matrices, and threads share independent
-/// work.
+/// tensors as `std::int32_t`. For speed, Eigen multiplies matrices, and threads share independent work.
 namespace shardrun::device::reference {
 
 [[nodiscard]] inline double* reals(const TensorView& tensor) noexcept { return static_cast<double*>(tensor.data); }

@@ -25,9 +25,9 @@ struct FoundCudnn {
 /// no CUDA call. Throws Error{job} if the variable has another value, or asks for a library that is not found.
 [[nodiscard]] const FoundCudnn& find_cudnn();
 
-/// Starts cuDNN on a GPU, with a handle of its own. The GPU outlives the result. Null: this process does not use cuDNN,
-/// or it was not asked for and does not start; then stderr says why. Throws Error{internal} if it was asked for and
-/// does not start.
+/// Starts cuDNN on a GPU, which outlives the result, with a handle of its own. Null: this process does not use cuDNN,
+/// or it was not asked for and does not start; then stderr says why. If it was asked for, throws Error{internal}
+/// instead.
 [[nodiscard]] std::shared_ptr<CudnnTarget> start_cudnn(const Gpu& gpu);
 
 }  // namespace shardrun::device::cuda

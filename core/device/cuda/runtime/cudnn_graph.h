@@ -138,8 +138,7 @@ class CudnnTarget {
   std::mutex mutex_;  ///< because a handle has one stream at a time
 };
 
-/// A graph under construction. Its operations keep the order in which they are added. A tensor's number counts the
-/// tensors from 1.
+/// A graph under construction. Its operations keep the order of their addition. Tensors are numbered from 1.
 class CudnnGraph {
  public:
   explicit CudnnGraph(const CudnnFunctions& library) : library_(&library) {}

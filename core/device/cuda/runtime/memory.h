@@ -54,9 +54,9 @@ class VirtualMemory {
   bool is_mapped_ = false;
 };
 
-/// An arena in a GPU's memory: virtual memory if the GPU supports it and grants it, else memory of cudaMalloc. It is
-/// filled with a pattern that is NaN in every type. So pages that were written can be counted, and reads of unwritten
-/// memory show in results.
+/// An arena in a GPU's memory: virtual memory if the GPU supports and grants it, else memory of cudaMalloc. It is
+/// filled with a pattern that is NaN in every type, so that written pages can be counted and reads of unwritten memory
+/// show.
 class CudaMemory final : public Memory {
  public:
   /// `gpu` outlives it. Throws Error{io} if the GPU does not have so much memory.

@@ -136,8 +136,7 @@ class CudaQueue final : public Queue {
   template <typename Copy>
   void copy_bytes(std::span<const std::byte> on_host, const char* to, const Copy& copy);
   void write_progress();
-  /// Tries the driver's functions for waits and writes, and forgets those that fail: a driver may have them but refuse
-  /// them on a virtual GPU.
+  /// Tries the driver's functions for waits and writes, and forgets those that fail, as they may on a virtual GPU.
   void try_stream_values();
   void release() noexcept;
 

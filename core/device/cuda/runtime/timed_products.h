@@ -35,8 +35,7 @@ class TimedProducts {
                                  const std::function<Times()>& time);
 
  private:
-  /// Reads the lines added since the last call, and removes an unfinished line at the end. REQUIRES: the file is
-  /// locked.
+  /// Reads the lines added since the last call, and removes an unfinished last line. REQUIRES: the file is locked.
   void read_on();
   void take(const std::string& line);
   void append(const std::string& line);

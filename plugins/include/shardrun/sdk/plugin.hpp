@@ -119,8 +119,8 @@ struct Option {
   return option;
 }
 
-/// Adds names that the option has in other programs, separated by spaces. An error about such a key suggests this
-/// option. Since ABI 1.3.
+/// Adds names of the option in other programs, separated by spaces. An error about such a key suggests it. Since ABI
+/// 1.3.
 [[nodiscard]] inline Option also_called(Option option, std::string aliases) {
   option.aliases = std::move(aliases);
   return option;
@@ -150,8 +150,8 @@ struct Option {
   return option;
 }
 
-/// Calls `take` with a copy of each element of an array with a stride. Fields that the array's writer did not know are
-/// zero in the copy.
+/// Calls `take` with a copy of each element of an array with a stride. Fields unknown to its writer are zero in the
+/// copy.
 template <class Raw, class Take>
 void for_each(const Raw* array, std::uint32_t count, std::uint32_t stride, Take take) {
   for (std::uint32_t i = 0; i < count; ++i) {

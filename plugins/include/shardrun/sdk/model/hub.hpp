@@ -104,8 +104,7 @@ class HubConfig {
     return value != nullptr && value->type != SR_CONFIG_NULL;
   }
 
-  // The following throw InvalidJob if the key has another type, or is missing. With `otherwise`, that replaces a
-  // missing key.
+  // The following throw InvalidJob if the key has another type, or is missing and there is no `otherwise`.
 
   [[nodiscard]] std::string text(std::string_view key) const { return at(key, SR_CONFIG_TEXT, "a string").text; }
   [[nodiscard]] bool boolean(std::string_view key) const {

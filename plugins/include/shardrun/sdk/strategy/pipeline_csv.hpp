@@ -55,8 +55,7 @@ namespace detail {
   return action;
 }
 
-/// Removes the part of `text` before `separator`, and the separator, and returns that part. Without a separator it
-/// takes all of `text`.
+/// Removes the part of `text` before `separator`, and the separator, and returns that part; without one, all of `text`.
 [[nodiscard]] inline std::string_view take_until(std::string_view& text, char separator) {
   const std::string_view part = text.substr(0, text.find(separator));
   text.remove_prefix(std::min(text.size(), part.size() + 1));

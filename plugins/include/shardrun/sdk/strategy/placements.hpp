@@ -151,8 +151,7 @@ inline void place_zero(const Graph& graph, const AxisRules& rules, const ZeroSet
                       "forward to backward; empty: none")};
 }
 
-/// Throws InvalidJob if a `gather_options` is set although `stage`, the value of the option `zero`, splits no
-/// parameters.
+/// Throws InvalidJob if a `gather_options` is set although `stage`, the option `zero`, splits no parameters.
 inline void check_gather_options(const Job& job, std::int64_t stage) {
   for (const Option& option : gather_options()) {
     const std::string value = job.options.text(option.name);
