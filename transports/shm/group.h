@@ -177,7 +177,7 @@ class ShmGroup final : public shardrun::sdk::Group {
   }
 
   /// Maps memory that a member announced; see PeerMemory. Throws TransportError{SR_PEER_LOST} if the member's process
-  /// has ended, for which the kernel reports different errors.
+  /// has ended; the kernel reports that as one of several errors.
   [[nodiscard]] std::shared_ptr<std::byte> memory_of(std::uint32_t member, const MemoryRef& ref);
 
   /// Exchanges descriptions of the op with all members. On return every member has mapped the memory that it reads.

@@ -24,8 +24,8 @@ struct Shift {
 constexpr std::int64_t outside = -1;
 constexpr std::int64_t elsewhere = -2;
 
-/// A run [begin, end) of y's indices that are consecutive in x, from index `source` on; or that are `outside` of the
-/// array; or that are `elsewhere`.
+/// A run [begin, end) of y's indices. They are consecutive in x, from index `source` on; or `source` is `outside`: of
+/// the global array; or `elsewhere`: missing in x, to be received.
 struct Stretch {
   std::int64_t end;
   std::int64_t source;

@@ -15,7 +15,7 @@ struct FragmentFacts {
   const FragmentC& keep;
 };
 
-/// Turns scores of a fragment into keep P, and dO . v into dS. `all_visible`: each query sees each key, without a mask.
+/// Turns a fragment's scores into P times dropout's factors, and dO . v into dS. `all_visible`: no key is masked.
 template <bool is_plain, bool all_visible, bool is_transposed>
 SHARDRUN_ON_DEVICE inline void differentiate_fragment(const Shape& shape, const FragmentFacts& at, FragmentC& scores,
                                                       FragmentC& gradients) {

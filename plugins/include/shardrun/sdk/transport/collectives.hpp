@@ -452,7 +452,7 @@ class Scheduler {
   return n == 1 ? scheduler.write() : scheduler.write_in_order();
 }
 
-/// Whether the schedule of an op that reduces is in order.
+/// Whether an op that reduces uses the schedule in order.
 [[nodiscard]] inline bool runs_in_order(const OpSpec& op, std::uint32_t n) {
   return has_wide_partials(op, n) || detail::is_small(op, n);
 }
